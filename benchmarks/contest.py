@@ -121,8 +121,8 @@ def write_reports(
 ) -> None:
     """Prints the report, and writes it and every run where the options say.
 
-    The figures of the report, which `name` says, go beside it. Where both go to
-    docs/performance, the pages of all reports are made again.
+    The figures of the report, which `name` says, go beside it. Where they are
+    kept, the pages of all reports are made again.
     """
     from benchmarks import reports
 
@@ -132,11 +132,11 @@ def write_reports(
     if args.markdown:
         args.markdown.write_text(text)
         figures.write(name, results, args.markdown.parent)
-    folders = {path.parent for path in (args.json, args.markdown) if path}
-    if args.json and args.markdown and len(folders) == 1:
-        (folder,) = folders
-        if (folder / "peers.md").exists():
-            reports.write_all(folder)
+    if args.json and args.markdown and len(args.json.absolute().parents) > 2:
+        root = args.json.absolute().parents[2]
+        kept = root / reports.RESULTS, root / reports.PAGES
+        if kept == (args.json.absolute().parent, args.markdown.absolute().parent):
+            reports.write_all(root)
 
 
 def write_between(path: pathlib.Path, marks: tuple[str, str], text: str) -> None:

@@ -2,26 +2,38 @@
 
     python -m benchmarks.dataflow_cost
 
-writes deploy/cost.md. CPU and output size come from docs/performance/convert.json, a
-measurement on one machine; requests from how the code reads and writes, which a test
-counts; prices are inputs, stated in the page with their date. Nothing here was measured
-on Google Cloud.
+writes deploy/cost.md. CPU seconds come from the table of benchmarks.harness_threads in
+deploy/README.md, output size from benchmarks/results/convert.json: measurements on one
+machine. Requests come from how the code reads and writes, which a test counts; prices
+are inputs, stated in the page with their date. Nothing here was measured on Google
+Cloud.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
+import re
 import statistics
 
-from gristmill.pipelines.advice.dataflow_cost import Assumptions, Measured, cost_of
+from gristmill.pipelines.advice.dataflow_cost import (
+    Assumptions,
+    Cost,
+    Measured,
+    cost_of,
+)
 from gristmill.pipelines.advice.prices import Prices
+from gristmill.pipelines.dataflow.worker_disk import HARNESS_THREADS
 
 ROOT = pathlib.Path(__file__).parents[1]
-MEASURED = ROOT / "docs" / "performance" / "convert.json"
+MEASURED = ROOT / "benchmarks" / "results" / "convert.json"
 PAGE = ROOT / "deploy" / "cost.md"
+THREADS = ROOT / "deploy" / "README.md"
 CONTESTANTS = {"records": "gristmill_2", "sample": "gristmill_sample_2"}
 TERABYTE = 10**12
+# A vCPU's speed, relative to a core of the measured machine.
+SPEEDS = {"a vCPU is a core": 1.0, "a vCPU is half a core": 0.5}
 
 
 def measured(check: str, path: pathlib.Path = MEASURED) -> Measured:
@@ -50,45 +62,71 @@ def measured(check: str, path: pathlib.Path = MEASURED) -> Measured:
     )
 
 
+def from_bucket() -> Measured:
+    """Returns what a worker's process takes from a bucket and to one: the upper end."""
+    text = THREADS.read_text(encoding="utf-8")
+    row = re.search(
+        rf"^\| {HARNESS_THREADS} \| [\d.]+ to ([\d.]+) \|", text, re.MULTILINE
+    )
+    if row is None:
+        raise LookupError(f"no row of {HARNESS_THREADS} threads in {THREADS}")
+    return dataclasses.replace(measured("records"), cpu_seconds_per_gb=float(row[1]))
+
+
+def costs_of() -> dict[str, Cost]:
+    """Returns what a terabyte costs, by how fast a vCPU is."""
+    return {
+        name: cost_of(TERABYTE, from_bucket(), given=Assumptions(vcpu_speed=speed))
+        for name, speed in SPEEDS.items()
+    }
+
+
 def page() -> str:
     """Returns deploy/cost.md."""
     prices, given = Prices(), Assumptions()
-    found = {check: measured(check) for check in CONTESTANTS}
-    costs = {check: cost_of(TERABYTE, found[check]) for check in CONTESTANTS}
+    found, local = from_bucket(), [measured(check) for check in CONTESTANTS]
+    costs = costs_of()
     rows = [
-        ("CPU seconds for a GB, measured", "{0.cpu_seconds_per_gb:.1f}", found),
-        ("bytes written for each byte read, measured", "{0.output_ratio:.2f}", found),
-        ("MB/s that a machine writes at most", "{0.machine_mb_per_second:.0f}", costs),
-        ("vCPU hours", "{0.vcpu_hours:.1f}", costs),
-        (f"minutes on {given.machines} machines", "{0.minutes:.0f}", costs),
-        ("workers: vCPUs, memory, disk", "${0.workers:.2f}", costs),
-        ("requests that write or list (class A)", "{0.class_a:,}", costs),
-        ("requests that read (class B)", "{0.class_b:,}", costs),
-        ("requests", "${0.requests:.2f}", costs),
-        ("network, all in one region", "$0.00", costs),
+        ("MB/s that a machine writes at most", "{0.machine_mb_per_second:.0f}"),
+        ("vCPU hours", "{0.vcpu_hours:.1f}"),
+        (f"minutes on {given.machines} machines", "{0.minutes:.0f}"),
+        ("workers: vCPUs, memory, disk", "${0.workers:.2f}"),
+        ("requests that write or list (class A)", "{0.class_a:,}"),
+        ("requests that read (class B)", "{0.class_b:,}"),
+        ("requests", "${0.requests:.2f}"),
+        ("network, all in one region", "$0.00"),
     ]
-    table = ["| 1 TB (10^12 bytes) | `--check records` | `--check sample` |"]
+    table = [f"| 1 TB (10^12 bytes) | {' | '.join(SPEEDS)} |"]
     table.append("| --- | ---: | ---: |")
-    for name, form, values in rows:
-        shown = [form.format(values[check]) for check in CONTESTANTS]
-        table.append(f"| {name} | {shown[0]} | {shown[1]} |")
-    total = [f"**${costs[c].workers + costs[c].requests:.2f}**" for c in CONTESTANTS]
-    table.append(f"| **together** | {total[0]} | {total[1]} |")
-    traffic = costs["records"].between_regions
+    for name, form in rows:
+        shown = " | ".join(form.format(cost) for cost in costs.values())
+        table.append(f"| {name} | {shown} |")
+    total = [f"**${cost.workers + cost.requests:.2f}**" for cost in costs.values()]
+    table.append(f"| **together** | {' | '.join(total)} |")
+    fast, slow = costs.values()
+    traffic = fast.between_regions
     standard = 0.12 * 1.048576 * given.disk_gb
-    least_mb, most_mb = (
-        given.busy * costs[check].machine_mb_per_second for check in CONTESTANTS
+    most_mb, least_mb = (
+        given.busy * cost.machine_mb_per_second for cost in costs.values()
     )
-    machine_hours = costs["records"].vcpu_hours / given.vcpus
-    ssd = machine_hours * given.disk_gb * prices.disk_gb_hour
+    ssd = slow.vcpu_hours / given.vcpus * given.disk_gb * prices.disk_gb_hour
+    shuffled = TERABYTE / 1e9 * prices.shuffled_gb
     return f"""\
 # Cost of a terabyte
 
 [benchmarks/dataflow_cost.py](../benchmarks/dataflow_cost.py) writes this page. It
-multiplies CPU seconds measured on one machine ({found["records"].cpu}, C4-like text of
-2.2 KB a record, zstd:3, local disk) by prices. **Nothing was measured on Google
+multiplies CPU seconds measured on one machine ({found.cpu}, C4-like text of
+2.2 KB a record, zstd:3, `--check records`) by prices. **Nothing was measured on Google
 Cloud.** Before a large job, convert 1 % of your data, and put your prices and
 assumptions into the two classes at the top of the program.
+
+A worker's process took {found.cpu_seconds_per_gb} CPU seconds for a GB
+[from a bucket and to one](README.md#threads-memory-and-disk-of-a-worker), with Beam,
+without TLS. From a local disk to one it takes {local[0].cpu_seconds_per_gb:.1f}, and \
+{local[1].cpu_seconds_per_gb:.1f} with `--check sample`. It
+wrote {found.output_ratio:.2f} bytes for each byte read. A vCPU of E2 is a thread of a \
+core that is shared: with
+both threads at work it is about half a core. Expect the second column.
 
 {chr(10).join(table)}
 
@@ -102,8 +140,22 @@ takes {standard:.0f} MB/s, by the published
 it has to take {least_mb:.0f} to {most_mb:.0f} MB/s, if they are as fast as those \
 that were measured.
 
-No record passes through a shuffle. A job shuffles a few hundred bytes for each shard,
-so Dataflow's price for shuffled bytes does not matter.
+No record of a conversion passes through a shuffle. A job shuffles a few hundred bytes
+for each shard, so Dataflow's price for shuffled bytes does not matter.
+
+## What is not in this sum
+
+| what | what it adds |
+| --- | --- |
+| `--records-per-shard` | all inputs are read once more, to count their records |
+| a Parquet row group that several shards share | each of them reads and decodes it |
+| `--overwrite` | the bucket holds both copies until the commit |
+| a run after a failure | listing the inputs again, and what was in progress |
+| `gristmill verify` on Dataflow | reading the result, and its CPU seconds |
+| [`WriteArrayRecords`](../docs/reference/transforms.md) in a pipeline of your own | \
+all records are shuffled, ${shuffled:.0f} for a terabyte; without `num_shards` they \
+are written and read once more before |
+| retries, logs, the launcher of a template (a machine for some minutes) | little |
 
 ## Prices
 
@@ -117,6 +169,7 @@ US dollars in us-central1, as published in 2025.
 | 1,000 requests of class A, class Standard in one region | ${prices.class_a * 1000} |
 | 1,000 requests of class B | ${prices.class_b * 1000} |
 | GB between regions of North America | ${prices.gb_between_regions} |
+| GB that is shuffled, before reductions | ${prices.shuffled_gb} |
 
 The cost of storing the result and the image is not included.
 
@@ -124,7 +177,7 @@ The cost of storing the result and the image is not included.
 
 | | |
 | --- | ---: |
-| speed of a vCPU, relative to a core of the measured machine | 1 |
+| speed of a vCPU, relative to a core of the measured machine | 1, or 0.5 |
 | share of a vCPU's time spent on the measured work; the rest goes to requests, TLS, \
 waiting and the runner | {given.busy} |
 | minutes from a machine's start to its first shard | {given.start_minutes:.0f} |

@@ -90,10 +90,6 @@ SCENARIOS = (
         faults=(_fault("drip", "media", times=2, skip=3),),
     ),
     Scenario(
-        name="the headers of 2 answers arrive at a byte a second",
-        faults=(_fault("drip-headers", times=2, skip=3),),
-    ),
-    Scenario(
         name="every listing arrives at a byte a second, for good",
         faults=(_fault("drip", "list", times=_ALWAYS),),
         error="no success in .* no complete answer in",

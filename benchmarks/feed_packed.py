@@ -1,6 +1,6 @@
 """Feeding packed rows: beside bare rows of tokens, packing on the fly, and a bucket.
 
-    python -m benchmarks.feed_packed --json docs/performance/feed_packed.json \
+    python -m benchmarks.feed_packed --json benchmarks/results/feed_packed.json \
         --markdown docs/performance/feed_packed.md
     python -m benchmarks.feed_packed --quick
 

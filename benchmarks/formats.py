@@ -1,7 +1,7 @@
 """Inputs of other formats than TFRecord: gristmill, plain loops and Google's template.
 
-    python -m benchmarks.formats --converter DIR --json docs/performance/formats.json \
-        --markdown docs/performance/formats.md
+    python -m benchmarks.formats --converter DIR \
+        --json benchmarks/results/formats.json --markdown docs/performance/formats.md
 
 The same rows of C4-like text lie in files of each format. Every contestant is a whole
 process that makes ArrayRecord files of them, in rounds that alternate. `--converter` is

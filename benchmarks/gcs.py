@@ -1,6 +1,6 @@
 """Random records from a bucket: gristmill, Grain and readers of ranges.
 
-    python -m benchmarks.gcs --json docs/performance/gcs.json \
+    python -m benchmarks.gcs --json benchmarks/results/gcs.json \
         --markdown docs/performance/gcs.md
     python -m benchmarks.gcs --quick
 

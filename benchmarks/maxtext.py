@@ -1,6 +1,6 @@
 """What MaxText's input costs: its own Grain pipeline beside gristmill's.
 
-    python -m benchmarks.maxtext --venv VENV --json docs/performance/maxtext.json \
+    python -m benchmarks.maxtext --venv VENV --json benchmarks/results/maxtext.json \
         --markdown docs/performance/maxtext.md
     python -m benchmarks.maxtext --venv VENV --quick
 

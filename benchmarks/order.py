@@ -2,7 +2,8 @@
 
 A dataset of a million records gets ten extensions of 1 % each: all in one epoch, or
 one in each of ten epochs. Another is doubled, tripled and so on, ten times in one
-epoch. For each it takes steps of an epoch that was extended, and of a later one.
+epoch. From a third a thousand records are removed, alone or while 1 % is appended. For
+each it takes steps of an epoch that was extended, and of a later one.
 
     python -m benchmarks.order
 """
@@ -13,6 +14,8 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from gristmill.loader.order import (
     BlockShuffle,
@@ -25,6 +28,7 @@ from gristmill.loader.order import (
 
 RECORDS = 1_000_000
 EXTENSIONS = 10
+REMOVED = 1_000
 ROUNDS = 9
 
 
@@ -48,6 +52,13 @@ def cases(plain: Schedule) -> Iterator[tuple[str, Schedule, Sequence[int]]]:
     yield "ten of 1 %, each in an epoch of its own", spread, range(3 * epoch, 4 * epoch)
     large = extended(1, early)
     yield "ten of 100 %, the epoch extended ten times", large, range(epoch // 2, epoch)
+    removed = np.random.default_rng(0).choice(RECORDS, REMOVED, replace=False)
+    half = range(epoch // 2, epoch * 9 // 10)
+    for name, records in (("removed", 0), ("removed, 1 % added", RECORDS // 100)):
+        left = RECORDS - REMOVED + records
+        fewer = plain.extended(left, step=epoch // 3, removed=removed)
+        yield f"{REMOVED:,} {name}", fewer, half
+        yield f"{REMOVED:,} {name}, a later epoch", fewer, range(4 * epoch, 5 * epoch)
 
 
 def milliseconds(schedule: Schedule, steps: Iterator[int]) -> float:

@@ -118,15 +118,16 @@ class Overview:
     """The comparisons whose runs are in a folder.
 
     Args:
-        folder: Has the results and the reports.
+        results: The folder of the runs.
+        pages: The folder of the reports.
     """
 
-    def __init__(self, folder: pathlib.Path):
-        self._folder = folder
+    def __init__(self, results: pathlib.Path, pages: pathlib.Path):
+        self._kept, self._pages = results, pages
         self._found: dict[str, Results] = {}
 
     def _results(self, report: str) -> Results | None:
-        path = self._folder / f"{report}.json"
+        path = self._kept / f"{report}.json"
         if report not in self._found and path.exists():
             self._found[report] = json.loads(path.read_text(encoding="utf-8"))
         return self._found.get(report)
@@ -140,7 +141,7 @@ class Overview:
     def _date_of(self, report: str) -> str:
         if date := self._environment(report).get("date"):
             return str(date)
-        text = (self._folder / f"{report}.md").read_text(encoding="utf-8")
+        text = (self._pages / f"{report}.md").read_text(encoding="utf-8")
         said = re.search(r"[Mm]easured on (\d{4}-\d{2}-\d{2})", text)
         if said is None:
             raise ValueError(f"{report}.md does not say on which day it was measured")
@@ -175,7 +176,7 @@ class Overview:
         """Returns the list of reports, with a figure of each and the day."""
         lines = []
         for report, title, text in _REPORTS:
-            if (self._folder / f"{report}.md").exists():
+            if (self._pages / f"{report}.md").exists():
                 keys = re.findall(r"\{(\w+)\}", text)
                 figures: dict[str, Any] = {key: self.times(key) for key in keys}
                 said = text.format(**figures, **self._figures(report))

@@ -1,9 +1,9 @@
 """`gristmill pack` beside bare tokenizers and the preprocessing of other projects.
 
-    python -m benchmarks.pack huggingface --json docs/performance/pack.json
+    python -m benchmarks.pack huggingface --json benchmarks/results/pack.json
     python -m benchmarks.pack fast --datatrove PYTHON --megatron CHECKOUT PYTHON \
-        --json docs/performance/pack.json
-    python -m benchmarks.pack memory packing --json docs/performance/pack.json
+        --json benchmarks/results/pack.json
+    python -m benchmarks.pack memory packing --json benchmarks/results/pack.json
     python -m benchmarks.reports
 
 C4-like text in which no document occurs twice (`benchmarks.pack_text`) lies in eight

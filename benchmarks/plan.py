@@ -1,6 +1,6 @@
 """What `gristmill plan` predicts beside what `gristmill convert` then does.
 
-    python -m benchmarks.plan --json docs/performance/plan.json \
+    python -m benchmarks.plan --json benchmarks/results/plan.json \
         --markdown docs/performance/plan.md
     python -m benchmarks.plan --quick
 
@@ -243,7 +243,7 @@ def render(results: dict[str, Any]) -> str:
 
 <!-- no-run: takes some minutes, and 3 GB of disk -->
 ```bash
-python -m benchmarks.plan --json docs/performance/plan.json \\
+python -m benchmarks.plan --json benchmarks/results/plan.json \\
     --markdown docs/performance/plan.md
 ```
 

@@ -34,6 +34,7 @@ _PATH = "gs://bucket/c4"
 _SHARD = "c4/d-train.array_record-00001-of-00004"
 _BATCH, _BATCHES = 1000, 4
 _ALWAYS = 10**9
+_PAGE = (520, "text/html", "<!DOCTYPE html>\n<p>Web server is returning an error")
 
 
 class Scenario(NamedTuple):
@@ -67,6 +68,9 @@ SCENARIOS = (
     Scenario("nothing"),
     Scenario("500 answers are 503", _fault("503", 500)),
     Scenario("500 answers are 429", _fault("429", 500)),
+    Scenario("20 answers are 520, with a page", _fault("other", 20, answer=_PAGE)),
+    Scenario("20 answers are 404", _fault("404", 20)),
+    Scenario("20 answers are 401", _fault("401", 20)),
     Scenario("20 connections are reset", _fault("reset", 20)),
     Scenario("20 bodies are cut short, then the connection ends", _fault("cut", 20)),
     Scenario("20 bodies are short, with a length to match", _fault("short", 20)),

@@ -1,4 +1,4 @@
-"""The reports of docs/performance, made again of the runs that are kept beside them.
+"""The reports of docs/performance, made again of the runs in benchmarks/results.
 
 python -m benchmarks.reports
 """
@@ -12,7 +12,9 @@ from collections.abc import Iterator
 
 from benchmarks.contest import replace_between
 
-FOLDER = pathlib.Path(__file__).parents[1] / "docs" / "performance"
+ROOT = pathlib.Path(__file__).parents[1]
+RESULTS = pathlib.Path("benchmarks", "results")
+PAGES = pathlib.Path("docs", "performance")
 _RENDERERS = {
     "convert": "convert_report.render_markdown",
     "convert_binary": "convert_report.render_markdown",
@@ -27,10 +29,11 @@ _RENDERERS = {
 }
 
 
-def render_all(folder: pathlib.Path = FOLDER) -> Iterator[tuple[str, str]]:
-    """Yields the name of each file of a folder that is made of runs, and its text."""
+def render_all(root: pathlib.Path = ROOT) -> Iterator[tuple[str, str]]:
+    """Yields the name of each file of PAGES that is made of runs, and its text."""
     from benchmarks import figures, overview, pack_report
 
+    folder = root / RESULTS
     for name, renderer in _RENDERERS.items():
         if not (folder / f"{name}.json").exists():
             continue  # Not measured yet.
@@ -42,26 +45,27 @@ def render_all(folder: pathlib.Path = FOLDER) -> Iterator[tuple[str, str]]:
     yield "pack.md", pack_report.render_document(folder)
     results = json.loads((folder / "pack.json").read_text())
     yield from figures.files("pack", results)
-    yield "peers.md", overview.Overview(folder).peer_page()
+    yield "peers.md", overview.Overview(folder, root / PAGES).peer_page()
 
 
-def list_parts(folder: pathlib.Path = FOLDER) -> Iterator[tuple[pathlib.Path, str]]:
+def list_parts(root: pathlib.Path = ROOT) -> Iterator[tuple[pathlib.Path, str]]:
     """Yields pages with parts that are made of runs, and their texts with these."""
     from benchmarks import overview
 
-    made, index = overview.Overview(folder), folder / "index.md"
+    made = overview.Overview(root / RESULTS, root / PAGES)
+    index = root / PAGES / "index.md"
     yield index, replace_between(index, overview.REPORT_MARKS, made.reports())
-    readme = folder.parents[1] / "README.md"
+    readme = root / "README.md"
     if readme.exists() and overview.PEER_MARKS[0] in readme.read_text("utf-8"):
         table = made.peers_in_short("docs/performance/")
         yield readme, replace_between(readme, overview.PEER_MARKS, table)
 
 
-def write_all(folder: pathlib.Path = FOLDER) -> None:
+def write_all(root: pathlib.Path = ROOT) -> None:
     """Writes all of them."""
-    for name, text in render_all(folder):
-        (folder / name).write_text(text, encoding="utf-8")
-    for path, text in list_parts(folder):
+    for name, text in render_all(root):
+        (root / PAGES / name).write_text(text, encoding="utf-8")
+    for path, text in list_parts(root):
         path.write_text(text, encoding="utf-8")
 
 

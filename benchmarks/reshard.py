@@ -1,6 +1,6 @@
 """Resharding a dataset beside converting the same records from TFRecord files.
 
-    python -m benchmarks.reshard --json docs/performance/reshard.json
+    python -m benchmarks.reshard --json benchmarks/results/reshard.json
     python -m benchmarks.reshard --quick
 
 Whole processes with start-up, two workers, in turns; each writes the same shards with

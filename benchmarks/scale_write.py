@@ -131,7 +131,7 @@ def _rows(plan: WritePlan, steps: Steps) -> npt.NDArray[Any]:
 
 def _make_files(write: PlannedWrite, rows: npt.NDArray[Any]) -> None:
     """Makes files of the sizes of all shards, and an index of nothing for each."""
-    directory = pathlib.Path(write.dataset)
+    directory = pathlib.Path(write.job.output)
     for shard, size in zip(
         rows["shard"].tolist(), rows["file_bytes"].tolist(), strict=True
     ):

@@ -1,7 +1,8 @@
 """Writing shards, and reading them in random order: gristmill and MosaicML Streaming.
 
     python -m benchmarks.streaming --streaming PYTHON \
-        --json docs/performance/streaming.json --markdown docs/performance/streaming.md
+        --json benchmarks/results/streaming.json \
+        --markdown docs/performance/streaming.md
     python -m benchmarks.streaming --streaming PYTHON --quick
 
 PYTHON is that of an environment with `mosaicml-streaming`. Both write the records of

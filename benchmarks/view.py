@@ -1,6 +1,6 @@
 """How fast `gristmill view` answers, of datasets of a million shards.
 
-    python -m benchmarks.view --json docs/performance/view.json \
+    python -m benchmarks.view --json benchmarks/results/view.json \
         --markdown docs/performance/view.md
     python -m benchmarks.view --quick
 
@@ -59,8 +59,8 @@ def questions(overview: dict[str, Any], chance: random.Random) -> dict[str, str]
         "256 others, each read": f"step?step={other_step}&previews=1",
         "where a record is seen": f"seen?record={numbers[2]}",
         "the same, in 1,000 epochs": f"seen?record={numbers[3]}&stop_epoch=1000",
-        "the spread of the shuffle": "spread",
-        "the same, of another epoch": f"spread?epoch={chance.randrange(1, 1000)}",
+        "the quality of the shuffle": "quality",
+        "the same, of another epoch": f"quality?epoch={chance.randrange(1, 1000)}",
         "the overview again": "overview",
     }
 
@@ -164,7 +164,7 @@ def render(results: dict[str, Any]) -> str:
 
 <!-- no-run: takes some ten minutes, and five million names of files -->
 ```bash
-python -m benchmarks.view --json docs/performance/view.json \\
+python -m benchmarks.view --json benchmarks/results/view.json \\
     --markdown docs/performance/view.md
 ```
 

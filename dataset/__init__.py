@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         NotADatasetError,
         OutOfRangeError,
         RecordKeyError,
+        ReplacedError,
         RowError,
         StateMismatchError,
         StorageChangedError,
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
     from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
     from gristmill.dataset.metadata.shard_table import ShardTable
-    from gristmill.dataset.metadata.splits import Exchange, Split
+    from gristmill.dataset.metadata.splits import Split
     from gristmill.dataset.packed.counts import PackedCounts
     from gristmill.dataset.tfrecord.frames import encode_frame
     from gristmill.dataset.writer.commit_parts import commit_parts
@@ -60,7 +61,6 @@ __all__ = [
     "CorruptStreamError",
     "DataLossError",
     "DecodeError",
-    "Exchange",
     "FalseStartError",
     "FastTokenizerDiffersError",
     "FeatureSpec",
@@ -77,6 +77,7 @@ __all__ = [
     "PackedCounts",
     "RecordKeyError",
     "RecordsDigest",
+    "ReplacedError",
     "RowError",
     "ShardReport",
     "ShardTable",

@@ -31,6 +31,26 @@ def _mix(values: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
     return mixed
 
 
+def lanes_of(
+    words: npt.NDArray[np.uint64],
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Returns the lanes of the digest of each record by itself: uint64 [records] each.
+
+    Args:
+        words: As `RecordsDigest.of_words` takes them.
+    """
+    low, high = (_mix(words, key) for key in _LANE_KEYS)
+    return low, high
+
+
+def words_of(
+    crc32cs: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    """Returns checksum and length of each record in one number: uint64 [records]."""
+    # The upper bits of lengths of 4 GiB and more are lost: no record is that long.
+    return crc32cs.astype(np.uint64) | (lengths.astype(np.uint64) << np.uint64(32))
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordsDigest:
     """How many records there are, how many bytes, and a sum over all of them.
@@ -66,9 +86,7 @@ class RecordsDigest:
         """
         if len(crc32cs) != len(lengths):
             raise ValueError(f"{len(crc32cs)} checksums but {len(lengths)} lengths")
-        # The upper bits of lengths of 4 GiB and more are lost: no record is that long.
-        words = crc32cs.astype(np.uint64) | (lengths.astype(np.uint64) << np.uint64(32))
-        return cls.of_words(words)
+        return cls.of_words(words_of(crc32cs, lengths))
 
     @classmethod
     def of_words(cls, words: npt.NDArray[np.uint64]) -> Self:
@@ -78,9 +96,7 @@ class RecordsDigest:
             words: uint64 [records], for each record its crc32c, and its length in
                 bytes times 2**32.
         """
-        low, high = (
-            int(np.sum(_mix(words, key), dtype=np.uint64)) for key in _LANE_KEYS
-        )
+        low, high = (int(np.sum(lane, dtype=np.uint64)) for lane in lanes_of(words))
         raw_bytes = int(np.sum(words >> np.uint64(32), dtype=np.uint64))
         return cls(records=len(words), raw_bytes=raw_bytes, low=low, high=high)
 
@@ -109,6 +125,14 @@ class RecordsDigest:
 
     def __add__(self, other: RecordsDigest) -> RecordsDigest:
         return RecordsDigest.total((self, other))
+
+    def __sub__(self, other: RecordsDigest) -> RecordsDigest:
+        return RecordsDigest(
+            records=self.records - other.records,
+            raw_bytes=self.raw_bytes - other.raw_bytes,
+            low=(self.low - other.low) & _MASK,
+            high=(self.high - other.high) & _MASK,
+        )
 
     @property
     def summary(self) -> str:

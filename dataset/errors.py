@@ -216,6 +216,10 @@ class InvalidDatasetError(GristmillError, ValueError):
     """What a dataset says of itself does not add up, or must not be trusted."""
 
 
+class ReplacedError(InvalidDatasetError):
+    """The edition that is read is not in the dataset any more: another replaced it."""
+
+
 class JobChangedError(GristmillError, ValueError):
     """Unfinished output belongs to a job with other inputs or options."""
 
@@ -306,7 +310,6 @@ _INSTALLED_BY = {
     "sentencepiece": "gristmill[tokenizers]",
     "tensorflow": "gristmill[tf]",
     "tensorflow_datasets": "gristmill[tf]",
-    "tensorstore": "gristmill[loader]",
     "tiktoken": "gristmill[tokenizers]",
     "tokenizers": "gristmill[tokenizers]",
     "yaml": "gristmill[parquet]",

@@ -128,6 +128,15 @@ def format_of(head: bytes) -> FileFormat | None:
     return FileFormat(name, f"decompress it; then {_CURES.get(inner, _WRITE)}")
 
 
+def is_blank(head: bytes) -> bool:
+    r"""Tells whether a plain file is blanks and a byte order mark alone, by its head.
+
+    >>> is_blank(b"\xef\xbb\xbf\r\n"), is_blank(b"\0")
+    (True, False)
+    """
+    return len(head) < HEAD_BYTES and not head.removeprefix(codecs.BOM_UTF8).strip()
+
+
 def _name_of(head: bytes) -> str | None:
     if is_header(head):
         return TFRECORD

@@ -15,7 +15,6 @@ from gristmill.dataset.errors import InputError, StorageMissingError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import (
-    check_in_place,
     check_not_replaced,
     read_split_table,
 )
@@ -43,7 +42,6 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
         StorageMissingError: A shard is missing.
     """
     manifest = open_manifest(dataset)
-    check_in_place(dataset, manifest, [split])
     if split not in manifest.splits:
         raise InputError(
             "no such split",
@@ -66,6 +64,7 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
                     path=path,
                 )
             except StorageMissingError as e:
+                check_not_replaced(dataset, split, manifest.splits[split])
                 raise StorageMissingError(
                     "a shard of the dataset is missing",
                     where=path,

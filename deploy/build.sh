@@ -3,14 +3,17 @@
 #
 #   PROJECT=my-project REGION=us-central1 BUCKET=my-bucket deploy/build.sh
 #
-# Cloud Build builds the image, as BUILD_ACCOUNT if that is given; with LOCAL=1, docker on
-# this machine builds it. PYTHON is Python's version in the image.
+# Templates, and the sources of the build, go to TEMPLATE_BUCKET, by default
+# BUCKET-templates. Cloud Build builds the image, as BUILD_ACCOUNT if that is given; with
+# LOCAL=1, docker on this machine builds it. PYTHON is Python's version in the image;
+# BEAM_IMAGE, LAUNCHER_IMAGE, BUILD_IMAGE and PYTHON_IMAGE are its bases, by digest.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 : "${PROJECT:?set the project, such as PROJECT=my-project}"
 : "${REGION:?set the region of the image repository and the jobs, such as REGION=us-central1}"
-: "${BUCKET:?set the bucket of the templates, such as BUCKET=my-bucket}"
+: "${BUCKET:?set the bucket for temporary files, such as BUCKET=my-bucket}"
+TEMPLATE_BUCKET=${TEMPLATE_BUCKET:-$BUCKET-templates}
 REPOSITORY=${REPOSITORY:-gristmill}
 TAG=${TAG:-$(date -u +%Y%m%d-%H%M%S)}
 PYTHON=${PYTHON:-}
@@ -21,7 +24,12 @@ if [[ ${LOCAL:-} == 1 ]]; then
   deploy/build_image.sh
 else
   options=(--project "$PROJECT" --region "$REGION" --config deploy/cloudbuild.yaml)
-  options+=(--substitutions "_IMAGE=$IMAGE,_PYTHON=$PYTHON")
+  options+=(--gcs-source-staging-dir "gs://$TEMPLATE_BUCKET/source")
+  substitutions=_IMAGE=$IMAGE,_PYTHON=$PYTHON
+  for base in BEAM_IMAGE LAUNCHER_IMAGE BUILD_IMAGE PYTHON_IMAGE; do
+    substitutions+=,_$base=${!base:-}
+  done
+  options+=(--substitutions "$substitutions")
   if [[ -n ${BUILD_ACCOUNT:-} ]]; then
     options+=(--service-account "projects/$PROJECT/serviceAccounts/$BUILD_ACCOUNT")
   fi
@@ -41,8 +49,11 @@ fi
 if [[ -n ${SUBNETWORK:-} ]]; then
   defaults+=(--subnetwork "$SUBNETWORK")
 fi
+if [[ -n ${KMS_KEY:-} ]]; then
+  defaults+=(--dataflow-kms-key "$KMS_KEY")
+fi
 for pipeline in convert pack verify index; do
-  gcloud dataflow flex-template build "gs://$BUCKET/templates/gristmill-$pipeline.json" \
+  gcloud dataflow flex-template build "gs://$TEMPLATE_BUCKET/gristmill-$pipeline.json" \
     --project "$PROJECT" \
     --image "$IMAGE" \
     --sdk-language PYTHON \

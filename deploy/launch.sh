@@ -34,12 +34,12 @@ launch() {
   shift
   : "${PROJECT:?set the project, such as PROJECT=my-project}"
   : "${REGION:?set the region of the workers, such as REGION=us-central1}"
-  : "${BUCKET:?set the bucket of the templates, such as BUCKET=my-bucket}"
+  : "${BUCKET:?set the bucket for temporary files, such as BUCKET=my-bucket}"
   local staging=gs://$BUCKET/gristmill-tmp/staging
   local options=(
     --project "$PROJECT"
     --region "$REGION"
-    --template-file-gcs-location "gs://$BUCKET/templates/gristmill-$pipeline.json"
+    --template-file-gcs-location "gs://${TEMPLATE_BUCKET:-$BUCKET-templates}/gristmill-$pipeline.json"
     --staging-location "$staging"
     --temp-location "gs://$BUCKET/gristmill-tmp"
     --additional-user-labels "gristmill=$pipeline${LABELS:+,$LABELS}"

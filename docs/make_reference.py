@@ -19,6 +19,7 @@ from gristmill.loader.stats.feed_stats import FeedStats
 from gristmill.loader.stats.metrics import COUNTERS, GAUGES, WAITS_FOR, WAITS_FOR_TEXT
 from gristmill.pipelines.commands.main import cli, find_command
 from gristmill.pipelines.console.common_options import with_common_options
+from gristmill.transforms.graph import job_metrics
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGES = ("dataset", "loader", "package", "pipelines", "transforms")
@@ -130,7 +131,7 @@ _UNITS = {"_seconds": "seconds", "_bytes": "bytes"}
 _ABOUT_METRICS = """\
 # Metrics
 
-What a feed counts. `feed.stats` has the fields,
+What a feed counts; [jobs on Beam](#jobs-on-beam) follow. `feed.stats` has the fields,
 [`export_stats`](../train/waiting.md#exported) exports them to Prometheus and
 `export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the name given to
 the export. In Prometheus names have underscores, in OpenTelemetry dots. Times are
@@ -139,8 +140,29 @@ added over all threads and workers of a host, so they can exceed the time that p
 """
 
 
+_ABOUT_JOBS = f"""
+
+## Jobs on Beam
+
+Our transforms count on any Beam runner, in the namespace `{job_metrics.NAMESPACE}`.
+`result.metrics()` has the numbers; Dataflow shows them on the page of a job, and
+exports them to Cloud Monitoring. A distribution has a count, a sum, a least and a
+largest value. Workers also log a line each, at level INFO, when inputs are listed,
+shards are planned, and the dataset is committed.
+
+"""
+
+
 def metrics_page() -> str:
-    """Returns the page of the metrics of feeds."""
+    """Returns the page of the metrics of feeds and of jobs."""
+    jobs = [
+        [f"`{name}`", kind, f"{text}."]
+        for kind, metrics in (
+            ("counter", job_metrics.COUNTERS),
+            ("distribution", job_metrics.DISTRIBUTIONS),
+        )
+        for name, text in metrics.items()
+    ]
     lines = []
     for field, text in (COUNTERS | GAUGES | {WAITS_FOR: WAITS_FOR_TEXT}).items():
         ending = next((end for end in _UNITS if field.endswith(end)), "")
@@ -179,6 +201,8 @@ def metrics_page() -> str:
         "what to do.\n\n"
         "## Rates\n\nThese are computed from the fields:\n\n"
         + rows("property of `stats` | meaning", shares)
+        + _ABOUT_JOBS
+        + rows("metric | kind | meaning", jobs)
         + "\n"
     )
 
@@ -191,8 +215,6 @@ VARIABLES = {
         "conversions on Dataflow",
         "Address of the Compute API, where it is another one.",
     ),
-    "GCE_METADATA_HOST": ("`doctor`", "Address of the metadata server."),
-    "GCE_METADATA_IP": ("`doctor`", "The same; `GCE_METADATA_HOST` has precedence."),
     "GOOGLE_APPLICATION_CREDENTIALS": (
         "everything that uses `gs://`",
         "A key file. Without it, Google's libraries search their usual places.",
@@ -224,10 +246,6 @@ VARIABLES = {
         "Set in a pod: the page is reached by `kubectl port-forward`.",
     ),
     "NO_COLOR": ("all commands", "`1` leaves out colours."),
-    "NO_GCE_CHECK": (
-        "`doctor`, Google's libraries",
-        "`true`: do not ask for Google's metadata server.",
-    ),
     "OPENBLAS_NUM_THREADS": (
         "all commands, workers of a feed",
         "Threads of NumPy's linear algebra. gristmill needs none: without a value it "
@@ -240,7 +258,8 @@ VARIABLES = {
     "STORAGE_EMULATOR_HOST": (
         "everything that uses `gs://`",
         "Address of a server in place of Cloud Storage, such as "
-        "`http://localhost:4443`. No credentials are used then.",
+        "`http://localhost:4443`; without a scheme it is `http`. No credentials are "
+        "used then.",
     ),
     "TMPDIR": (
         "all commands",
@@ -260,15 +279,6 @@ SET_FOR_LIBRARIES = {
         "A value that is set stays."
     ),
     "JAX_PLATFORMS": "A feed's workers use no accelerator: `cpu` there.",
-    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": (
-        "A stalled connection is closed. A value that is set stays."
-    ),
-    "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": (
-        "A stalled connection is closed. A value that is set stays."
-    ),
-    "TENSORSTORE_GCS_HTTP_URL": (
-        "Set to `STORAGE_EMULATOR_HOST` while TensorStore connects."
-    ),
     "TOKENIZERS_PARALLELISM": (
         "Workers are processes, as many as there are cores: `false`. A value that is "
         "set stays."

@@ -22,13 +22,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from gristmill import loader
 from gristmill.dataset import Writer
+
+try:
+    import orbax.checkpoint as ocp
+except ModuleNotFoundError as e:
+    raise SystemExit("Orbax is missing: pip install orbax-checkpoint") from e
 
 VOCABULARY = 256  # tokens are the bytes of the text
 WORDS = "the mill grinds grain to flour and water turns a wheel of stone by night"

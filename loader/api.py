@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.dataset.lazy_names import packages_named
 from gristmill.loader.batches import Batches, ordered_weights
 from gristmill.loader.content import Content as Content  # A type of GlobalBatches.
@@ -285,7 +285,17 @@ def _given_rows(
 ) -> IntArray:
     """Returns the rows that a user gave for batches of a size."""
     given = rows(batch_size) if callable(rows) else rows
-    taken = checked_indices(given, stop=batch_size, what="row")
+    try:
+        taken = checked_indices(given, stop=batch_size, what="row")
+    except OutOfRangeError as e:
+        raise OutOfRangeError(
+            "the rows are not those of batches of this size",
+            expected=f"rows below {batch_size:,}: the batches have batch_size "
+            f"{batch_size:,}",
+            got=f"row {e.got}",
+            cure="make the rows of the size of the batches: loader.rows_of(sharding, "
+            f"batch_size={batch_size})",
+        ) from e
     if taken.ndim != 1:
         raise InputError(
             "rows are not a list of numbers",

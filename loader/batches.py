@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
-from gristmill.dataset.errors import InputError, SystemLimitError
+import numpy as np
+
+from gristmill.dataset.errors import InputError, OutOfRangeError, SystemLimitError
 from gristmill.loader.content import Content
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray, checked_count
-from gristmill.loader.notebook import table_html
+from gristmill.loader.notebook import table_html, table_text
 from gristmill.loader.order.mixture import Weight
 from gristmill.loader.order.schedule import (
     ALL_ROWS,
@@ -21,6 +23,7 @@ from gristmill.loader.order.schedule import (
     Sighting,
     by_dataset,
 )
+from gristmill.loader.past_states import removed_since
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -32,7 +35,7 @@ class Batches:
 
     Attributes:
         datasets: The datasets, one unless this is a mixture; of those that were
-            extended the longest.
+            extended the last. Records have the numbers that they have in these.
         schedule: Which records are in which step and row.
         contents: Of each dataset, its content at step 0 and after each extension; empty
             if none was extended.
@@ -47,33 +50,57 @@ class Batches:
         if self.names:
             named = zip(self.names, self.datasets, strict=True)
             datasets = ", ".join(f"{name}={dataset!r}" for name, dataset in named)
-        steps = "without end" if self.steps is None else f"{self.steps:,}"
-        first = self.schedule.orders[0]
-        text = (
-            f"<{type(self).__name__} of {datasets}: batch_size {self.batch_size:,}, "
-            f"steps {steps}, {first.shuffle.kind} shuffle, seed {first.seed}"
-        )
-        if shares := self._token_shares():
-            parts = zip(self.names, shares, strict=True)
-            told = (f"{name} {float(share):.2%}" for name, share in parts)
-            text += f", of tokens {', '.join(told)}"
-        return text + ">"
+        return f"<{type(self).__name__} of {datasets}: {self.order_text}>"
+
+    def __str__(self) -> str:
+        return table_text(type(self).__name__, self._facts())
 
     def _repr_html_(self) -> str:
         return table_html(type(self).__name__, self._facts())
 
+    @property
+    def order_text(self) -> str:
+        """The order in a line for people: of a mixture, also the shares of each."""
+        steps = "without end" if self.steps is None else f"{self.steps:,}"
+        schedule, text = self.schedule, f"batch_size {self.batch_size:,}, steps {steps}"
+        text += f", {self._shuffle_text(' shuffle')}"
+        for what, shares in (
+            ("rows", self._row_shares()),
+            ("tokens", self._token_shares()),
+        ):
+            parts = zip(self.names, shares, strict=False)
+            told = ", ".join(f"{name} {float(share):.2%}" for name, share in parts)
+            text += told and f", of {what} {told}"
+        phases = () if schedule.mixture is None else schedule.mixture.phases
+        if len(phases) > 1 or schedule.resizes or schedule.extensions:
+            text += ", until the first change at a step"
+        return text
+
+    def _shuffle_text(self, noun: str = "") -> str:
+        first = self.schedule.orders[0]
+        sizes = ", ".join(f"{name} {n:,}" for name, n in vars(first.shuffle).items())
+        sizes = sizes and f" ({sizes})"
+        return f"{first.shuffle.kind}{noun}{sizes}, seed {first.seed}"
+
     def _facts(self) -> Iterator[tuple[str, Any]]:
-        """Yields what notebooks show of it."""
+        """Yields what people are shown of it, in lines and in notebooks."""
         names = self.names or ("dataset",) * len(self.datasets)
         for name, dataset in zip(names, self.datasets, strict=True):
             yield name, repr(dataset)[1:-1]
-        first = self.schedule.orders[0]
         yield "batch size", f"{self.batch_size:,} rows"
         yield "steps", "without end" if self.steps is None else f"{self.steps:,}"
-        yield "shuffle", f"{first.shuffle.kind}, seed {first.seed}"
-        shares = zip(self.names, self._token_shares(), strict=False)
-        for name, share in shares:
-            yield f"tokens of {name}", f"{float(share):.2%}"
+        yield "shuffle", self._shuffle_text()
+        for what, shares in (
+            ("rows", self._row_shares()),
+            ("tokens", self._token_shares()),
+        ):
+            for name, share in zip(self.names, shares, strict=False):
+                yield f"{what} of {name}", f"{float(share):.2%}"
+
+    def _row_shares(self) -> tuple[Fraction, ...]:
+        """Returns the shares of a mixture's datasets in its rows, at step 0."""
+        mixture = self.schedule.mixture
+        return () if mixture is None else mixture.phases[0].weights
 
     def _token_shares(self) -> list[Fraction]:
         """Returns the shares of a mixture's datasets in its tokens, as far as known."""
@@ -114,7 +141,9 @@ class Batches:
 
         Returns:
             int64 [rows] record indices; of a mixture, int64 [rows] numbers of datasets
-            and int64 [rows] record indices in them.
+            and int64 [rows] record indices in them. A record that was removed later
+            has a negative one: -1 - n, where n is the number that it would have if
+            none had been removed.
 
         Raises:
             OutOfRangeError: There is no such step.
@@ -139,8 +168,10 @@ class Batches:
     def read(self, step: int, rows: RowsBySize = ALL_ROWS) -> list[bytes]:
         """Returns the records of rows of a step's global batch.
 
+        Those that were removed later are read from the edition before, if it is kept.
+
         Raises:
-            OutOfRangeError: There is no such step.
+            OutOfRangeError: There is no such step, or a record was removed.
             CorruptShardError: A shard does not hold what was written.
         """
         return self.read_batch(self.schedule.batch(step, rows))
@@ -149,12 +180,48 @@ class Batches:
         """Returns the records of what `schedule.batch` returned."""
         out = [b""] * len(batch.records)
         for number, rows in by_dataset(batch.datasets):
-            found = self.datasets[number].read_unchecked(batch.records[rows])
+            found = self.read_records(number, batch.records[rows])
             if isinstance(rows, slice):
                 return found
             for row, record in zip(rows.tolist(), found, strict=True):
                 out[row] = record
         return out
+
+    def read_records(self, number: int, records: IntArray) -> list[bytes]:
+        """Returns records of a dataset by their numbers in batches, negative ones too.
+
+        Raises:
+            OutOfRangeError: One was removed, and is not kept.
+        """
+        dataset, order = self.datasets[number], self.schedule.grown[number]
+        if not order.removes or not (records < 0).any():
+            return dataset.read_unchecked(records)
+        out = np.empty(len(records), object)
+        there, lost = np.flatnonzero(records >= 0), np.flatnonzero(records < 0)
+        out[there] = dataset.read_unchecked(records[there])
+        for extension, rows, numbers in order.before_removal(records[lost]):
+            before = self.dataset_before(number, extension)
+            out[lost[rows]] = before.read_unchecked(numbers)
+        return cast("list[bytes]", out.tolist())
+
+    def dataset_before(self, number: int, extension: int) -> Dataset:
+        """Returns a dataset as it was before one of its extensions.
+
+        Raises:
+            OutOfRangeError: It is not one of a single split, so its editions are not
+                known.
+        """
+        dataset = self.datasets[number]
+        edition = self.contents_of(number)[extension].edition
+        if edition is None:
+            raise OutOfRangeError(
+                "a record was removed from the dataset",
+                where=repr(dataset),
+                expected="an edition of one split, to read it as it was before",
+                got="joined datasets",
+                cure="go on from a later step, or join the editions from before",
+            )
+        return dataset.as_of(edition)
 
     def number_of(self, dataset: str | None) -> int:
         """Returns the number of a dataset by its name, which a single one has not.
@@ -188,6 +255,7 @@ class Batches:
         *,
         first_epoch: int = 0,
         stop_epoch: int | None = None,
+        edition: int | None = None,
     ) -> list[Sighting]:
         """Returns the steps and rows where a record is seen, without reading anything.
 
@@ -196,17 +264,37 @@ class Batches:
             dataset: Name of the dataset, of a mixture only.
             first_epoch: First epoch of the dataset to look in.
             stop_epoch: First epoch not to look in. None for all, if there is an end.
+            edition: The edition of the dataset in which the record has that number:
+                one that the batches began with, or were extended to. By default the
+                last. A record that was removed has one in an edition before.
 
         Raises:
-            InputError: There is no such record or dataset, or neither epochs nor range
-                have an end.
+            InputError: There is no such record, dataset or edition, or neither epochs
+                nor range have an end.
         """
+        number = self.number_of(dataset)
+        if edition is not None:
+            record = self._number_now(record, number, edition)
         return self.schedule.find(
             record,
-            dataset=self.number_of(dataset),
+            dataset=number,
             first_epoch=first_epoch,
             stop_epoch=stop_epoch,
         )
+
+    def _number_now(self, record: int, number: int, edition: int) -> int:
+        """Returns the number of a record, given that in an edition of its dataset."""
+        known = [content.edition for content in self.contents_of(number)]
+        if edition not in known:
+            raise InputError(
+                "the batches have no such edition of the dataset",
+                where=repr(self.datasets[number]),
+                expected=f"one of {', '.join(str(one) for one in known)}",
+                got=edition,
+                cure="give one of these, or leave it out for the number in the last",
+            )
+        order = self.schedule.grown[number]
+        return order.number_now(record, changes=known.index(edition))
 
     def with_weights(self, weights: Mapping[str, Weight], *, step: int) -> Self:
         """Returns these batches with other weights from a step on.
@@ -237,23 +325,25 @@ class Batches:
         return dataclasses.replace(self, schedule=schedule)
 
     def extended(self, dataset: Dataset | Mapping[str, Dataset], *, step: int) -> Self:
-        """Returns these batches with more records from a step on.
+        """Returns these batches with more or fewer records from a step on.
 
         Batches before the step stay as they are. From there on, what the running epoch
-        of the dataset has left and the new records form one order, in which each is
-        seen once. Later epochs are of all records. Earlier extensions of the dataset at
-        that step or later are replaced.
+        of the dataset has left, without removed records, and the new records form one
+        order, in which each is seen once. Later epochs are of the records that there
+        are then. Earlier extensions of the dataset at that step or later are replaced.
 
         Args:
-            dataset: The longer dataset, which begins with the records of the one
-                before: a newer edition of it, or what `open` joined to it. Of a
-                mixture, one or more of its datasets, by name.
-            step: The first step that may have new records.
+            dataset: The other dataset: a newer edition of the one before, or what
+                `open` joined to it. It has the records of the one before, but those
+                that were removed, and then new ones. Of a mixture, one or more of its
+                datasets, by name.
+            step: The first step that may have new records, and has no removed one.
 
         Raises:
-            InputError: The dataset does not begin with the records of the one before,
-                or has no others; the mixture has no such dataset; or the batches end
-                before that step.
+            InputError: The dataset does not begin with what is left of the records of
+                the one before, or has the same; the mixture has no such dataset; or the
+                batches end before that step.
+            InvalidDatasetError: The list of removed records is damaged.
         """
         step = checked_count(step, what="step", least=0)
         named = dataset if isinstance(dataset, Mapping) else {None: dataset}
@@ -264,8 +354,10 @@ class Batches:
             # Later extensions of this dataset are replaced.
             steps = [old.step for old in schedule.extensions if old.dataset == number]
             kept = contents[number][: 1 + sum(old < step for old in steps)]
-            check_begins_with(longer, kept[-1])
-            schedule = schedule.extended(len(longer), step=step, dataset=number)
+            removed = removed_since(longer, kept[-1])
+            schedule = schedule.extended(
+                len(longer), step=step, dataset=number, removed=removed
+            )
             datasets[number], contents[number] = longer, (*kept, longer.content)
         return dataclasses.replace(
             self,
@@ -281,66 +373,56 @@ class Batches:
         return (self.datasets[number].content,)
 
 
-def check_begins_with(longer: Dataset, before: Content) -> None:
-    """Raises InputError unless a dataset has the records of another, and more."""
-    if not isinstance(longer, Dataset):
-        raise InputError(
-            "not a dataset",
-            expected="what gristmill.loader.open returns, or some of them by name",
-            got=f"{type(longer).__name__} {longer!r:.100}",
-            cure="open it first, by loader.open(path)",
-        )
-    if len(longer) <= before.records:
-        raise InputError(
-            "the dataset has no more records than before",
-            where=repr(longer),
-            expected=f"more than {before.records:,} records",
-            got=f"{len(longer):,}",
-            cure="open the longer dataset, or leave this extension out",
-        )
-    if not longer.begins_with(before):
-        raise InputError(
-            "the dataset does not begin with the records of the one before",
-            where=repr(longer),
-            expected=f"{before.records:,} records with digest {before.records_digest} "
-            f"and order digest {before.order_digest} in its first shards",
-            got="other records, or others first",
-            cure="open a newer edition of the same dataset, or join the new one behind "
-            "it: loader.open([old, new])",
-        )
-
-
 class SeenRow(NamedTuple):
-    """The record in a row of a step: its number in its dataset, and the epoch."""
+    """The record in a row of a step.
+
+    Attributes:
+        dataset: The dataset; of a record that was removed, as it was before.
+        name: Its name in a mixture; its path otherwise.
+        epoch: The epoch of the dataset.
+        record: The record's number in the dataset.
+        removed_from: The edition that it was removed from, None if it was not.
+    """
 
     dataset: Dataset
-    name: str  # In a mixture; the dataset's path otherwise.
+    name: str
     epoch: int
     record: int
+    removed_from: int | None = None
 
 
 def row_at(batches: Batches, step: int, row: int) -> SeenRow:
-    """Returns the record in a row of a step; opens nothing."""
+    """Returns the record in a row of a step; opens at most an earlier edition."""
     schedule = batches.schedule
     (number,), position = schedule.locate_unchecked(
         schedule.positions(step, slice(row, row + 1))
     )
-    dataset, order = batches.datasets[number], schedule.grown[number]
-    return SeenRow(
-        dataset=dataset,
-        name=batches.names[number] if batches.names else dataset.path,
-        epoch=order.epoch_at(int(position[0])),
-        record=int(order.records_unchecked(position)[0]),
-    )
+    order = schedule.grown[number]
+    epoch = order.epoch_at(int(position[0]))
+    record = int(order.records_unchecked(position)[0])
+    dataset, removed_from = batches.datasets[number], None
+    if record < 0:
+        lost = np.array([record], np.int64)
+        for extension, _, numbers in order.before_removal(lost):
+            dataset, record = batches.dataset_before(number, extension), int(numbers[0])
+            removed_from = dataset.edition
+    name = batches.names[number] if batches.names else dataset.path
+    return SeenRow(dataset, name, epoch, record, removed_from)
 
 
 def describe_row(batches: Batches, step: int, row: int) -> str:
-    """Returns which record a row of a step is, for messages; opens nothing."""
+    """Returns which record a row of a step is, for messages."""
     seen = row_at(batches, step, row)
+    at = f"row {row:,} of step {step:,}"
+    if seen.removed_from is not None:
+        return (
+            f"{seen.name}, record {seen.record:,} of edition {seen.removed_from}, "
+            f"which was removed since, {at}"
+        )
     shards, in_shard = seen.dataset.find([seen.record])
     return (
         f"{seen.name}, record {seen.record:,} (record {int(in_shard[0]):,} of "
-        f"{seen.dataset.shard(int(shards[0])).path}), row {row:,} of step {step:,}"
+        f"{seen.dataset.shard(int(shards[0])).path}), {at}"
     )
 
 

@@ -89,7 +89,8 @@ class Dataset(Sequence[bytes]):
         parts: Sequence[Dataset] = (),
     ):
         self._path, self._split = path, split
-        self._editions = editions
+        # One that was asked for is asked for again.
+        self._editions = editions and functools.lru_cache(maxsize=4)(editions)
         # Of itself it holds no reference: its files are closed when it is let go.
         self._joined = tuple(parts)
         self._table, self._manifest = table, manifest
@@ -137,12 +138,12 @@ class Dataset(Sequence[bytes]):
 
     @property
     def edition(self) -> int | None:
-        """The last edition of the split that it holds, None where there are none.
+        """The newest edition of the split that it holds, None where there are none.
 
-        It holds those before, too. A split that nothing was appended to has one.
+        The numbers of all that it holds are in `committed.numbers`.
         """
         split = self.committed
-        return None if split is None else len(split.parts)
+        return None if split is None else split.edition
 
     @property
     def committed(self) -> Split | None:
@@ -238,12 +239,13 @@ class Dataset(Sequence[bytes]):
         return self.content.records_digest
 
     @property
-    def order_digest(self) -> str:
+    def order_digest(self) -> str | None:
         """Half a SHA-256 over what is known of the records of each shard, in order.
 
         It covers how many records each shard has and their digest, or the size of the
         file where there is no digest. It changes with the order of records, except
-        within a shard, and with how they are divided into shards.
+        within a shard, and with how they are divided into shards. It is None for an
+        earlier edition of which files are not there any more.
         """
         return self.content.order_digest
 
@@ -356,6 +358,19 @@ class Dataset(Sequence[bytes]):
         checked = checked_indices(records, stop=len(self), what="record")
         return self._shards.find(np.atleast_1d(checked))
 
+    def shards_of(self, records: IntArray) -> IntArray:
+        """Returns the shard of each record that batches have, -1 if it was removed.
+
+        Args:
+            records: int64 [n], in range, or negative.
+        """
+        shards, _ = self._shards.find(np.maximum(records, 0))
+        return np.where(records < 0, -1, shards)
+
+    def is_removed(self, record: int) -> bool:
+        """Returns whether a record cannot be read, as it was removed since."""
+        return False
+
     def offset_bytes(self, record: int) -> int:
         """Returns the offset, in its shard, of the chunk that holds a record.
 
@@ -382,7 +397,7 @@ class Dataset(Sequence[bytes]):
                 got=f"shape {checked.shape}",
                 cure="read(records.ravel()) reads them one after the other",
             )
-        return self._reader.read(checked)
+        return self.read_unchecked(checked)
 
     def read_unchecked(self, records: IntArray) -> list[bytes]:
         """As `read`, of int64 [n] numbers that are known to be in range."""
@@ -399,8 +414,8 @@ class Dataset(Sequence[bytes]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             chosen = np.arange(*index.indices(len(self)), dtype=np.int64)
-            return self._reader.read(chosen)
-        records = self._reader.read(self._from_end(index))
+            return self.read_unchecked(chosen)
+        records = self.read_unchecked(self._from_end(index))
         return records[0] if np.ndim(index) == 0 else records
 
     def __iter__(self) -> Iterator[bytes]:

@@ -28,6 +28,13 @@ def table_html(title: str, rows: Iterable[tuple[str, Any]]) -> str:
     return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"
 
 
+def table_text(title: str, rows: Iterable[tuple[str, Any]]) -> str:
+    """Returns such a table in lines, as `print` shows it."""
+    rows = list(rows)
+    width = max((len(head) for head, _ in rows), default=0)
+    return "\n".join([title, *(f"  {head:{width}}  {text}" for head, text in rows)])
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Description:
     """What a batch holds, as `describe` found it. Shown by its `repr` and notebooks.
@@ -41,9 +48,7 @@ class Description:
     fields: tuple[tuple[str, str], ...]
 
     def __repr__(self) -> str:
-        width = max((len(name) for name, _ in self.fields), default=0)
-        lines = (f"  {name:{width}}  {text}" for name, text in self.fields)
-        return "\n".join([self.title, *lines])
+        return table_text(self.title, self.fields)
 
     def _repr_html_(self) -> str:
         return table_html(self.title, self.fields)

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from apache_beam.options.pipeline_options import PipelineOptions, _BeamArgumentParser
 
+# Beam declares it with a value, and takes any for true, `false` too. Here it is a flag.
+DRY_RUN = "--dry_run"
 _NEAR = 0.8
 # What a launch may say to the service, and a launcher of templates then to Beam.
 _OF_LAUNCHERS = frozenset({"--launcher_machine_type", "--streaming_mode"})
@@ -38,7 +40,7 @@ def known_options() -> dict[str, argparse.Action]:
 def ignored_options(arguments: Sequence[str]) -> list[Ignored]:
     """Returns the arguments that Beam would ignore: it says so in its log only."""
     known = list(known_options())
-    _, unknown = _parser().parse_known_args(list(arguments))
+    _, unknown = _parser().parse_known_args(list(without_flag_values(arguments)))
     found = []
     for argument in unknown:
         name = argument.partition("=")[0]
@@ -61,6 +63,7 @@ def without_flag_values(arguments: Sequence[str]) -> Iterator[str]:
     for argument in arguments:
         name, _, value = argument.partition("=")
         action = known.get(name)
+        value = value.lower()
         if action is None or action.nargs != 0 or value not in ("true", "false"):
             yield argument
         elif value == "true":
@@ -81,4 +84,5 @@ def _parser() -> _BeamArgumentParser:
     )
     for kind in PipelineOptions.__subclasses__():
         kind._add_argparse_args(parser)
+    parser.add_argument(DRY_RUN, action="store_true")
     return parser

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import hashlib
+import hmac
 import itertools
 import pickle
 import re
+import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar, cast
@@ -23,6 +26,9 @@ from gristmill.pipelines.local.workers import worker_died
 _OUR_ERROR = re.compile(r"\bgristmill\.[\w.]+\.(\w+Error): ")
 _STEP_NOTE = re.compile(r" \[while running '.*?'\]")
 
+_HASH = "sha256"
+_SIGNATURE_BYTES = hashlib.new(_HASH).digest_size
+
 T = TypeVar("T")
 
 
@@ -35,7 +41,8 @@ def run_pipeline(
     """Runs a transform as a pipeline, waits for its end, and returns its result.
 
     Runners do not return elements to the process that started them. So the last step
-    writes the result to a file, which is read and deleted here.
+    writes the result to a file, which is read and deleted here. It is pickled, and
+    signed with a key that only this run has: others may write to the bucket.
 
     Args:
         transform: Applied to a pipeline; gives one element.
@@ -48,9 +55,10 @@ def run_pipeline(
         a repeated step finds the work done and counts nothing.
     """
     storage_for(result_path).delete(result_path)
+    key = secrets.token_bytes()
     try:
         pipeline = beam.Pipeline(options=PipelineOptions(list(beam_options)))
-        _ = pipeline | transform | "HandOver" >> beam.Map(_hand_over, result_path)
+        _ = pipeline | transform | "HandOver" >> beam.Map(_hand_over, result_path, key)
         with _dead_workers_noticed():
             _wait(pipeline.run())
         content = storage_for(result_path).load(result_path)
@@ -71,7 +79,16 @@ def run_pipeline(
             cure="use paths that the workers and this machine share, such as gs:// "
             "paths; for verify, also give --temp_location or --report there",
         )
-    return cast("T", pickle.loads(content.data))
+    signature, data = content.data[:_SIGNATURE_BYTES], content.data[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, hmac.digest(key, data, _HASH)):
+        raise JobError(
+            "the result of the pipeline is not from this run",
+            where=result_path,
+            expected="the signature of this run",
+            got="another",
+            cure="see who else writes there, then run the same command again",
+        )
+    return cast("T", pickle.loads(data))
 
 
 def _wait(result: PipelineResult) -> None:
@@ -84,9 +101,11 @@ def _wait(result: PipelineResult) -> None:
             client.close()
 
 
-def _hand_over(result: Any, path: str) -> None:
+def _hand_over(result: Any, path: str, key: bytes) -> None:
+    data = pickle.dumps(result)
+    signature = hmac.digest(key, data, _HASH)
     with contextlib.suppress(StorageChangedError):
-        storage_for(path).write(path, pickle.dumps(result), replaces="")
+        storage_for(path).write(path, signature + data, replaces="")
 
 
 @contextlib.contextmanager

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import (
     alone_seconds,
     call_apart,
@@ -28,7 +29,7 @@ from gristmill.pipelines.local.progress import (
     preparing_shown,
 )
 from gristmill.pipelines.results.conversion import Outcome
-from gristmill.transforms.conversion.begin_job import TakenOutput, begin_job
+from gristmill.transforms.conversion.begin_job import TakenOutput, begin_job, log_plan
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
@@ -45,7 +46,7 @@ from gristmill.transforms.conversion.counted_parts import (
     PartCollector,
 )
 from gristmill.transforms.conversion.job_inputs import split_note
-from gristmill.transforms.conversion.plan_notes import plan_notes
+from gristmill.transforms.conversion.plan_notes import plan_notes, rounding_note
 from gristmill.transforms.conversion.same_inputs import one_by_one
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
@@ -63,11 +64,15 @@ from gristmill.transforms.jobs.conversion_job import (
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.record_plan import RecordCounts
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.input_formats import Look, look_at
+from gristmill.transforms.sources.looked_files import look_at_part, looks_of
 from gristmill.transforms.tokens.tokenizers import is_function
 
 _log = logging.getLogger(__name__)
 
 _SMALL_SHARD_BYTES = 64 << 20
+# What takes longer to look into than processes take to start.
+_MANY_OBJECTS, _MANY_FILES = 4000, 50_000
 
 
 def convert(
@@ -75,6 +80,7 @@ def convert(
     *,
     workers: int | None = 1,
     overwrite: bool = False,
+    keep_replaced: bool = False,
     features: Mapping[str, Any] | None = None,
     tfds_directory: str | None = None,
     beam_options: Sequence[str] | None = None,
@@ -87,6 +93,7 @@ def convert(
         workers: Number of processes on this machine; None for as many as it has cores,
             which start where there is enough to do.
         overwrite: Whether to replace existing shards of these splits.
+        keep_replaced: Whether what is replaced is kept, to go back to.
         features: The schema, if known.
         tfds_directory: The TFDS directory of the inputs, if any.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
@@ -100,11 +107,9 @@ def convert(
     processes = workers or default_workers()
     jobs = tuple(jobs)
     check_jobs(jobs)
-    exchanged = finish_exchange(jobs[0].output, or_give_up=overwrite)
     preparations = _prepare(
         jobs,
         overwrite=overwrite,
-        exchanged=exchanged,
         # Where worker processes call the user's function, this one does not: it may
         # take memory or a device, or crash.
         try_map=_try_apart if processes > 1 or beam_options else try_function,
@@ -112,8 +117,17 @@ def convert(
         show_progress=show_progress,
     )
     todo = [p.prepared for p in preparations if p.committed is None]
-    replaced = [job.split for job, p in zip(jobs, preparations, strict=True) if p.aside]
+    begun = list(zip(jobs, preparations, strict=True))
+    replaced = [job.split for job, p in begun if p.replaces]
     beforehand = [note for job in todo for note in plan_notes(job)]
+    beforehand += [
+        f"another process of this machine makes shards of split {p.job.split} in "
+        f"{p.job.output} now. Both make all that is missing: end one of them"
+        for p in todo
+        if storage_for(p.job.output).is_in_use(
+            layout.temporary_dir(p.job.output, p.job.name, p.job.split)
+        )
+    ]
     if replaced:
         beforehand.append(
             f"split {', '.join(replaced)} stays until the new one is finished; "
@@ -125,17 +139,14 @@ def convert(
         if joined is not None:
             beforehand.append(joined)
         notes += [*p.notes, *([joined] if joined else ()), *p.prepared.files.notes()]
+        notes += rounding_note(p.prepared.files)
     for note in beforehand:
         _log.info("note: %s", note, extra={"told": show_progress})
         if show_progress:
             print(f"note: {note}", file=sys.stderr)
-    for prepared in todo:
-        _log.info(
-            "%s: split %s of %d files becomes %d shards",
-            *(prepared.job.output, prepared.job.split),
-            *(len(prepared.files), prepared.plan.shards),
-        )
-    before = tuple(p.prepared.job.split for p in preparations if p.committed)
+    for p in preparations:
+        log_plan(p)
+    before = tuple(job.split for job, p in begun if p.committed)
     repaired = 0
     manifest = preparations[0].committed
     if todo:
@@ -143,10 +154,11 @@ def convert(
             "jobs": tuple(job for job in jobs if job.split not in before),
             "features": features,
             "tfds_directory": tfds_directory,
+            "keep_replaced": keep_replaced,
         }
         with (
             tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
-            conversion_shown(todo, directory, show=show_progress),
+            conversion_shown(todo, directory, job=jobs[0], show=show_progress),
         ):
             if beam_options is None:
                 result = _run_here(todo, directory, workers=workers, **about)
@@ -184,8 +196,20 @@ def _prepare(
             preparing.close()
             return _compare_shards(prepared, shards, **own)
 
+        def look(files: Sequence[FileInfo]) -> list[Look]:
+            return _look_at(files, workers=workers)
+
+        begin |= {"look": look}
         begin |= {"count_files": count_files, "compare_shards": compare_shards}
         return [begin_job(job, **begin) for job in jobs]
+
+
+def _look_at(files: Sequence[FileInfo], *, workers: int) -> list[Look]:
+    remote = any(storage_for(info.path).remote for info in files[:1])
+    if workers == 1 or len(files) < (_MANY_OBJECTS if remote else _MANY_FILES):
+        return look_at(files)
+    look = functools.partial(map_unordered, look_at_part, workers=workers)
+    return looks_of(files, look)
 
 
 def _calls_function(job: ConversionJob) -> bool:
@@ -312,7 +336,8 @@ def _run_here(
 
 def _noted(result: ShardResult) -> ShardResult:
     if (report := result.report) is not None:
-        _log.info("%s: %d records written", report.path, report.written.records)
+        done = "there already" if result.resumed else "written"
+        _log.info("%s: %d records %s", report.path, report.written.records, done)
     return result
 
 

@@ -81,4 +81,7 @@ def index(
             read = indexed.report.read
             _log.info("%s: %d records indexed", indexed.report.path, read.records)
             counter.add(indexed.task.file_bytes, read.records, read.raw_bytes)
-    return commit_index(gathered, inputs=options.files), dataset
+    manifest = commit_index(
+        gathered, inputs=options.files, keep_replaced=options.keep_replaced
+    )
+    return manifest, dataset

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests.support import beam_memory, shared
+from tests.support import beam_memory, memory, shared
 from tests.support.gcs_server import GcsServer
 
 # A test that takes longer is listed after the run, unless it is marked slow.
@@ -24,6 +24,8 @@ QUICK_TIMEOUT_SECONDS = 120
 # Before anything imports TensorFlow: no log on stderr, no search for accelerators.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# Before anything imports numpy: no threads that spin, in each of the many processes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Before JAX makes its devices, and for the processes that tests start: it has eight
 # devices, all of them this CPU.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -32,10 +34,12 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 # What a shell starts in the background ignores Ctrl-C, and so would all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+memory.share_heaps()
+
 # The same examples in every run, so that a failure is one for everybody. Search for
 # new ones with `--hypothesis-profile search`.
 hypothesis.settings.register_profile(
-    "default", deadline=None, derandomize=True, max_examples=100
+    "default", deadline=None, derandomize=True, max_examples=60
 )
 hypothesis.settings.register_profile("search", deadline=None, max_examples=2000)
 hypothesis.settings.load_profile("default")
@@ -80,6 +84,14 @@ def output(
         yield "gs://bucket/out"
 
 
+@pytest.fixture
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads what is over 512 KiB in pieces of that size, instead of 8 MiB."""
+    for module in ("gcs", "gcs_client.resumable_upload"):
+        name = f"gristmill.dataset.storage.{module}.PIECE_BYTES"
+        monkeypatch.setattr(name, 512 << 10)
+
+
 @pytest.fixture(params=["compiled", "numpy"])
 def hashing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Runs a test with the compiled hash of chunks, and without it."""
@@ -103,9 +115,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """Returns what `-n auto` means: more than the cores, since many tests wait.
 
-    For disks, servers and processes that start, most of all.
+    For disks, servers and processes that start, most of all. Each process takes half a
+    gigabyte and ten seconds to find the tests, so that twice the cores are too many.
     """
-    return min(16, 2 * len(os.sched_getaffinity(0)))
+    cores = len(os.sched_getaffinity(0))
+    return min(16, cores + -(-cores // 2))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -120,6 +134,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+        memory.give_back()
         if "apache_beam" in sys.modules:
             beam_memory.remember()
 
@@ -139,6 +154,13 @@ def pytest_collection_modifyitems(
     for item in items:
         if not any(map(item.get_closest_marker, ("slow", "soak", "timeout"))):
             item.add_marker(pytest.mark.timeout(QUICK_TIMEOUT_SECONDS))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Gives back memory after the last test of a file."""
+    if nextitem is None or nextitem.path != item.path:
+        memory.give_back()
 
 
 # Around all else, so that no timeout counts the time that a test waits here.

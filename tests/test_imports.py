@@ -19,11 +19,12 @@ from tests.support.distributions import setup_arguments
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-MOST_MODULES = 15  # In a folder.
+MOST_MODULES = 20  # In a folder.
 # Modules in the longest chain of imports within a package. `dataset` has more: from the
 # requests to a bucket up to the commit, and the writer on top of that. `transforms`
-# makes shards of documents, these of records, and those of sources.
-MOST_FLOORS = {"dataset": 12, "loader": 10, "pipelines": 11, "transforms": 11}
+# makes shards of documents, these of records, and those of sources. `loader` goes from
+# the answers of a server up to the batches.
+MOST_FLOORS = {"dataset": 15, "loader": 14, "pipelines": 11, "transforms": 11}
 
 # Package -> setup.py's extras that it may use.
 EXTRAS = {

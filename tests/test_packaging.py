@@ -94,6 +94,8 @@ def test_requirements_pin_what_setup_requires() -> None:
     ranges = {canonicalize_name(Requirement(r).name): Requirement(r) for r in wanted}
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    # The image's own: Beam imports it where a job asks for profiles.
+    pins = [pin for pin in pins if pin.name != "google-cloud-profiler"]
     assert sorted(canonicalize_name(pin.name) for pin in pins) == sorted(ranges)
     for pin in pins:
         (specifier,) = pin.specifier
@@ -123,12 +125,10 @@ MAXTEXT_REQUIRES = {
     "grain": "0.2.18",
     "jax": "0.11.1",
     "numpy": "2.1.3",
-    "packaging": "26.3",
     "opentelemetry-api": "1.44.0",
     "prometheus-client": "0.26.0",
     "requests": "2.34.2",
     "rich": "15.0.0",
-    "tensorstore": "0.1.85",
     "urllib3": "2.7.0",
     "zstandard": "0.25.0",
 }

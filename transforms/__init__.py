@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
     from gristmill.transforms.read_records import PlacedRecord, ReadRecords
     from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
+    from gristmill.transforms.removal.commit_removal import RemovalResult
+    from gristmill.transforms.remove_records import RemoveRecords
     from gristmill.transforms.sources.formats import RecordOptions
     from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
     from gristmill.transforms.verify_dataset import VerifyDataset
@@ -46,6 +48,8 @@ __all__ = [
     "ReadRecords",
     "ReadTFRecords",
     "RecordOptions",
+    "RemovalResult",
+    "RemoveRecords",
     "ShardNames",
     "ShardRecord",
     "SourceRecord",

@@ -26,7 +26,7 @@ from gristmill.transforms.read_all import ReadAllArrayRecords, ReadAllTFRecords
 from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
 from gristmill.transforms.read_records import PlacedRecord, ReadRecords
 from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
-from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.formats import Nulls, RecordOptions
 from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.verify_dataset import VerifyDataset
 from gristmill.transforms.write_arrayrecords import WriteArrayRecords
@@ -160,6 +160,7 @@ def read_records(
     input_format: str = "auto",
     columns: Sequence[str] = (),
     record: str = "",
+    nulls: Nulls = "fail",
     with_source: bool = False,
 ) -> _Transform:
     """Reads inputs of any format as rows of `record`; with `file` and `place` as well.
@@ -170,10 +171,11 @@ def read_records(
         input_format: The format of the inputs, if their first bytes do not tell it.
         columns: Columns to take, of a format that has columns.
         record: What a record is made of, such as `column:text`.
+        nulls: `skip` to leave out rows in which a column that is taken is null.
         with_source: Whether to give the file and place of each record.
     """
     options = RecordOptions(
-        input_format=input_format, columns=tuple(columns), record=record
+        input_format=input_format, columns=tuple(columns), record=record, nulls=nulls
     )
     read = ReadRecords(inputs, split=split, records=options, with_source=with_source)
     return _records(read, PlacedRecord if with_source else None)
@@ -191,6 +193,7 @@ def write_arrayrecords(
     compression: str = "zstd:3",
     writer: Writer | None = None,
     overwrite: bool = False,
+    keep_replaced: bool = False,
 ) -> _Transform:
     """Writes a field of rows as records; gives one row of what was written.
 
@@ -206,6 +209,7 @@ def write_arrayrecords(
         compression: Of chunks.
         writer: Who encodes, `gristmill` or `official`.
         overwrite: Whether to replace what the output holds of this split.
+        keep_replaced: Whether what is replaced is kept, to go back to.
     """
     write = WriteArrayRecords(
         output,
@@ -218,6 +222,7 @@ def write_arrayrecords(
             group_size=group_size, compression=compression, writer=writer
         ),
         overwrite=overwrite,
+        keep_replaced=keep_replaced,
     )
 
     def element(row: Any) -> Any:
@@ -239,6 +244,7 @@ def convert_tfrecords(
     compression: str = "zstd:3",
     writer: Writer | None = None,
     overwrite: bool = False,
+    keep_replaced: bool = False,
     length: int | None = None,
     tokenizer: str | None = None,
     column: str = "text",
@@ -260,6 +266,7 @@ def convert_tfrecords(
         compression: Of chunks.
         writer: Who encodes, `gristmill` or `official`.
         overwrite: Whether to replace what the output holds of this split.
+        keep_replaced: Whether what is replaced is kept, to go back to.
         length: Tokens of a row, at most.
         tokenizer: File of the tokenizer, or `module:function`; by default the column
             holds tokens.
@@ -291,7 +298,9 @@ def convert_tfrecords(
         made = result.manifest.splits[split]
         return _Converted(job.output, split, made.shards, made.records)
 
-    convert = ConvertTFRecords(jobs=(job,), overwrite=overwrite)
+    convert = ConvertTFRecords(
+        jobs=(job,), overwrite=overwrite, keep_replaced=keep_replaced
+    )
     return _chain(convert, "Named" >> beam.Map(converted), _rows(_Converted))
 
 
@@ -300,6 +309,7 @@ def index_arrayrecords(
     name: str | None = None,
     split: str | None = None,
     overwrite: bool = False,
+    keep_replaced: bool = False,
 ) -> _Transform:
     """Makes ArrayRecord files a dataset, in place; gives a row of each of its splits.
 
@@ -308,13 +318,20 @@ def index_arrayrecords(
         name: The dataset's name; by default from the file names.
         split: The split of all files; by default from their names.
         overwrite: Whether to replace splits that are there.
+        keep_replaced: Whether what is replaced is kept, to go back to.
     """
 
     def indexed(manifest: Any) -> Iterator[_Indexed]:
         for each, made in manifest.splits.items():
             yield _Indexed(manifest.name, each, made.shards, made.records)
 
-    index = IndexArrayRecords(files=files, name=name, split=split, overwrite=overwrite)
+    index = IndexArrayRecords(
+        files=files,
+        name=name,
+        split=split,
+        overwrite=overwrite,
+        keep_replaced=keep_replaced,
+    )
     return _chain(index, "Named" >> beam.FlatMap(indexed), _rows(_Indexed))
 
 

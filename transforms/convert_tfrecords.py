@@ -4,10 +4,11 @@ One element is one shard, a few hundred bytes that say which, or all shards that
 made in one pass over a compressed file. The graph is one linear chain of small
 elements, since that is what every runner executes:
 
-    plan -> convert shards -> commit
-    list inputs -> count parts -> plan -> convert shards -> commit
+    list inputs -> look into files -> plan -> convert shards -> commit
+    list inputs -> look into files -> count parts -> plan -> convert shards -> commit
 
-The second is for plans by records. Parts of large files are counted like shards.
+The second is for plans by records. Parts of large files are counted like shards. Files
+are looked into some at a time: a listing gives no more than their names and sizes.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
 
-from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.conversion.begin_job import (
     Overwrite,
+    log_plan,
     plan_job,
     take_output,
 )
@@ -41,13 +43,20 @@ from gristmill.transforms.conversion.counted_parts import (
     CountedPart,
     CountTask,
     GatheredCounts,
+    PartCollector,
 )
-from gristmill.transforms.conversion.job_inputs import list_inputs, split_note
-from gristmill.transforms.conversion.plan_notes import plan_notes
+from gristmill.transforms.conversion.job_inputs import (
+    check_job,
+    list_inputs,
+    match_job,
+    split_note,
+)
+from gristmill.transforms.conversion.plan_notes import plan_notes, rounding_note
 from gristmill.transforms.conversion.shard_tasks import (
     GatheredResults,
     ShardResult,
     ShardTask,
+    Stride,
     make_shards,
     shard_strides,
     shard_tasks,
@@ -56,60 +65,120 @@ from gristmill.transforms.conversion.shard_tasks import (
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
 from gristmill.transforms.conversion.writer_silence import silence_notes
 from gristmill.transforms.graph.applied import check_begin, check_known, set_types
+from gristmill.transforms.graph.delete_replaced import DeleteReplaced
 from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.job_metrics import count, count_made
 from gristmill.transforms.graph.lineage import report_sink, report_sources
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
+from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.looked_files import (
+    PART_FILES,
+    LookedFiles,
+    LookedPart,
+    LookTask,
+    look_at_part,
+    look_tasks,
+)
 
 _log = logging.getLogger(__name__)
 
 
-_PACKED_COUNTERS = (
-    *("documents", "tokens", "padding_tokens", "cut_documents"),
-    *("truncated_documents", "truncated_tokens", "reference_shards"),
+# Counters, and fields of reports of shards.
+_CHANGES = (
+    *("quarantined-regions", "dropped-records", "added-records", "changed-records"),
+)
+_PACKED = (
+    *("documents", "tokens", "padding-tokens", "cut-documents"),
+    *("truncated-documents", "truncated-tokens", "reference-shards"),
 )
 
 
-def _list_inputs(job: ConversionJob) -> InputFiles:
-    files = list_inputs(job)
+def _list_files(
+    job: ConversionJob, overwrite: Overwrite
+) -> Iterator[LookTask | LookedPart]:
+    """Yields the files of a job in parts: to look into, or what is known of them."""
+    check_job(job)
+    files = match_job(job) or []  # None of a dataset, which says what its shards are.
+    _log.info("%s: split %s: %d files matched", job.output, job.split, len(files))
+    known = known_looks(job, files) if files and overwrite is not True else None
+    for task in look_tasks(job.split, files):
+        if known is None:
+            yield task
+        else:
+            begin = task.number * PART_FILES
+            yield LookedPart.of(task, known[begin : begin + len(task.files)])
+
+
+def _look(task: LookTask | LookedPart) -> LookedPart:
+    return task if isinstance(task, LookedPart) else look_at_part(task)
+
+
+def _list_inputs(job: ConversionJob, looked: LookedFiles) -> InputFiles:
+    found = looked.files(job.split)
+    files = list_inputs(job, looked=found if found[0] else None)
     try_function(job, files.first(TRIED_FILES))
     joined = split_note(job, files)
     notes = [joined] if joined else []
-    for note in (*notes, *files.notes(), *silence_notes(job.writer, files)):
+    notes += [*files.notes(), *rounding_note(files)]
+    for note in (*notes, *silence_notes(job.writer, files)):
         _log.warning("%s: %s", job.output, note)
     return files
 
 
-def _list_parts(job: ConversionJob) -> Iterator[CountTask]:
-    if needs_count(job):
-        yield from count_tasks(job, _list_inputs(job))
+def _list_parts(
+    looked: LookedFiles, jobs: tuple[ConversionJob, ...]
+) -> Iterator[CountTask | LookedPart]:
+    for job in jobs:
+        if needs_count(job):
+            yield from count_tasks(job, _list_inputs(job, looked))
+        else:
+            yield from looked.parts(job.split)
 
 
-def _count(task: CountTask, jobs: Mapping[str, ConversionJob]) -> CountedPart:
+def _count(
+    task: CountTask | LookedPart, jobs: Mapping[str, ConversionJob]
+) -> CountedPart | LookedPart:
+    if isinstance(task, LookedPart):
+        return task
     return count_part(jobs[task.split], task)
 
 
 def _plan(
-    counted: GatheredCounts, jobs: tuple[ConversionJob, ...], overwrite: Overwrite
+    found: LookedFiles | GatheredCounts,
+    jobs: tuple[ConversionJob, ...],
+    overwrite: Overwrite,
 ) -> Iterator[ShardResult | ShardTask]:
-    """Plans all jobs, once all counts are there."""
-    exchanged = finish_exchange(jobs[0].output, or_give_up=bool(overwrite))
+    """Plans all jobs, once all is known of their inputs."""
+    counted: Mapping[str, PartCollector] = {}
+    if isinstance(found, GatheredCounts):
+        counted, found = found.splits, found.looked
     for job in sorted(jobs, key=lambda job: job.split):
         counts = None
-        if (parts := counted.splits.get(job.split)) is not None:
+        if (parts := counted.get(job.split)) is not None:
             files, counts = total_counts(job, parts)
         else:
-            files = _list_inputs(job)
+            files = _list_inputs(job, found)
         prepared = plan_job(job, files, counts, overwrite=overwrite)
-        taken = take_output(prepared, overwrite=overwrite, exchanged=exchanged)
+        taken = take_output(prepared, overwrite=overwrite)
         for note in plan_notes(prepared) if taken.committed is None else ():
             _log.warning("%s: %s", job.output, note)
+        log_plan(taken)
+        if taken.committed is None:
+            count({"planned-shards": prepared.plan.shards})
         for task in shard_tasks(taken.prepared):
             if taken.committed is not None:
                 yield ShardResult(task, None)
                 break
             yield task
+
+
+def _stride_tasks(stride: Stride) -> Iterator[ShardTask]:
+    first, passes = stride
+    if passes.start == 0:  # One stride of each job counts for all of them.
+        count({"planned-shards": first.prepared.plan.shards})
+    yield from stride_tasks(stride)
 
 
 def _make_shards(
@@ -119,31 +188,31 @@ def _make_shards(
     if isinstance(task, ShardResult):
         yield task
         return
+    begun = time.monotonic()
     for result in make_shards(task, progress_dir=progress_dir):
-        if (report := result.report) is not None:
-            for name, value in (
-                ("shards", 1),
-                ("records", report.written.records),
-                ("raw-bytes", report.written.raw_bytes),
-                ("quarantined-regions", report.quarantined_regions),
-                ("dropped-records", report.dropped_records),
-                ("added-records", report.added_records),
-                ("changed-records", report.changed_records),
-            ):
-                beam.metrics.Metrics.counter("gristmill", name).inc(value)
-            if (packed := report.packed) is not None:
-                for name in _PACKED_COUNTERS:
-                    value = getattr(packed, name)
-                    counter = name.replace("_", "-")
-                    beam.metrics.Metrics.counter("gristmill", counter).inc(value)
+        _count_shard(result, time.monotonic() - begun)
         yield result
+        begun = time.monotonic()
+
+
+def _count_shard(result: ShardResult, seconds: float) -> None:
+    report = result.report
+    if report is None or result.resumed:
+        count({"resumed-shards": int(report is not None)})
+        return
+    count_made(report, seconds=seconds)
+    counted = {name: getattr(report, name.replace("-", "_")) for name in _CHANGES}
+    if report.packed is not None:
+        packed = dataclasses.asdict(report.packed)
+        counted |= {name: packed[name.replace("-", "_")] for name in _PACKED}
+    count(counted)
 
 
 class _GatherFn(beam.CombineFn):
     """Gathers elements as columns: those of a million shards become one element.
 
     Args:
-        kind: `GatheredResults` or `GatheredCounts`.
+        kind: `GatheredResults`, `GatheredCounts` or `LookedFiles`.
     """
 
     def __init__(self, kind: type[Any]) -> None:
@@ -175,10 +244,15 @@ def _commit(
     results: GatheredResults, jobs: tuple[ConversionJob, ...], **options: Any
 ) -> ConversionResult:
     done = commit_shards(jobs, results, **options)
+    count({"repaired-shards": done.repaired_shards})
     for job in jobs:
         report_sources(job.inputs)
     report_sink(jobs[0].output)
     return done
+
+
+def _output_of(_: ConversionResult, output: str) -> str:
+    return output
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -206,6 +280,7 @@ class ConvertTFRecords(
             gets its metadata as well.
         overwrite: Whether to replace what the output holds of these splits; `changed`
             to do so only if earlier jobs with the same kind of names wrote all of it.
+        keep_replaced: Whether what is replaced is kept, to go back to.
         prepared: Jobs that are prepared already, so that shards are made in parallel
             also by runners that do not redistribute (Dask). Their output must have
             been taken with `take_output`.
@@ -216,6 +291,7 @@ class ConvertTFRecords(
     features: Mapping[str, Any] | None = None
     tfds_directory: StrPath | None = None
     overwrite: Overwrite = False
+    keep_replaced: bool = False
     prepared: tuple[PreparedJob, ...] = ()
     progress_dir: str | None = None
 
@@ -248,15 +324,23 @@ class ConvertTFRecords(
             InputError: It is applied to a PCollection.
         """
         check_begin(begin, "ConvertTFRecords")
-        jobs, features, tfds = self.jobs, self.features, self.tfds_directory
+        tfds = self.tfds_directory
         tfds = None if tfds is None else path_text(tfds, "TFDS directory")
+        options = {
+            "features": self.features,
+            "tfds_directory": tfds,
+            "keep_replaced": self.keep_replaced,
+            "delete": not self.overwrite,
+        }
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
             | "ConvertShards" >> beam.FlatMap(_make_shards, self.progress_dir)
             | "GatherResults" >> _gather(GatheredResults)
-            | "Commit"
-            >> beam.Map(_commit, jobs, features=features, tfds_directory=tfds)
+            | "Commit" >> beam.Map(_commit, self.jobs, **options)
         )
+        if self.overwrite:
+            output = self.jobs[0].output
+            _ = done | "Committed" >> beam.Map(_output_of, output) | DeleteReplaced()
         return done
 
     def _tasks(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
@@ -266,25 +350,29 @@ class ConvertTFRecords(
             tasks = (
                 begin
                 | "Strides" >> beam.Create(list(strides), reshuffle=True)
-                | "Tasks" >> beam.FlatMap(stride_tasks)
+                | "Tasks" >> beam.FlatMap(_stride_tasks)
             )
-        elif any(map(needs_count, self.jobs)):
+            return tasks
+        known: beam.PCollection[Any] = (
+            begin
+            | "Jobs" >> beam.Create(self.jobs)
+            | "ListInputs" >> beam.FlatMap(_list_files, self.overwrite)
+            | "SpreadFiles" >> beam.Reshuffle()
+            | "LookIntoFiles" >> beam.Map(_look)
+            | "GatherFiles" >> _gather(LookedFiles)
+        )
+        if any(map(needs_count, self.jobs)):
             by_split = {job.split: job for job in self.jobs}
-            tasks = (
-                begin
-                | "Jobs" >> beam.Create(self.jobs)
-                | "ListInputs" >> beam.FlatMap(_list_parts)
+            known = (
+                known
+                | "ListParts" >> beam.FlatMap(_list_parts, self.jobs)
                 | "SpreadParts" >> beam.Reshuffle()
                 | "CountRecords" >> beam.Map(_count, by_split)
                 | "GatherCounts" >> _gather(GatheredCounts)
-                | "PlanShards" >> beam.FlatMap(_plan, self.jobs, self.overwrite)
-                | "SpreadShards" >> beam.Reshuffle()
             )
-        else:
-            tasks = (
-                begin
-                | "Begin" >> beam.Create([GatheredCounts()])
-                | "PlanShards" >> beam.FlatMap(_plan, self.jobs, self.overwrite)
-                | "SpreadShards" >> beam.Reshuffle()
-            )
+        tasks = (
+            known
+            | "PlanShards" >> beam.FlatMap(_plan, self.jobs, self.overwrite)
+            | "SpreadShards" >> beam.Reshuffle()
+        )
         return tasks

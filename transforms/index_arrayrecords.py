@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -13,16 +15,28 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.job_metrics import count, count_made
 from gristmill.transforms.graph.lineage import report_sink, report_sources
 from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
 from gristmill.transforms.indexing.index_shard import IndexedShard, index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 
+_log = logging.getLogger(__name__)
+
+
+def _plan(files: Sequence[str], **options: Any) -> Iterator[IndexTask]:
+    tasks = plan_index(files, **options)
+    count({"planned-shards": len(tasks)})
+    _log.info(
+        *("%s: %d files listed, %d bytes", tasks.dataset, len(tasks)), tasks.file_bytes
+    )
+    yield from tasks
+
 
 def _index(task: IndexTask) -> IndexedShard:
+    begun = time.monotonic()
     indexed = index_shard(task)
-    for name, value in (("shards", 1), ("records", indexed.report.written.records)):
-        beam.metrics.Metrics.counter("gristmill", name).inc(value)
+    count_made(indexed.report, seconds=time.monotonic() - begun)
     return indexed
 
 
@@ -48,8 +62,10 @@ class _GatherFn(beam.CombineFn):
         return gathered
 
 
-def _commit(indexed: IndexedShards, inputs: tuple[str, ...]) -> Manifest:
-    manifest = commit_index(indexed, inputs=inputs)
+def _commit(
+    indexed: IndexedShards, inputs: tuple[str, ...], *, keep_replaced: bool
+) -> Manifest:
+    manifest = commit_index(indexed, inputs=inputs, keep_replaced=keep_replaced)
     report_sources(inputs)
     if indexed.task is not None:
         report_sink(indexed.task.dataset)
@@ -75,12 +91,15 @@ class IndexArrayRecords(
         name: The dataset's name; by default from the file names.
         split: The split of all files; by default from their names.
         overwrite: Whether to replace splits that are there.
+        keep_replaced: Whether what is replaced is kept, to go back to, until
+            `gristmill clean`.
     """
 
     files: StrPath | Sequence[StrPath]
     name: str | None = None
     split: str | None = None
     overwrite: bool = False
+    keep_replaced: bool = False
 
     def __post_init__(self) -> None:
         """Checks the paths.
@@ -104,6 +123,7 @@ class IndexArrayRecords(
             name=self.name,
             split=self.split,
             overwrite=self.overwrite,
+            keep_replaced=self.keep_replaced,
         )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Manifest]:
@@ -119,11 +139,12 @@ class IndexArrayRecords(
             | "Files" >> beam.Create([files])
             | "ListFiles"
             >> beam.FlatMap(
-                plan_index, name=self.name, split=self.split, overwrite=self.overwrite
+                _plan, name=self.name, split=self.split, overwrite=self.overwrite
             )
             | "SpreadFiles" >> beam.Reshuffle()
             | "IndexFiles" >> beam.Map(_index)
             | "GatherReports" >> beam.CombineGlobally(_GatherFn()).without_defaults()  # type: ignore[no-untyped-call]
-            | "Commit" >> beam.Map(_commit, inputs=files)
+            | "Commit"
+            >> beam.Map(_commit, inputs=files, keep_replaced=self.keep_replaced)
         )
         return committed

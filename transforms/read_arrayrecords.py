@@ -13,6 +13,7 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.job_metrics import counter
 from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.graph.record_coder import register
 from gristmill.transforms.planning.shard_plan import check_positive
@@ -49,8 +50,8 @@ def _list(source: str | Sequence[str], split: str | None) -> Iterator[ListedShar
 
 
 def _read(piece: ChunkRange, with_index: bool) -> Iterator[Any]:
-    counted = beam.metrics.Metrics.counter("gristmill", "records-read")
-    raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
+    counted = counter("records-read")
+    raw_bytes = counter("raw-bytes-read")
     for batch in read_chunks(*piece):
         counted.inc(len(batch.records))
         raw_bytes.inc(sum(map(len, batch.records)))

@@ -32,6 +32,7 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.job_metrics import counter
 from gristmill.transforms.graph.lineage import report_sources
 from gristmill.transforms.graph.record_coder import register
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
@@ -155,8 +156,8 @@ def _read_range(piece: _FileRange, with_source: bool) -> Iterator[Any]:
         file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes, exact=True
     )
     reader = source_of(file.spec).read(file, whole)
-    records = beam.metrics.Metrics.counter("gristmill", "records-read")
-    raw_bytes = beam.metrics.Metrics.counter("gristmill", "raw-bytes-read")
+    records = counter("records-read")
+    raw_bytes = counter("raw-bytes-read")
     for batch in reader.batches():
         records.inc(len(batch.records))
         raw_bytes.inc(sum(map(len, batch.records)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,7 +16,10 @@ from gristmill.transforms.checking.result import GatheredChecks, VerifyResult
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard
 from gristmill.transforms.graph.applied import check_begin, check_known, set_types
 from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.job_metrics import count, measure_shard
 from gristmill.transforms.graph.lineage import report_sources
+
+_log = logging.getLogger(__name__)
 
 
 def _plan(dataset: str, quick: bool) -> Iterator[GatheredChecks | VerifyTask]:
@@ -22,20 +27,37 @@ def _plan(dataset: str, quick: bool) -> Iterator[GatheredChecks | VerifyTask]:
     plan = plan_verify(dataset, shards_too=quick)
     yield GatheredChecks(plan, quick=quick)
     if not quick:
+        count({"planned-shards": len(plan.tasks)})
+        _log.info("%s: %d shards to verify", dataset, len(plan.tasks))
         yield from plan.tasks
 
 
 def _verify(task: GatheredChecks | VerifyTask) -> GatheredChecks | ShardCheck:
     if isinstance(task, GatheredChecks):
         return task
+    begun = time.monotonic()
     check = verify_shard(task)
-    for name, value in (
-        ("verified-shards", 1),
-        ("verified-records", check.records),
-        ("findings", len(check.findings) + check.more_findings),
-    ):
-        beam.metrics.Metrics.counter("gristmill", name).inc(value)
+    measure_shard(time.monotonic() - begun, check.file_bytes)
+    count(
+        {
+            "verified-shards": 1,
+            "verified-records": check.records,
+            "findings": len(check.findings) + check.more_findings,
+        }
+    )
     return check
+
+
+def _result(gathered: GatheredChecks, dataset: str) -> VerifyResult:
+    result = gathered.result(dataset)
+    findings = len(result.findings) + result.more_findings
+    _log.log(
+        logging.WARNING if findings else logging.INFO,
+        "%s: verified %d shards, %s records, %d findings%s",
+        *(dataset, result.shards, result.records, findings),
+        f", the first {result.findings[0]}" if findings else "",
+    )
+    return result
 
 
 class _SumUpFn(beam.CombineFn):
@@ -116,6 +138,6 @@ class VerifyDataset(
             | "SpreadShards" >> beam.Reshuffle()
             | "VerifyShards" >> beam.Map(_verify)
             | "SumUp" >> beam.CombineGlobally(_SumUpFn()).without_defaults()  # type: ignore[no-untyped-call]
-            | "Result" >> beam.Map(GatheredChecks.result, self._dataset)
+            | "Result" >> beam.Map(_result, self._dataset)
         )
         return verified

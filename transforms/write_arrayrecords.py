@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import logging
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -29,7 +31,9 @@ from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.graph.applied import check_collection, check_known, set_types
+from gristmill.transforms.graph.delete_replaced import DeleteReplaced
 from gristmill.transforms.graph.display import displayed
+from gristmill.transforms.graph.job_metrics import count, count_made
 from gristmill.transforms.graph.lineage import report_sink
 from gristmill.transforms.planning.write_plan import (
     Key,
@@ -53,6 +57,8 @@ from gristmill.transforms.writing.group_elements import (
     split_pair,
 )
 from gristmill.transforms.writing.write_group import write_group
+
+_log = logging.getLogger(__name__)
 
 # As Beam checks it where the pipeline is built.
 _HintedKey: Any = Key | np.integer
@@ -133,6 +139,8 @@ def _plan(
     gathered: tuple[bytes, bytes], groups: int, job: WriteJob, *, overwrite: bool
 ) -> Iterator[tuple[int, bytes]]:
     plan = begin_write(job, gathered[1], groups=groups, overwrite=overwrite)
+    if not plan.write.committed:
+        count({"planned-shards": plan.write.shards})
     for group, task in plan.tasks():
         yield group, encode_task(task)
 
@@ -141,24 +149,31 @@ def _write_group(
     element: tuple[int, Iterable[Any]], job: WriteJob
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yields, by write, a row for each shard, and an empty one if none is made."""
-    write, reports = write_group(job, *element)
+    begun = time.monotonic()
+    write, reports, resumed = write_group(job, *element)
+    seconds = (time.monotonic() - begun) / max(1, len(reports))
     for report in reports:
-        for name, value in (
-            ("shards", 1),
-            ("records", report.written.records),
-            ("raw-bytes", report.written.raw_bytes),
-        ):
-            beam.metrics.Metrics.counter("gristmill", name).inc(value)
+        if resumed:
+            count({"resumed-shards": 1})
+        else:
+            count_made(report, seconds=seconds)
         yield write.reference, pack_report(report)
     if not reports:
         yield write.reference, b""
 
 
-def _commit(gathered: tuple[bytes, bytes], job: WriteJob) -> WriteResult:
+def _commit(
+    gathered: tuple[bytes, bytes], job: WriteJob, **options: Any
+) -> WriteResult:
     reference, rows = gathered
-    result = commit_write(PlannedWrite.of(job, reference), rows)
+    write = PlannedWrite.of(job, reference)
+    result = commit_write(write, rows, **options)
     report_sink(result.output)
     return result
+
+
+def _output_of(result: WriteResult) -> str:
+    return result.output
 
 
 @dataclasses.dataclass
@@ -201,12 +216,16 @@ class WriteArrayRecords(
         name: The dataset's name; by default the last part of the directory.
         split: The split to write.
         num_shards: Number of shards, or of groups that `shard_bytes` cuts further. By
-            default the records are measured first, which needs one more pass over them.
+            default all records are measured first: the runner stores them before the
+            shuffle and reads them again, so 1 PB of records moves 2 PB more. To avoid
+            that, give an estimate, and `shard_bytes`.
         shard_bytes: Most bytes of records in a shard; 256 MiB if `num_shards` is not
             given either.
         keyed: Whether elements are `(key, bytes)`; keys are integers, texts or bytes.
         writer: How shards are encoded.
         overwrite: Whether to replace what the output holds of this split.
+        keep_replaced: Whether what is replaced is kept, to go back to, until
+            `gristmill clean`.
     """
 
     output: StrPath
@@ -218,6 +237,7 @@ class WriteArrayRecords(
     keyed: bool = False
     writer: WriterOptions = dataclasses.field(default_factory=WriterOptions)
     overwrite: bool = False
+    keep_replaced: bool = False
 
     def __post_init__(self) -> None:
         """Checks the options.
@@ -239,6 +259,14 @@ class WriteArrayRecords(
             keyed=self.keyed,
             writer=self.writer,
         )
+        if self.num_shards is None:
+            _log.warning(
+                "%s: WriteArrayRecords without num_shards measures all records first: "
+                "the runner stores them before the shuffle, and reads them again. For "
+                "more than some gigabytes, give an estimate as num_shards, and "
+                "shard_bytes=%d to bound the shards",
+                *(self._job.output, self._job.shard_bytes),
+            )
 
     def display_data(self) -> dict[str, Any]:
         """Returns what a runner's page shows."""
@@ -252,6 +280,7 @@ class WriteArrayRecords(
             keyed=job.keyed,
             writer=job.writer.described,
             overwrite=self.overwrite,
+            keep_replaced=self.keep_replaced,
         )
 
     def expand(
@@ -303,8 +332,16 @@ class WriteArrayRecords(
             | "WriteShards"
             >> beam.FlatMap(_write_group, job).with_output_types(tuple[bytes, bytes])
             | "GatherReports" >> beam.CombinePerKey(_GatherFn())  # type: ignore[no-untyped-call]
-            | "Commit" >> beam.Map(_commit, job)
+            | "Commit"
+            >> beam.Map(
+                _commit,
+                job,
+                keep_replaced=self.keep_replaced,
+                delete=not self.overwrite,
+            )
         )
+        if self.overwrite:
+            _ = written | "Committed" >> beam.Map(_output_of) | DeleteReplaced()
         return written
 
     def _groups(self, records: beam.PCollection[Element]) -> Any:

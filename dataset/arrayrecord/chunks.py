@@ -162,7 +162,7 @@ class EncodedChunks:
     starts: IntArray
     _: dataclasses.KW_ONLY
     path: str
-    numbers: Sequence[int] | None = None
+    numbers: Sequence[int] | IntArray | None = None
     records: IntArray | None = None
     max_decoded_bytes: IntArray | int = MAX_CHUNK_DECODED_BYTES
     ends: IntArray | None = None
@@ -195,6 +195,12 @@ class EncodedChunks:
         """Returns int64 [records], the length of each; decodes no records."""
         with self._explained():
             return _lengths(self.buffer, self._parse())
+
+    def survey(self) -> tuple[SimpleChunks, IntArray]:
+        """Returns where the parts of chunks lie; int64 [records] length of each."""
+        with self._explained():
+            chunks = self._parse()
+            return chunks, _lengths(self.buffer, chunks)
 
     def pick(self, chunk_of: IntArray, rows: IntArray) -> list[bytes]:
         """Returns the records wanted, in order, and makes no others.

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import BinaryIO, Protocol, Self
 
 import google_crc32c
@@ -22,19 +22,16 @@ from gristmill.dataset.arrayrecord.chunks import sums_of
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.writing.official_writer import (
-    OfficialWriter,
-    WriterError,
+from gristmill.dataset.arrayrecord.writing.failures import (
+    failures_told,
+    finished_file,
+    other_records,
 )
+from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
+from gristmill.dataset.arrayrecord.writing.official_writer import OfficialWriter
 from gristmill.dataset.arrayrecord.writing.versions import check_versions
 from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import (
-    CorruptShardError,
-    DataLossError,
-    StorageError,
-    SystemLimitError,
-)
+from gristmill.dataset.errors import CorruptShardError
 
 _SAMPLE_STRIDE_CHUNKS = 64
 
@@ -88,7 +85,7 @@ class ShardWriter:
         self._lengths = array.array("I")
         check_versions(options, where=path)
         writer = OfficialWriter if options.writer == "official" else ArrayRecordWriter
-        with self._told():
+        with failures_told(self._path):
             self._writer: _Writer = writer(path, options)
 
     def __enter__(self) -> Self:
@@ -98,36 +95,12 @@ class ShardWriter:
         if error is not None:
             self.abandon()
 
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """Tells people what a writer's failure is, and what to do."""
-        try:
-            yield
-        except OSError as e:
-            raise self._failed(e.strerror or str(e), cause=e) from e
-        except WriterError as e:
-            raise self._failed(str(e)) from e
-
-    def _failed(self, got: str, *, cause: OSError | None = None) -> StorageError:
-        cure = (
-            "check free space and permissions, then run the same command again: "
-            "finished shards are kept"
-        )
-        return StorageError(
-            "cannot write shard",
-            where=self._path,
-            got=got,
-            cure=cure
-            if cause is None
-            else SystemLimitError.CURES.get(cause.errno, cure),
-        )
-
     def write(self, records: Sequence[bytes], crc32cs: Sequence[int]) -> None:
         """Appends records. The finished shard is checked by their checksums.
 
         Raises StorageError if they cannot be written.
         """
-        with self._told():
+        with failures_told(self._path):
             self._writer.write(records)
         self._crc32cs.extend(crc32cs)
         self._lengths.extend(map(len, records))
@@ -150,19 +123,10 @@ class ShardWriter:
             StorageError: The file could not be finished.
             DataLossError: It does not hold the records that were written.
         """
-        with self._told():
+        with failures_told(self._path):
             self._writer.finish()
-        try:
-            with open(self._path, "rb", buffering=0) as file:
-                return self._read_back(file, check)
-        # On a full disk, the official writer closes without an error.
-        except CorruptShardError as e:
-            raise self._unreadable(e.summary) from e
-        except OSError as e:
-            raise self._unreadable(e.strerror or str(e)) from e
-
-    def _unreadable(self, found: str) -> StorageError:
-        return self._failed(f"the finished file cannot be read: {found}")
+        with finished_file(self._path) as file:
+            return self._read_back(file, check)
 
     def _read_back(self, file: BinaryIO, check: Check) -> WrittenShard:
         crc32cs = np.frombuffer(self._crc32cs, np.uint32)
@@ -189,12 +153,10 @@ class ShardWriter:
         differs = np.flatnonzero(expected[:same] != got[:same])
         first = differs[0] if len(differs) else same
         record = first if numbers is None else numbers[first]
-        raise DataLossError(
-            "finished shard does not hold what was written to it",
-            where=f"{self._path}, record {record}",
+        raise other_records(
+            f"{self._path}, record {record}",
             expected=f"{len(expected):,} records as they were written",
             got=f"{len(got):,} records, {len(differs):,} of them different",
-            cure="check disk and memory of this machine, then run again",
         )
 
 
@@ -205,7 +167,7 @@ def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
     Raises CorruptShardError if it is damaged, TransposedChunkError if it holds
     transposed chunks.
     """
-    footer, size = _footer(file, path)
+    footer, size = footer_of_file(file, path)
     crc32cs = [np.empty(0, np.uint32)]
     digest = RecordsDigest()
     file_crc = 0
@@ -214,7 +176,7 @@ def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
         if chunks is None:
             continue
         crcs, lengths = chunks.encoded().checksum()
-        _check_lengths(lengths, chunks)
+        check_lengths(lengths, chunks)
         crc32cs.append(crcs)
         digest += RecordsDigest.of(crcs, lengths)
     return WrittenShard(
@@ -233,7 +195,7 @@ def _sample_shard(
 
     Returns the shard, int64 [records] lengths, and checksums by number of record.
     """
-    footer, size = _footer(file, path)
+    footer, size = footer_of_file(file, path)
     parts = [np.empty(0, np.int64)]
     sample: dict[int, int] = {}
     file_crc = 0
@@ -242,7 +204,7 @@ def _sample_shard(
         if chunks is None:
             continue
         lengths = chunks.encoded().measure()
-        _check_lengths(lengths, chunks)
+        check_lengths(lengths, chunks)
         parts.append(lengths)
         begin = -chunks.first_chunk % _SAMPLE_STRIDE_CHUNKS
         chosen = slice(begin, None, _SAMPLE_STRIDE_CHUNKS)
@@ -265,7 +227,7 @@ def _sample_shard(
     return written, lengths, sample
 
 
-def _check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
+def check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
     """Checks that chunks are as large as the footer says."""
     got = sums_of(lengths, chunks.chunk_records)
     expected = chunks.chunk_decoded_bytes
@@ -280,7 +242,7 @@ def _check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
         )
 
 
-def _footer(file: BinaryIO, path: str) -> tuple[Footer, int]:
+def footer_of_file(file: BinaryIO, path: str) -> tuple[Footer, int]:
     """Returns the footer of an open file, and the file's size."""
     descriptor = file.fileno()
     size = os.fstat(descriptor).st_size

@@ -106,7 +106,9 @@ class ChunkRange:
         starts = offsets - begin - BLOCK_HEADER_BYTES * blocks_before(offsets, begin)
         return logical(self.data, begin), starts
 
-    def encoded(self, chosen: slice = _ALL, *, hashed: bool = False) -> EncodedChunks:
+    def encoded(
+        self, chosen: slice | IntArray = _ALL, *, hashed: bool = False
+    ) -> EncodedChunks:
         """Returns some chunks, counted from the first of the range, to decode them.
 
         With `hashed`, the chunks' own hashes are compared.
@@ -116,7 +118,7 @@ class ChunkRange:
             buffer,
             starts[chosen],
             path=self.path,
-            numbers=range(self.first_chunk, self.last_chunk)[chosen],
+            numbers=np.arange(self.first_chunk, self.last_chunk)[chosen],
             records=self.chunk_records[chosen],
             max_decoded_bytes=self.chunk_decoded_bytes[chosen],
             hashed=hashed,

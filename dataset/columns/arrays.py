@@ -14,6 +14,8 @@ from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
 # Python 3.11.7, for example, fails now and then where several threads parse the headers
 # of arrays at once: "AST constructor recursion depth mismatch".
 _TRIES = 10
+# What arrays may take decompressed: some are of one value, but none are of that alone.
+_LEAST_BYTES, _MOST_RATIO = 64 << 20, 64
 
 
 def columns_of(
@@ -55,8 +57,21 @@ def _arrays(data: bytes) -> dict[str, Any]:
     while True:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as file:
+                _check_size(file, len(data))
                 return {name: np.asarray(file[name]) for name in file.files}
         except SystemError:
             tries += 1
             if tries == _TRIES:
                 raise
+
+
+def _check_size(file: Any, stored_bytes: int) -> None:
+    """Raises ValueError if arrays would take far more memory than their file."""
+    most_bytes = _LEAST_BYTES + _MOST_RATIO * stored_bytes
+    # No more than that is decompressed of a member.
+    found_bytes = sum(member.file_size for member in file.zip.infolist())
+    if found_bytes > most_bytes:
+        raise ValueError(
+            f"{stored_bytes:,} bytes that decompress to {found_bytes:,}, more than "
+            f"{most_bytes:,}"
+        )

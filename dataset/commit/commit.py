@@ -1,37 +1,37 @@
 """The commit: tables and `dataset.json`, which make a directory a dataset.
 
-Writers of any kind end with the same steps, in this order:
+Whatever changes a dataset ends with the same steps, in this order:
 
-1. Publish every shard (`publish_shard`).
-2. `write_table` for each split.
-3. `commit_dataset`, which calls `check` and then writes `dataset.json`, last of all.
+1. Publish every shard under a name that no other edition uses (`publish_shard`).
+2. `write_table` for each new edition.
+3. `commit`: one write of `dataset.json`, which is conditional on the version that the
+   change was made for. Then what it names no more is deleted.
 
-Every write names the version that it replaces: of two writers at once, one fails.
+Readers see the dataset before the write or after it. A process that is killed before it
+leaves the old dataset, after it the new one and files that the next command deletes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gristmill import __version__
-from gristmill.dataset.commit.exchange import begin_exchange, finish_exchange
+from gristmill.dataset.commit.garbage import delete_garbage, delete_strays
 from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.ownership import (
-    check_dataset_name,
-    check_other_splits,
-    check_removal,
-)
+from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
 from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.commit.split_files import committed_shards
+from gristmill.dataset.commit.tfds_files import withdraw_tfds_info
 from gristmill.dataset.errors import (
     DataLossError,
+    GristmillError,
     StorageChangedError,
-    StorageMissingError,
     some_of,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.changes import with_edition
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import (
     read_replaced_manifest,
@@ -43,6 +43,8 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
 _TRIES = 5
+
+Change = Callable[[Manifest | None], Manifest]
 
 
 class ExtraFiles(NamedTuple):
@@ -74,8 +76,8 @@ def write_table(
     Args:
         output: The dataset's directory.
         name: Its name.
-        split: The split.
-        table: All shards of the split.
+        split: The split, or the edition by its `layout.edition_key`.
+        table: All shards of it.
         replaces: The version of the table that is there, "" for none. Read it before
             the last check that the output still belongs to the writer: then a
             writer that takes over the output afterwards is not written over.
@@ -91,6 +93,7 @@ def write_table(
         path=path,
         writer_options=writer_options,
         source={**source, "gristmill_version": __version__},
+        edition=layout.parse_edition_key(split)[1],
     )
 
 
@@ -112,138 +115,166 @@ def check_files(output: str, splits: Mapping[str, Split]) -> None:
             )
 
 
+def commit(
+    output: str,
+    change: Change,
+    *,
+    or_replace: bool = False,
+    extra_files: ExtraFiles | None = None,
+    check: Callable[[], None] = lambda: None,
+    delete: bool = True,
+) -> Manifest:
+    """Changes a dataset by one write of `dataset.json`.
+
+    Args:
+        output: The dataset's directory.
+        change: Returns the dataset as it is to be, given what is there, None for no
+            dataset. It is called again when another command has changed the dataset
+            meanwhile, and raises if it cannot be applied to that.
+        or_replace: Whether a `dataset.json` that cannot be read counts as none.
+        extra_files: Small files to write before it.
+        check: Called when nothing is left but to write: raises if the change is not to
+            be made after all.
+        delete: Whether to delete what the dataset does not name any more. If not,
+            `delete_garbage` has to be called for every split.
+
+    Returns:
+        The dataset as it is now.
+
+    Raises:
+        StorageChangedError: Other commands commit all the time.
+    """
+    storage = storage_for(output)
+    read = read_replaced_manifest if or_replace else read_versioned_manifest
+    names = () if extra_files is None else extra_files.names
+    for left in reversed(range(_TRIES)):
+        # Versions come first: what another commit writes from here on stays.
+        extra = storage.stat_all([layout.join(output, file) for file in names])
+        old, seen = read(output)
+        try:
+            manifest = change(old)
+        except StorageChangedError:
+            check()  # Who has lost the output is told by whom.
+            raise
+        if old == manifest and not names:
+            break
+        check()
+        content = [] if extra_files is None else extra_files.make(manifest)
+        try:
+            for file, data, info in zip(names, content, extra, strict=True):
+                version = info.version if info else ""
+                storage.write(layout.join(output, file), data, replaces=version)
+            place = layout.join(output, layout.DATASET_JSON)
+            storage.write(place, manifest.encode(), replaces=seen)
+        except StorageChangedError:
+            # Perhaps another split was changed, which stays as it is then.
+            if not left:
+                raise
+            check()
+        else:
+            break
+    withdraw_tfds_info(output, manifest)
+    for name in manifest.splits if delete else ():
+        # What cannot be deleted is found by the next command.
+        with contextlib.suppress(GristmillError):
+            delete_garbage(output, manifest, name)
+    return manifest
+
+
 def commit_dataset(
     output: str,
     name: str,
     splits: Mapping[str, Split],
     *,
+    replaces: Collection[str] = (),
+    keep_replaced: bool = False,
     keeps: Iterable[str] = (),
     features: Mapping[str, Any] | None = None,
     extra_files: ExtraFiles | None = None,
-    aside: Collection[str] = (),
     check: Callable[[], None] = lambda: None,
+    delete: bool = True,
 ) -> Manifest:
-    """Writes `dataset.json`, last of all. Splits that are there already stay.
-
-    An exchange that an earlier run has begun is finished first.
+    """Commits finished editions, as `commit` does. Splits that are there already stay.
 
     Args:
         output: The dataset's directory.
         name: Its name.
-        splits: The finished splits and editions, by `layout.edition_key`.
-        keeps: Those that are there already, as far as the caller knows.
+        splits: The finished editions, by `layout.edition_key`.
+        replaces: Those that replace their split; others are appended to it.
+        keep_replaced: Whether what they replace is kept, to go back to.
+        keeps: Editions that are there already, as far as the caller knows.
         features: The schema, where known.
-        extra_files: Small files to write before it.
-        aside: Splits whose files are in `layout.aside_dir`: they are exchanged for the
-            old ones.
-        check: Called when nothing is left but to write: raises if the splits are not
-            to be committed after all.
+        extra_files: Small files to write before `dataset.json`.
+        check: As for `commit`.
+        delete: The same.
 
     Raises:
         InputError: The directory holds a dataset of another name, or another split
             has a file of these.
         DataLossError: A split of `keeps` is not there, or there is no split at all.
-        StorageChangedError: Another process committed at the same moment.
+        StorageChangedError: Another process has changed one of the splits meanwhile.
     """
-    for left in reversed(range(_TRIES if aside else 1)):
-        try:
-            manifest = _commit(
-                output,
-                name,
-                splits,
-                keeps=keeps,
-                features=features,
-                extra_files=extra_files,
-                aside=sorted(aside),
-                check=check,
+
+    def change(old: Manifest | None) -> Manifest:
+        check_kept(output, old, splits, keeps=keeps)
+        old = old or Manifest(name=name, splits={})
+        check_dataset_name(output, old, name)
+        made = dict(old.splits)
+        for key, split in splits.items():
+            only, number = layout.parse_edition_key(key)
+            split = dataclasses.replace(split, edition=number)
+            there = made.get(only)
+            made[only] = with_edition(
+                there, split, replaces=key in replaces, keep=keep_replaced
             )
-        except (StorageChangedError, StorageMissingError) as error:
-            # The same command beside this one may have committed the same files.
-            if aside and (done := _committed(output, splits)) is not None:
-                manifest = done
-                break
-            if not left or isinstance(error, StorageMissingError):
-                raise
-            # Perhaps a split was added, which stays. Or another command has taken the
-            # new files' directory: then this raises.
-            check()
-        else:
-            break
-    delete_leftovers(output, name, splits)
+        # What they replace may have their own files, where these are indexed again.
+        own = {*splits, *(layout.parse_edition_key(key)[0] for key in replaces)}
+        if any(
+            key not in own and layout.parse_edition_key(key)[0] not in own
+            for key in old.editions
+        ):
+            tables = [read_table(output, split) for split in splits.values()]
+            paths = {path for table in tables for path in table.paths}
+            check_other_splits(output, old, splits=own, takes=paths.__contains__)
+        return dataclasses.replace(
+            old,
+            splits=made,
+            features=old.features if features is None else features,
+            created_by=f"gristmill {__version__}",
+        )
+
+    manifest = commit(
+        output,
+        change,
+        or_replace=bool(replaces),
+        extra_files=extra_files,
+        check=check,
+        delete=delete,
+    )
+    delete_leftovers(
+        output, name, {*splits, *(layout.parse_edition_key(key)[0] for key in splits)}
+    )
+    for key in splits:
+        if key in replaces and not keep_replaced:
+            continue  # Who deletes what it replaced finds them, too.
+        with contextlib.suppress(GristmillError):
+            delete_strays(output, manifest, key)
     return manifest
 
 
-def _committed(output: str, splits: Mapping[str, Split]) -> Manifest | None:
-    """Returns the dataset if it has exactly these splits."""
-    finish_exchange(output)
-    manifest, _ = read_versioned_manifest(output)
-    if manifest is None or any(
-        manifest.editions.get(name) != split for name, split in splits.items()
-    ):
-        return None
-    return manifest
-
-
-def _commit(
+def check_kept(
     output: str,
-    name: str,
-    splits: Mapping[str, Split],
+    old: Manifest | None,
+    splits: Collection[str],
     *,
     keeps: Iterable[str],
-    features: Mapping[str, Any] | None,
-    extra_files: ExtraFiles | None,
-    aside: Sequence[str],
-    check: Callable[[], None],
-) -> Manifest:
-    finish_exchange(output)
-    storage = storage_for(output)
-    places = {split: layout.aside_dir(output, name, split) for split in aside}
-    # Versions come first: what another commit writes from here on is not replaced.
-    names = () if extra_files is None else extra_files.names
-    directory = places[aside[0]] if aside else output
-    extra = storage.stat_all([layout.join(directory, file) for file in names])
-    # New files aside replace a `dataset.json` of another program, too.
-    read = read_replaced_manifest if aside else read_versioned_manifest
-    old, seen = read(output)
-    there = {} if old is None else old.splits
-    gone = sorted({*keeps} - (there if old is None else old.editions).keys())
+) -> None:
+    """Raises DataLossError if editions are gone that were there, or there are none."""
+    there = {} if old is None else old.editions
+    gone = sorted({*keeps} - there.keys())
     if gone or not (splits or there):
         raise DataLossError(
             "a split that was there is gone" if gone else "no split to commit",
             where=f"{output}, split {some_of(gone)}" if gone else output,
             cure="run one job at a time into one output, then run this one again",
         )
-    if old is not None and not splits and features in (None, old.features):
-        return old
-    if old is None:
-        old = Manifest(name=name, splits={})
-    check_dataset_name(output, old, name)
-    made = old.with_splits(splits, anew=aside)
-    if old.editions.keys() - splits.keys() or aside:
-        tables = {
-            split: read_table(places.get(split, output), found)
-            for split, found in splits.items()
-        }
-        paths = {path for table in tables.values() for path in table.paths}
-        check_other_splits(output, old, splits=splits, takes=paths.__contains__)
-        for split in aside:
-            taken = committed_shards(output, old, split) | {*tables[split].paths}
-            check_removal(output, name, split, manifest=old, shards=taken)
-    check()
-    manifest = dataclasses.replace(
-        old,
-        splits=made,
-        features=old.features if features is None else features,
-        created_by=f"gristmill {__version__}",
-    )
-    content = [] if extra_files is None else extra_files.make(manifest)
-    for file, data, info in zip(names, content, extra, strict=True):
-        version = info.version if info else ""
-        storage.write(layout.join(directory, file), data, replaces=version)
-    if aside:
-        begin_exchange(output, old, manifest, seen=seen, aside=aside, files=names)
-        finish_exchange(output)
-    else:
-        place = layout.join(output, layout.DATASET_JSON)
-        storage.write(place, manifest.encode(), replaces=seen)
-    return manifest

@@ -38,7 +38,7 @@ class Listing:
     def of(cls, infos: Iterable[FileInfo]) -> Self:
         """Lists files of one directory."""
         names, numbers = [np.empty(0, "S1")], [np.empty((0, 2), np.int64)]
-        for block in _blocks(infos):
+        for block in blocks(infos):
             names.append(encode_names(info.path.rpartition("/")[2] for info in block))
             facts = [
                 (info.size_bytes, _NO_CRC32C if info.crc32c is None else info.crc32c)
@@ -88,8 +88,8 @@ class Listing:
 
 def encode_names(names: Iterable[str]) -> Names:
     """Returns names as one array, in UTF-8, padded with zeros to the longest."""
-    blocks = [np.array([*map(_encoded, block)]) for block in _blocks(names)]
-    return np.concatenate([np.empty(0, "S1"), *blocks])
+    found = [np.array([*map(_encoded, block)]) for block in blocks(names)]
+    return np.concatenate([np.empty(0, "S1"), *found])
 
 
 def find_names(names: Names, wanted: Names) -> npt.NDArray[np.int64]:
@@ -141,7 +141,7 @@ class Listings:
             paths: The files, relative to the dataset.
         """
         found = [np.empty((0, 2), np.int64)]
-        for block in _blocks(paths):
+        for block in blocks(paths):
             places: dict[str, list[int]] = {}
             split = [path.rpartition("/") for path in block]
             for place, (folder, _, _) in enumerate(split):
@@ -163,7 +163,8 @@ def _encoded(name: str) -> bytes:
     return name.encode("utf-8", "surrogateescape")
 
 
-def _blocks(items: Iterable[Any]) -> Iterator[list[Any]]:
+def blocks(items: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yields items some thousands at a time."""
     waiting = iter(items)
     while block := list(itertools.islice(waiting, _BLOCK)):
         yield block

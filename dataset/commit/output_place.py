@@ -1,4 +1,4 @@
-"""Where an output may be: not where later runs would find it among the inputs."""
+"""The places where an output may be: apart from its inputs."""
 
 from __future__ import annotations
 
@@ -41,27 +41,25 @@ def check_not_matched(
                 )
 
 
-def check_no_inputs_beside(output: str, inputs: Iterable[str]) -> None:
-    """Raises InputError if an input is in a directory that the output writes to.
+def check_holds_no_input(output: str, inputs: Iterable[str]) -> None:
+    """Raises InputError if an input lies in the output's directory, at any depth.
 
-    Patterns of these inputs would match `dataset.json`, shards or indexes as well.
+    Patterns of these inputs would match `dataset.json`, shards or indexes as well, and
+    whoever deletes or copies the dataset would take the inputs with it.
     """
     real = functools.lru_cache(maxsize=64)(_real)
     root = real(output.rstrip("/"))
-    places = {
-        root,
-        layout.join(root, layout.INDEX_DIR),
-        layout.join(root, layout.QUARANTINE_DIR),
-    }
     for path in inputs:
         parent, _, file = path.rpartition("/")
-        if real(parent if parent or not path.startswith("/") else "/") in places:
+        place = real(parent if parent or not path.startswith("/") else "/")
+        if f"{place}/".startswith(f"{root.rstrip('/')}/"):
             raise InputError(
-                "the output is the directory of its inputs",
+                "the output is the directory of its inputs"
+                if place == root
+                else "the output is a parent directory of its inputs",
                 where=output,
-                expected="a directory of its own: patterns of the inputs would match "
-                "files of the dataset later",
-                got=f"the input {file}",
+                expected="a directory of its own, without inputs in it",
+                got=f"the input {file}" if place == root else f"the input {path}",
                 cure=f"choose another output{_example(output, ())}",
             )
 

@@ -53,12 +53,11 @@ def check_inputs_stay(
     """
     prefix = layout.shard_prefix(name, split)
     described = (layout.DATASET_JSON, *layout.split_paths(name, split))
-    own = layout.temporary_dir("", name, split), layout.aside_dir("", name, split)
-    folders = tuple(f"{directory}/" for directory in own)
+    unfinished = f"{layout.temporary_dir('', name, split)}/"
     for path, inside in _inside(output, inputs):
         if (
             inside in described
-            or inside.startswith(folders)
+            or inside.startswith(unfinished)
             or any(s in shards or s.startswith(prefix) for s in shards_of(inside))
         ):
             raise InputError(

@@ -37,14 +37,28 @@ class ShardPlace:
     packed: bool = False
 
     @classmethod
-    def at(cls, output: str, path: str, *, packed: bool = False) -> Self:
-        """Returns the place of a shard, with the files that are there now."""
-        names = [path, layout.index_path(path), *layout.quarantine_paths(path)]
+    def at(
+        cls, output: str, path: str, *, packed: bool = False, fresh: bool = False
+    ) -> Self:
+        """Returns the place of a shard, with the files that are there now.
+
+        Args:
+            output: The dataset's directory.
+            path: The shard.
+            packed: Whether it is to hold packed rows.
+            fresh: Whether none was there when the job took the output. Then they are
+                looked for only where there is an index, which is written last: what
+                has come without one holds the same bytes, or is of another writer,
+                and a write that names no file as the one to replace tells them apart.
+        """
+        storage = storage_for(output)
+        index = layout.index_path(path)
+        names = [path, index, *layout.quarantine_paths(path)]
         if packed:
             names.append(layout.segments_path(path))
-        found = storage_for(output).stat_all(
-            [layout.join(output, name) for name in names]
-        )
+        if fresh and storage.remote and not storage.stat(layout.join(output, index)):
+            names = []
+        found = storage.stat_all([layout.join(output, name) for name in names])
         seen = zip(names, found, strict=True)
         return cls(
             output=output,

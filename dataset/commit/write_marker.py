@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.base import Content
 from gristmill.dataset.storage.lookup import storage_for
 
 _OFFICIAL = {"writer": "official", "versions": ""}
@@ -27,37 +26,21 @@ class WriteMarker:
     """The marker of one write.
 
     Attributes:
-        output: The directory that is written to.
+        output: The dataset's directory.
         name: The dataset's name.
-        split: The split.
+        split: The edition that is written, by its `layout.edition_key`.
         fingerprint: What tells this write from all others.
-        dataset: The dataset's directory: the output, or the one that it is in.
     """
 
     output: str
     name: str
     split: str
     fingerprint: str
-    dataset: str
 
     @property
-    def path(self) -> str:
-        """Where the marker is, of this write or of another one."""
-        return layout.join(self.output, layout.write_path(self.name, self.split))
-
-    def load(self) -> Content | None:
-        """Reads the marker that is there, None if there is none."""
-        return storage_for(self.output).load(self.path)
-
-    def is_own(self, found: Content | None) -> bool:
-        """Tells whether a marker is that of this write."""
-        if found is None:
-            return False
-        try:
-            fields: dict[str, Any] = json.loads(found.data)
-        except ValueError:
-            return False
-        return fields.get("fingerprint") == self.fingerprint
+    def file(self) -> str:
+        """Where the marker is, of this write or of another one, in the dataset."""
+        return layout.write_path(self.name, self.split)
 
     def made(self, split: Split | None) -> bool:
         """Tells whether a committed split is what this write made."""
@@ -71,33 +54,81 @@ class WriteMarker:
             replaces: The version of the marker that is there, "" for none.
         """
         fields = {"fingerprint": self.fingerprint, "options": options}
-        storage_for(self.output).write(
-            self.path, json.dumps(fields, indent=2).encode() + b"\n", replaces=replaces
+        path = layout.join(self.output, self.file)
+        data = json.dumps(fields, indent=2).encode() + b"\n"
+        storage_for(self.output).write(path, data, replaces=replaces)
+
+    def check_current(self, there: Split | None = None) -> None:
+        """Raises JobChangedError if another command has the edition, or has made it.
+
+        Args:
+            there: The split as it is, where that was read.
+        """
+        begun, _ = BegunWrite.load(self.output, self.name, self.split)
+        split, edition = layout.parse_edition_key(self.split)
+        free = there is None or there.last_edition < edition
+        if free and begun is not None and begun.fingerprint == self.fingerprint:
+            return
+        manifest = read_manifest(self.output)
+        there = None if manifest is None else manifest.splits.get(split)
+        # A worker that repeats its work after the commit does no harm.
+        if there is not None and self.made(there.known.get(edition)):
+            return
+        if there is not None and there.last_edition >= edition:
+            raise JobChangedError(
+                "the output holds this split already, by another command",
+                where=f"{self.output}, split {split}",
+                got=f"edition {there.last_edition:,}, which was committed meanwhile",
+                cure="choose another split or output, or replace it with "
+                "overwrite=True",
+            )
+        raise JobChangedError(
+            "another write has taken over the output",
+            where=f"{self.output}, split {split}",
+            expected=f"write {self.fingerprint}",
+            cure="run one write at a time into one output",
         )
 
-    def remove(self, version: str) -> None:
-        """Deletes the marker; raises StorageChangedError if it has another version."""
-        storage_for(self.output).delete(self.path, version=version)
 
-    def check_current(self) -> str:
-        """Raises JobChangedError if another write has taken over the output.
+class BegunWrite(NamedTuple):
+    """A write that has begun an edition, as its marker describes it.
 
-        Returns:
-            The version of the marker that says so, "" where the write is committed.
+    Attributes:
+        fingerprint: What tells it from all others.
+        options: What decides the bytes of its shards, as plain values.
+        where: The marker, for messages.
+    """
+
+    fingerprint: str
+    options: Mapping[str, Any]
+    where: str
+
+    @property
+    def parts(self) -> bool:
+        """Whether a `Writer` has begun it, and not a pipeline."""
+        return "parts" in self.options
+
+    @classmethod
+    def load(cls, output: str, name: str, split: str) -> tuple[Self | None, str]:
+        """Returns the write that has begun an edition, and the version of its marker.
+
+        None if there is no marker, or one that cannot be read; "" if there is none.
+
+        Args:
+            output: The dataset's directory.
+            name: Its name.
+            split: The edition, by its `layout.edition_key`.
         """
-        found = self.load()
-        if found is not None and self.is_own(found):
-            return found.version
-        manifest = read_manifest(self.dataset)
-        # A worker that repeats its work after the commit does no harm.
-        if manifest is None or not self.made(manifest.splits.get(self.split)):
-            raise JobChangedError(
-                "another write has taken over the output",
-                where=f"{self.dataset}, split {self.split}",
-                expected=f"write {self.fingerprint}",
-                cure="run one write at a time into one output",
-            )
-        return ""
+        where = layout.join(output, layout.write_path(name, split))
+        content = storage_for(output).load(where)
+        if content is None:
+            return None, ""
+        try:
+            fields = json.loads(content.data)
+            begun = cls(str(fields["fingerprint"]), {**fields["options"]}, where)
+        except (KeyError, TypeError, ValueError):
+            return None, content.version
+        return begun, content.version
 
 
 # What it means that a digest differs, whose own characters say nothing.
@@ -106,13 +137,21 @@ _DIGESTED = {
     "map_code_digest": "the file with the --map function was edited",
 }
 
+# How many shards a plan makes, by its kind.
+_PLANS = {
+    "match_shards": "a shard for each file",
+    "num_shards": "{value:,} shards",
+    "shard_bytes": "{value:,} bytes of input a shard",
+    "records_per_shard": "{value:,} records a shard",
+}
+
 
 def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """Returns a line for each option that differs."""
     found = []
     # Tokenizers have up to thousands of special tokens, and a digest that differs.
     for name in sorted((old.keys() | new.keys()) - {"special_ids"}):
-        before, after = old.get(name), new.get(name)
+        before, after = (_plan_text(one.get(name)) for one in (old, new))
         if isinstance(before, dict) and isinstance(after, dict):
             if name == "writer":  # Not named where it is the official one.
                 before, after = _OFFICIAL | before, _OFFICIAL | after
@@ -122,6 +161,14 @@ def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
             found.append(f"{name} was {was}, is {now}")
         elif before != after and before and after and name in _DIGESTED:
             found.append(f"{name} changed: {_DIGESTED[name]}")
+        elif before != after and name == "plan":
+            found.append(f"the plan was {before}, is {after}")
         elif before != after:
             found.append(f"{name} was {before!r}, is {after!r}")
     return found
+
+
+def _plan_text(option: Any) -> Any:
+    """Returns a plan of shards in words, and any other option as it is."""
+    is_plan = isinstance(option, dict) and option.get("kind") in _PLANS
+    return _PLANS[option["kind"]].format(**option) if is_plan else option

@@ -11,11 +11,10 @@ c4/                                           the dataset's directory
     c4-train.job.json                         what is, or was, being converted
     c4-train.inputs.npz                       from which files
     c4-train.e00002.shards.npz                the same files of the second edition
-  c4-train.array_record-e00002-00000-of-00003 its shards
+    c4-train.e00003.removed.npz               records that edition 3 leaves out
+  c4-train.array_record-e00002-00000-of-00003 shards of the second edition
   quarantine/                                 only if bad input was set aside
   tmp-c4-train/                               only while work goes on
-  .new-c4-train/                              what is to replace a split, laid out alike
-    owner.json                                who makes it
 ```
 """
 
@@ -34,7 +33,6 @@ INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 RESULT_PREFIX = "index/.result-"  # Of the files in `result_path`.
 ASIDE_PREFIX = ".new-"  # Of directories of `aside_dir`.
-OWNER_JSON = "owner.json"  # In them.
 
 # What TFDS, file systems and shells accept in names.
 # POSIX extended regular expressions, which Python's `re` reads alike.
@@ -110,14 +108,30 @@ def parse_edition_key(key: str) -> tuple[str, int]:
     return split, edition
 
 
-def edition_file(name: str, split: str) -> re.Pattern[str]:
-    """Returns a pattern of the files that describe the later editions of a split.
+def edition_mark(key: str) -> str:
+    """Returns what names of shards have of the edition that a key stands for.
 
-    Paths are relative to the dataset. Its group is the mark of the edition.
+    >>> edition_mark("train.e00002"), edition_mark("train")
+    ('e00002-', '')
     """
-    own = re.escape(join(INDEX_DIR, f"{name}-{split}"))
-    kinds = "job[.]json|inputs[.]npz|shards[.]npz|write[.]json"
-    return re.compile(rf"{own}[.](e[0-9]{{5,9}})[.](?:{kinds})")
+    _, _, mark = key.partition(".")
+    return mark and f"{mark}-"
+
+
+def described_edition(path: str, name: str, split: str) -> int | None:
+    """Returns which edition of a split a file describes, None if it is no such file.
+
+    >>> described_edition("index/c4-train.e00002.shards.npz", "c4", "train")
+    2
+    >>> described_edition("index/c4-train.job.json", "c4", "train")
+    1
+    """
+    own = join(INDEX_DIR, f"{name}-{split}")
+    if not path.startswith(own):
+        return None
+    kinds = "job[.]json|(?:inputs|shards|removed)[.]npz|write[.]json"
+    found = re.fullmatch(rf"(?:[.]e([0-9]{{5,9}}))?[.](?:{kinds})", path[len(own) :])
+    return int(found[1] or 1) if found else None
 
 
 def shard_name(name: str, split: str, index: int, count: int) -> str:
@@ -145,8 +159,17 @@ def shard_prefix(name: str, split: str) -> str:
     >>> shard_prefix("c4", "train.e00002")
     'c4-train.array_record-e00002-'
     """
-    split, _, mark = split.partition(".")
-    return f"{name}-{split}.array_record-" + (f"{mark}-" if mark else "")
+    return f"{name}-{split.partition('.')[0]}.array_record-{edition_mark(split)}"
+
+
+def shard_glob(name: str, split: str) -> str:
+    """Returns a glob that matches the shards of one edition, and of no other.
+
+    >>> shard_glob("c4", "train"), shard_glob("c4", "train.e00002")
+    ('c4-train.array_record-[0-9]*', 'c4-train.array_record-e00002-*')
+    """
+    marked = "." in split
+    return shard_prefix(name, split) + ("*" if marked else "[0-9]*")
 
 
 def edition_of(shard_path: str, name: str, split: str) -> int:
@@ -158,6 +181,18 @@ def edition_of(shard_path: str, name: str, split: str) -> int:
     prefix = re.escape(shard_prefix(name, split))
     marked = re.match(f"{prefix}e([0-9]{{5,9}})-", shard_path)
     return int(marked[1]) if marked else 1
+
+
+def named_edition(path: str, name: str, split: str) -> int | None:
+    """Returns the edition whose shard `shard_name` may have named so, None for none.
+
+    >>> named_edition("c4-train.array_record-00003-of-00064", "c4", "train")
+    1
+    >>> named_edition("c4-train.array_record-00003-of-00064.md5", "c4", "train")
+    """
+    prefix = re.escape(shard_prefix(name, split))
+    named = re.fullmatch(f"{prefix}(?:e[0-9]{{5,9}}-)?[0-9]{{5,}}-of-[0-9]{{5,}}", path)
+    return edition_of(path, name, split) if named else None
 
 
 def index_path(shard_path: str) -> str:
@@ -184,7 +219,7 @@ def temporary_dir(dataset: str, name: str, split: str) -> str:
 
 
 def aside_dir(dataset: str, name: str, split: str) -> str:
-    """Returns where the new files of a split are until they replace the old ones."""
+    """Returns where earlier releases made the files that were to replace a split."""
     return join(dataset, f"{ASIDE_PREFIX}{name}-{split}")
 
 
@@ -216,6 +251,11 @@ def inputs_path(name: str, split: str) -> str:
 def write_path(name: str, split: str) -> str:
     """Returns where an unfinished write of records is described."""
     return join(INDEX_DIR, f"{name}-{split}.write.json")
+
+
+def removed_path(name: str, split: str) -> str:
+    """Returns where the records are listed that an edition leaves out."""
+    return join(INDEX_DIR, f"{name}-{split}.removed.npz")
 
 
 def result_path(name: str, split: str, job: str) -> str:

@@ -29,7 +29,7 @@ from gristmill.dataset.metadata.provenance import (
 )
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.shard_table import SKIPPED_COLUMN, ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
 
@@ -84,6 +84,12 @@ class Ancestor:
     files: Sequence[SourceFile]
     columns: Mapping[str, npt.NDArray[Any]]
 
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """Returns a column; of records that were skipped 0, where it has none."""
+        if name == SKIPPED_COLUMN and name not in self.columns:
+            return np.zeros(len(self.columns["span_file"]), np.int64)
+        return self.columns[name]
+
     @property
     def records(self) -> int:
         """How many records it has."""
@@ -101,13 +107,14 @@ class Ancestor:
             "region_file": [len(part.files) for part in parts],
             "region_shard": [len(part.columns["records"]) for part in parts],
         }
-        for name in parts[0].columns:
+        names = {name: None for part in parts for name in part.columns}
+        for name in names:
             befores = itertools.accumulate(
                 shifts.get(name, [0] * len(parts))[:-1], initial=0
             )
             columns[name] = np.concatenate(
                 [
-                    part.columns[name] + before if before else part.columns[name]
+                    part.column(name) + before if before else part.column(name)
                     for part, before in zip(parts, befores, strict=True)
                 ]
             )
@@ -200,7 +207,8 @@ def origins_of(
     ends = columns["span_ends"][shards.start : shards.stop]
     first = int(columns["span_ends"][shards.start - 1]) if shards.start else 0
     last = int(ends[-1]) if len(ends) else first
-    found = {name: columns[name][first:last] for name in _SPAN_COLUMNS}
+    names = [*_SPAN_COLUMNS, *(columns.keys() & {SKIPPED_COLUMN})]
+    found = {name: columns[name][first:last] for name in names}
     found["span_ends"] = ends - first
     while len(files) and files[0].format == "packed":
         nearest, *ancestors = ancestors
@@ -210,7 +218,8 @@ def origins_of(
         passed = np.append(0, np.cumsum(counts))
         rows = np.repeat(starts[read] - passed[:-1], counts) + np.arange(passed[-1])
         span_ends = passed[found["span_ends"]]
-        found = {name: nearest.columns[name][rows] for name in _SPAN_COLUMNS}
+        names = [*_SPAN_COLUMNS, *(nearest.columns.keys() & {SKIPPED_COLUMN})]
+        found = {name: nearest.columns[name][rows] for name in names}
         found["span_ends"] = span_ends
         files = nearest.files
     return Origins(found, files, ancestors)
@@ -226,6 +235,9 @@ def _span_of(columns: Mapping[str, npt.NDArray[Any]], row: int) -> SourceSpan:
         stop_bytes=None if values[4] < 0 else values[4],
         records=values[5],
         whole=values[6],
+        skipped_records=int(columns[SKIPPED_COLUMN][row])
+        if SKIPPED_COLUMN in columns
+        else 0,
     )
 
 
@@ -257,7 +269,11 @@ def _chain_of(dataset: str, name: str, split: Split) -> list[Ancestor]:
     files = () if arrays is None else SourceFiles(arrays)
     options = split.source.get("options")
     columns = {"records": table.records, "span_ends": table.columns["span_ends"]}
-    columns |= {column: table.columns[column] for column in _SPAN_COLUMNS}
+    columns |= {
+        column: table.columns[column]
+        for column in (*_SPAN_COLUMNS, SKIPPED_COLUMN)
+        if column in table.columns
+    }
     own = Ancestor(
         dataset=dataset,
         split=name,
@@ -387,7 +403,8 @@ def _decode(arrays: dict[str, npt.NDArray[Any]]) -> Ancestor:
     )
     shards = len(arrays["records"])
     spans = int(arrays["span_ends"][-1]) if shards else 0
-    lengths = {len(arrays[name]) for name in _SPAN_COLUMNS}
+    of_spans = {*_SPAN_COLUMNS, *(arrays.keys() & {SKIPPED_COLUMN})}
+    lengths = {len(arrays[name]) for name in of_spans}
     regions = {len(arrays[name]) for name in _REGION_COLUMNS}
     if len(arrays["span_ends"]) != shards or lengths != {spans} or len(regions) != 1:
         raise ValueError("columns of different lengths")

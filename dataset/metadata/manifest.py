@@ -6,23 +6,19 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 from gristmill.dataset.errors import (
     FormatVersionError,
     InvalidDatasetError,
-    StorageChangedError,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import (
-    Exchange,
     Split,
-    encode_exchange,
     encode_splits,
     mapping_or_none,
     merge_extra,
-    parse_exchange,
     parse_splits,
     unknown_fields,
 )
@@ -30,6 +26,8 @@ from gristmill.dataset.metadata.splits import (
 FORMAT = "gristmill.dataset"
 FORMAT_VERSION = 1
 EDITIONS_VERSION = 2  # Of a dataset with a split of several editions.
+EXCHANGE = "exchange"  # A field of earlier releases.
+NUMBERS_VERSION = 3  # Of one where editions were replaced, or have other numbers.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +39,6 @@ class Manifest:
         splits: Splits by name.
         features: The schema, where known: `features.json` as TFDS writes it.
         created_by: The version of gristmill that wrote it.
-        exchange: What is left to do until splits are replaced, None for nothing.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -49,7 +46,6 @@ class Manifest:
     splits: Mapping[str, Split]
     features: Mapping[str, Any] | None = None
     created_by: str = ""
-    exchange: Exchange | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -65,67 +61,28 @@ class Manifest:
     def editions(self) -> dict[str, Split]:
         """All editions of all splits, by `layout.edition_key`: one and more of each."""
         return {
+            layout.edition_key(name, part.edition): part
+            for name, split in self.splits.items()
+            for part in split.parts
+        }
+
+    @property
+    def known(self) -> dict[str, Split]:
+        """The same with the editions of the states that splits have replaced."""
+        return {
             layout.edition_key(name, number): part
             for name, split in self.splits.items()
-            for number, part in enumerate(split.parts, 1)
+            for number, part in split.known.items()
         }
 
     def find(self, key: str) -> Split | None:
         """Returns a split, or an edition by `layout.edition_key`; None for neither."""
         return self.splits.get(key) or self.editions.get(key)
 
-    def with_splits(
-        self, made: Mapping[str, Split], *, anew: Collection[str] = ()
-    ) -> dict[str, Split]:
-        """Returns the splits with others that were made, by `layout.edition_key`.
-
-        A split without a number takes the place of the whole split of its name; but
-        what the job of the first edition has made again takes the place of that one.
-
-        Args:
-            made: The splits.
-            anew: Those that replace a whole split in any case.
-
-        Raises:
-            StorageChangedError: An edition cannot be the next one any more.
-        """
-        splits = dict(self.splits)
-        for key, split in made.items():
-            name, number = layout.parse_edition_key(key)
-            parts = splits[name].parts if name in splits.keys() - {*anew} else ()
-            again = len(parts) >= number and _is_same(parts[number - 1], split)
-            if again:
-                parts = (*parts[: number - 1], split, *parts[number:])
-            elif number == 1:
-                parts = (split,)
-            elif number == len(parts) + 1:
-                parts = (*parts, split)
-            else:
-                raise StorageChangedError(
-                    "another command has changed the split while this one ran",
-                    where=f"split {name}",
-                    expected=f"{number - 1:,} editions",
-                    got=f"{len(parts):,}",
-                    cure="run this command again: it appends a later edition",
-                )
-            splits[name] = Split.of_editions(parts)
-        return splits
-
-    @property
-    def replacing(self) -> frozenset[str]:
-        """Splits that cannot be read until their new files are in their places."""
-        if self.exchange is None or not self.exchange.splits:
-            return frozenset()
-        return frozenset(self.exchange.aside)
-
     @property
     def version(self) -> int:
         """The version of the format that can express it."""
-        exchange = self.exchange or Exchange(aside=())
-        for splits in (self.splits, exchange.splits, exchange.replaced):
-            if any(split.editions for split in splits.values()):
-                return EDITIONS_VERSION
-        return FORMAT_VERSION
+        return max(map(_version_of, self.splits.values()), default=FORMAT_VERSION)
 
     def encode(self) -> bytes:
         """Returns the text of `dataset.json`."""
@@ -142,8 +99,6 @@ class Manifest:
             "created_by": self.created_by,
             "extra": dict(self.extra),
         }
-        if self.exchange is not None:
-            document["exchange"] = encode_exchange(self.exchange)
         text = json.dumps(merge_extra(document), indent=2, ensure_ascii=False)
         # Names of files can hold bytes that are not UTF-8, which Python keeps as lone
         # surrogates: written as JSON escapes, so that any JSON reader accepts them.
@@ -170,9 +125,16 @@ class Manifest:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise invalid("dataset.json is not one of gristmill's", expected=FORMAT)
         got = document.get("format_version")
-        if got not in (FORMAT_VERSION, EDITIONS_VERSION):
+        if type(got) is not int or not FORMAT_VERSION <= got <= NUMBERS_VERSION:
             raise FormatVersionError.unknown(
-                "dataset", where=where, expected=EDITIONS_VERSION, got=got
+                "dataset", where=where, expected=NUMBERS_VERSION, got=got
+            )
+        if document.get(EXCHANGE) is not None:
+            raise invalid(
+                "a split was being replaced by an earlier release of gristmill, which "
+                "moved files, and was stopped",
+                cure="run that command again with the release that began it; or "
+                "convert the split again with --overwrite",
             )
         try:
             splits = parse_splits(document["splits"])
@@ -181,18 +143,19 @@ class Manifest:
                 splits=splits,
                 features=mapping_or_none(document.get("features"), "features"),
                 created_by=str(document.get("created_by", "")),
-                exchange=parse_exchange(document.get("exchange")),
                 extra=unknown_fields(document, _DOCUMENT_FIELDS),
             )
         except (TypeError, KeyError, ValueError, AttributeError) as e:
             raise invalid("dataset.json lacks a field, or has a bad one", got=e) from e
-        if not (splits or manifest.replacing):
+        if not splits:
             raise invalid("dataset.json has no split")
-        if got == FORMAT_VERSION != manifest.version:
-            raise invalid(f"dataset.json of version {got} has a split with editions")
-        coming = {} if manifest.exchange is None else manifest.exchange.splits
-        for name, split in (*splits.items(), *coming.items()):
-            for part in split.parts:
+        if got < manifest.version:
+            raise invalid(
+                f"dataset.json of version {got} has a split with editions as of "
+                f"version {manifest.version}"
+            )
+        for name, split in splits.items():
+            for part in split.known.values():
                 layout.check_relative(part.table, where=f"{where}, split {name}")
         for total in ("records", "raw_bytes", "file_bytes"):
             added = sum(getattr(split, total) for split in splits.values())
@@ -211,15 +174,20 @@ class Manifest:
         return manifest
 
 
-def _is_same(split: Split, other: Split) -> bool:
-    """Tells whether the same job or write made two splits."""
-    own, others = (
-        [one.source.get(name) for name in ("job", "write")] for one in (split, other)
-    )
-    return own == others != [None, None]
+def _version_of(split: Split) -> int:
+    """Returns the version of the format that can express a split."""
+    numbered = range(1, len(split.parts) + 1)
+    if (
+        split.numbers != tuple(numbered)
+        or split.last_edition > len(numbered)
+        or split.replaced
+        or any(part.removed is not None for part in split.parts)
+    ):
+        return NUMBERS_VERSION
+    return EDITIONS_VERSION if split.editions else FORMAT_VERSION
 
 
 _DOCUMENT_FIELDS = {
     *("format", "format_version", "name", "records", "raw_bytes", "file_bytes"),
-    *("content_digest", "splits", "features", "created_by", "exchange"),
+    *("content_digest", "splits", "features", "created_by", EXCHANGE),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import glob
 import os
 
@@ -9,21 +11,19 @@ from gristmill.dataset.errors import NotADatasetError, StorageError, some_of
 from gristmill.dataset.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import check_in_place, read_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
 
 _CURE = (
-    "check the path; `gristmill index` makes a dataset of ArrayRecord files that are "
-    "already there"
+    "check the path; `gristmill convert` makes a dataset of files, `gristmill index` "
+    "of ArrayRecord files that are already there"
 )
 _TFDS_CURE = (
     "convert it with `gristmill convert`, or, if its files are ArrayRecord files, make "
     "it a dataset in place with `gristmill index`"
 )
-
-_OWNERS = f"{layout.ASIDE_PREFIX}*/{layout.OWNER_JSON}"
 
 
 def open_manifest(dataset: StrPath) -> Manifest:
@@ -37,28 +37,34 @@ def open_manifest(dataset: StrPath) -> Manifest:
     manifest = read_manifest(dataset)
     if manifest is None:
         raise not_a_dataset(dataset)
-    if not manifest.splits:
-        check_in_place(dataset, manifest)
     return manifest
 
 
 def not_a_dataset(path: str) -> NotADatasetError:
     """Returns the error for a path where there is no `dataset.json`."""
+    if "://" not in path and not os.path.lexists(path):
+        return NotADatasetError(
+            "not a committed dataset",
+            where=path,
+            got="there is no such directory",
+            cure=_near(path),
+        )
     storage = storage_for(path)
     got, cure = "none", _CURE
     if (file := storage.stat(path)) is not None:
         found = _format(file)
         got = "a file" if found is None else f"a file: {found.name}"
         cure = "give a directory" if found is None else found.cure
-    elif storage.list(layout.join(path, layout.INDEX_DIR)):
+    elif begun := storage.list(layout.join(path, layout.INDEX_DIR)):
         got = "an unfinished conversion"
         cure = "run the same `gristmill convert` again: it does what is missing"
-    elif storage.match(layout.join(glob.escape(path), _OWNERS)):
-        got = "a split that is not committed"
-        cure = (
-            "run the program that writes it again, with resume=True; where it writes "
-            "several parts, commit them with gristmill.dataset.commit_parts"
-        )
+        if any(info.path.endswith(".write.json") for info in begun):
+            got = "a split that is not committed"
+            cure = (
+                "run the program that writes it again, a Writer with resume=True; "
+                "where it writes several parts, commit them with "
+                "gristmill.dataset.commit_parts"
+            )
     elif datasets := _datasets_in(path):
         got, cure = f"a folder of {some_of(datasets)}", "give one of the datasets in it"
     else:
@@ -76,6 +82,20 @@ def not_a_dataset(path: str) -> NotADatasetError:
         got=got,
         cure=cure,
     )
+
+
+def _near(path: str) -> str:
+    """Returns a cure for a local path where nothing is."""
+    parent, name = os.path.split(path.rstrip("/"))
+    while parent and not os.path.isdir(parent):
+        parent, name = os.path.split(parent)
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = os.listdir(parent or ".")
+    if found := difflib.get_close_matches(name, names, n=3):
+        near = some_of([os.path.join(parent, one) for one in found])
+        return f"check the path; there is {near}"
+    return _CURE
 
 
 def _datasets_in(path: str) -> list[str]:

@@ -32,6 +32,9 @@ from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
 PART_COLUMN = "part"  # Of a table of shards: int64 [shards], which part each is of.
 PARTS_FIELD = "parts"  # Of a split's source: the number of parts.
 
+NUMBERED = ("arrayrecord", "parquet")
+"""Formats in which the place of a record is its number."""
+
 _INPUTS_VERSION = 1
 
 IntArray = npt.NDArray[np.int64]
@@ -254,9 +257,10 @@ def _written_shards(
 def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
     """Returns what was set aside of a shard's inputs, as its quarantine lists it."""
     path = layout.join(dataset, layout.QUARANTINE_DIR, f"{shard}.jsonl")
-    if storage_for(path).stat(path) is None:
+    content = storage_for(path).load(path)
+    if content is None:
         return ()
-    text = storage_for(path).read(path).decode("utf-8", "surrogateescape")
+    text = content.data.decode("utf-8", "surrogateescape")
     regions = []
     try:
         # Not at U+2028 and the like, which texts in it can have.
@@ -278,6 +282,62 @@ def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
     except (KeyError, TypeError, ValueError, RecursionError):
         return ()  # `frame_offset` then returns None.
     return regions
+
+
+def record_numbers(
+    span: SourceSpan, records: IntArray, regions: Sequence[DamagedRegion]
+) -> IntArray | None:
+    """Returns the numbers of records in a file whose places are such.
+
+    Args:
+        span: The range of the input that was taken.
+        records: int64 [records], their numbers among the records of the span.
+        regions: What was set aside of that file.
+
+    Returns:
+        int64 [records]; None if they are not known.
+    """
+    if span.start_bytes is None or span.stop_bytes is None:
+        return None
+    numbers = span.start_bytes + records
+    lost = span.stop_bytes - span.start_bytes - span.records
+    aside = sorted(region.rows for region in regions if region.rows is not None)
+    for begin, end in aside:
+        if span.start_bytes <= begin < span.stop_bytes:
+            lost -= min(end, span.stop_bytes) - begin
+            numbers = np.where(numbers >= begin, numbers + end - begin, numbers)
+    return numbers if lost == 0 else None  # Not all that was set aside is listed.
+
+
+def frame_offsets(
+    span: SourceSpan, lengths: IntArray, regions: Sequence[DamagedRegion]
+) -> IntArray | None:
+    """Returns where the frames of all records of a span begin.
+
+    `frame_offset` does that of one, without all lengths.
+
+    Args:
+        span: The range of the input that was taken.
+        lengths: int64 [records], the bytes of each record.
+        regions: What was set aside of that file.
+
+    Returns:
+        int64 [records], byte offsets in the decompressed file; None if lengths do not
+        fit the span.
+    """
+    if span.start_bytes is None or span.stop_bytes is None:
+        return None
+    ends = np.cumsum(lengths + FRAME_OVERHEAD_BYTES)
+    edges = span.start_bytes + np.append(0, ends)
+    for region in sorted(regions, key=lambda region: region.begin_bytes):
+        begin = region.begin_bytes
+        if region.compressed or not span.start_bytes <= begin < span.stop_bytes:
+            continue
+        at = int(np.searchsorted(edges, begin))
+        if at == len(edges) or edges[at] != begin:
+            return None
+        edges[at:] += region.end_bytes - begin
+    return edges[:-1] if edges[-1] == span.stop_bytes else None
 
 
 def frame_offset(

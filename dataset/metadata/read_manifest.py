@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import json
 from typing import Any
 
 import google_crc32c
 
 from gristmill.dataset.errors import (
     InvalidDatasetError,
-    NotADatasetError,
+    ReplacedError,
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import EXCHANGE, Manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import TOTALS, Split
 from gristmill.dataset.storage.lookup import storage_for, version_of
@@ -44,59 +45,54 @@ def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
     Returns None instead of the manifest then.
     """
     # First: if another writer comes between, its file has another version.
-    version = version_of(layout.join(dataset, layout.DATASET_JSON))
+    path = layout.join(dataset, layout.DATASET_JSON)
+    version = version_of(path)
     try:
         return read_versioned_manifest(dataset)
     except InvalidDatasetError:
-        return None, version
-
-
-def check_in_place(
-    dataset: str, manifest: Manifest, splits: Iterable[str] | None = None
-) -> None:
-    """Checks that no split is being replaced at this moment.
-
-    Args:
-        dataset: The dataset's directory.
-        manifest: What its `dataset.json` says.
-        splits: Those to check; by default all.
-
-    Raises:
-        NotADatasetError: One is: its files are neither all old nor all new.
-    """
-    wanted = manifest.replacing if splits is None else manifest.replacing & {*splits}
-    if wanted:
-        raise NotADatasetError(
-            "a split is being replaced, and cannot be read before that is done",
-            where=f"{dataset}, split {', '.join(sorted(wanted))}",
-            expected="files of one conversion",
-            got="an exchange of the old files for the new ones",
-            cure="wait for the command that replaces it; if it was stopped, run it "
-            "again: it finishes the exchange, and converts nothing",
-        )
+        pass
+    # What an earlier release was replacing is not among the splits.
+    with contextlib.suppress(ValueError, AttributeError):
+        document = json.loads(storage_for(dataset).read(path))
+        if document.pop(EXCHANGE, None) is not None:
+            return Manifest.decode(json.dumps(document).encode(), where=path), version
+    return None, version
 
 
 def check_not_replaced(dataset: str, name: str, split: Split) -> None:
-    """Checks that a split is still the one that was read from `dataset.json`.
+    """Checks that the files of a split are still those of the dataset.
 
-    It may have later editions by now.
+    It may have later editions by now, or be kept beside them.
 
     Raises:
-        InvalidDatasetError: It was replaced since: what is read now belongs to another
-            one.
+        ReplacedError: Another edition has replaced it, and its files are deleted, or
+            will be.
     """
     manifest = read_manifest(dataset)
-    found = None if manifest is None else manifest.find(name)
-    if found is not None and len(found.parts) > len(split.parts):
-        found = found.until(len(split.parts))
-    if found is None or found.shards_digest != split.shards_digest:
-        raise InvalidDatasetError(
-            "dataset was replaced while it was in use",
-            where=f"{dataset}, split {name}",
-            expected=split.shards_digest,
-            got="no such split any more" if found is None else found.shards_digest,
-            cure="start again, when the command that replaces it has ended",
-        )
+    only, _ = layout.parse_edition_key(name)
+    found = None if manifest is None else manifest.splits.get(only)
+    known = {} if found is None else found.known
+    for part in split.parts:
+        there = known.get(part.edition)
+        if there is None or there.shards_digest != part.shards_digest:
+            raise ReplacedError(
+                "dataset was replaced while it was in use",
+                where=f"{dataset}, split {only}",
+                expected=f"edition {part.edition:,}, {part.shards_digest}",
+                got=_instead(found, there),
+                cure="open the dataset again: it has the new records",
+            )
+
+
+def _instead(found: Split | None, there: Split | None) -> str:
+    """Says what a split has in the place of an edition."""
+    if found is None:
+        return "no such split any more"
+    if there is not None:
+        return f"edition {there.edition:,}, {there.shards_digest}"
+    editions = ", ".join(f"{number:,}" for number in found.numbers)
+    version = found.parts[-1].source.get("gristmill_version")
+    return f"edition {editions}" + (f", made by gristmill {version}" if version else "")
 
 
 def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
@@ -105,9 +101,10 @@ def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
     The name can be the `layout.edition_key` of a single edition.
 
     Raises:
-        InvalidDatasetError: It is damaged, or the split was replaced meanwhile.
+        InvalidDatasetError: It is damaged.
+        ReplacedError: The split was replaced meanwhile.
     """
-    split = {**manifest.editions, **manifest.splits}[name]
+    split = {**manifest.known, **manifest.splits}[name]
     try:
         table = read_table(dataset, split)
     except (InvalidDatasetError, StorageError):

@@ -29,12 +29,13 @@ _MORE_COLUMNS = {
     "read_low": "<u8",
     "read_high": "<u8",
     "changed_records": "<i8",
+    "null_rows": "<i8",
 }
 _READ_COLUMNS = ("read_records", "read_raw_bytes", "read_low", "read_high")
 _WRITTEN_COLUMNS = ("records", "raw_bytes", "digest_low", "digest_high")
 _more_values = operator.attrgetter(
     *("shard_index", "read.records", "read.raw_bytes", "read.low", "read.high"),
-    "changed_records",
+    *("changed_records", "null_rows"),
 )
 
 
@@ -77,7 +78,7 @@ class ShardReports(Sequence[ShardReport]):
     def _reports(self, begin: int, end: int) -> Iterator[ShardReport]:
         fields = self.table.report_fields(begin, end)
         more = [self._more[name][begin:end].tolist() for name in _MORE_COLUMNS]
-        for own, shard_index, *read, changed in zip(fields, *more, strict=True):
+        for own, shard_index, *read, changed, nulls in zip(fields, *more, strict=True):
             records, raw_bytes, low, high = read
             yield ShardReport(
                 shard_index=shard_index,
@@ -86,6 +87,7 @@ class ShardReports(Sequence[ShardReport]):
                     records=records, raw_bytes=raw_bytes, low=low, high=high
                 ),
                 changed_records=changed,
+                null_rows=nulls,
                 **own,
             )
 
@@ -117,6 +119,11 @@ class ShardReports(Sequence[ShardReport]):
     def changed_records(self) -> int:
         """Records of which the user's function returned only others."""
         return int(self._more["changed_records"].sum())
+
+    @property
+    def null_rows(self) -> int:
+        """Rows that were left out for their nulls."""
+        return int(self._more["null_rows"].sum())
 
 
 class ReportCollector:

@@ -29,7 +29,6 @@ from gristmill.dataset.errors import (
     StorageError,
     SystemLimitError,
 )
-from gristmill.dataset.mapped_file import is_damaged, map_file
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.regular_file import open_regular
 
@@ -200,11 +199,6 @@ class ShardIndex:
         )
 
     @property
-    def damaged(self) -> bool:
-        """Whether a page of the index, which is mapped, could not be read."""
-        return is_damaged(self._body)
-
-    @property
     def file_crc32c(self) -> int:
         """The checksum of the whole shard, of which the report says more."""
         # The report of a shard that was made of many files takes milliseconds to parse.
@@ -346,7 +340,7 @@ def map_footer(path: str) -> ShardIndex:
 def _mapped(path: str) -> bytes | mmap.mmap:
     try:
         with open_regular(path) as file:
-            return map_file(file)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except StorageError:
         raise
     except OSError as e:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InvalidDatasetError
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.counts import REMOVED, PackedCounts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class SourceSpan:
         stop_bytes: Where they end, None likewise. It can lie past `end_bytes`.
         records: Frames taken, bad ones not counted.
         whole: Whether reading went on to the end of the file.
+        skipped_records: Frames of these bytes before those that were taken: they were
+            removed, or are in the span before, of the same bytes.
     """
 
     file_index: int
@@ -34,6 +36,7 @@ class SourceSpan:
     stop_bytes: int | None
     records: int
     whole: bool = False
+    skipped_records: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,7 @@ class ShardReport:
         dropped_records: Records for which the user's function returned nothing.
         added_records: Records that it returned beyond one for each.
         changed_records: Records of which it returned only others.
+        null_rows: Rows of the inputs that were left out for their nulls.
         quarantined_regions: Damaged regions of the inputs that were set aside.
         quarantined_bytes: Their size.
         spans: Where the records came from, in order.
@@ -73,6 +77,7 @@ class ShardReport:
     dropped_records: int = 0
     added_records: int = 0
     changed_records: int = 0
+    null_rows: int = 0
     quarantined_regions: int = 0
     quarantined_bytes: int = 0
     spans: tuple[SourceSpan, ...] = ()
@@ -83,8 +88,16 @@ class ShardReport:
     def to_json(self) -> bytes:
         """Returns the report as compact JSON."""
         fields = dataclasses.asdict(self)
+        for span in fields["spans"]:
+            if not span["skipped_records"]:  # Only where records were removed.
+                del span["skipped_records"]
         if not self.changed_records:  # Most conversions have no function.
             del fields["changed_records"]
+        if not self.null_rows:
+            del fields["null_rows"]
+        for name in REMOVED if self.packed is not None else ():
+            if not fields["packed"][name]:
+                del fields["packed"][name]
         if self.packed is None:
             for name in ("packed", "segments_bytes", "segments_crc32c"):
                 del fields[name]

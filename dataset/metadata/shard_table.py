@@ -24,7 +24,13 @@ from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts
+from gristmill.dataset.packed.counts import (
+    MOST_PIECES,
+    PACKED_COLUMNS,
+    REMOVED,
+    PackedCounts,
+    most_pieces_of,
+)
 
 VERSION = 1
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -53,9 +59,15 @@ _SPAN_COLUMNS = {
     "span_records": "<i8",
     "span_whole": "|b1",
 }
+# One more, only where records were removed.
+SKIPPED_COLUMN = "span_skipped_records"
+_ALL_SPAN_COLUMNS = _SPAN_COLUMNS | {SKIPPED_COLUMN: "<i8"}
 # Those of the shards of packed rows.
 _SEGMENT_COLUMNS = {"segments_bytes": "<i8", "segments_crc32c": "<u4"}
 _ROW_COLUMNS = PACKED_COLUMNS | _SEGMENT_COLUMNS
+# Those that are not stored where they are 0, or that earlier versions did not store.
+_REMOVED_COLUMNS = [f"packed_{name}" for name in REMOVED]
+_OPTIONAL_COLUMNS = (*_REMOVED_COLUMNS, f"packed_{MOST_PIECES}")
 
 _SPAN_FIELDS = [field.name for field in dataclasses.fields(SourceSpan)]
 _PACKED_FIELDS = [field.name for field in dataclasses.fields(PackedCounts)]
@@ -118,11 +130,11 @@ class ShardTable:
         """Returns the sum of a column."""
         return int(self.columns[column].sum())
 
-    def digest(self, shard: int | slice | None = None) -> RecordsDigest:
+    def digest(self, shard: int | slice | Int64 | None = None) -> RecordsDigest:
         """Returns the digest of the records of one shard, of some, or of all."""
-        rows = shard if isinstance(shard, slice) else slice(None)
-        if isinstance(shard, int):
-            rows = slice(shard, shard + 1)
+        rows = slice(None) if shard is None else shard
+        if isinstance(rows, int):
+            rows = slice(rows, rows + 1)
         names = ("records", "raw_bytes", "digest_low", "digest_high")
         return total_digest(*(self.columns[name][rows] for name in names))
 
@@ -146,9 +158,10 @@ class ShardTable:
         return tuple(self._spans(begin, int(ends[shard])))
 
     def _spans(self, begin: int, end: int) -> Iterator[SourceSpan]:
-        columns = [self.columns[name][begin:end].tolist() for name in _SPAN_COLUMNS]
+        names = [name for name in _ALL_SPAN_COLUMNS if name in self.columns]
+        columns = [self.columns[name][begin:end].tolist() for name in names]
         for row in zip(*columns, strict=True):
-            fields = dict(zip(_SPAN_FIELDS, row, strict=True))
+            fields = dict(zip(_SPAN_FIELDS, row, strict=False))
             for name in ("start_bytes", "stop_bytes"):
                 fields[name] = None if fields[name] < 0 else fields[name]
             yield SourceSpan(**fields)
@@ -201,7 +214,12 @@ class ShardTable:
             return None
         # Lanes of digests add up modulo 2**64.
         sums = (int(self.columns[name][shards].sum()) for name in PACKED_COLUMNS)
-        return PackedCounts(**dict(zip(_PACKED_FIELDS, sums, strict=True)))
+        counts = dict(zip(_PACKED_FIELDS, sums, strict=True))
+        most, pieces = (
+            self.columns[f"packed_{name}"][shards] for name in (MOST_PIECES, "pieces")
+        )
+        counts[MOST_PIECES] = most_pieces_of(most, pieces)
+        return PackedCounts(**counts)
 
     def taken(self, shards: Int64) -> ShardTable:
         """Returns a table of some of the shards. This one is empty then.
@@ -218,7 +236,7 @@ class ShardTable:
         shifts = (ends - np.diff(ends, prepend=0))[shards] - (new_ends - counts)
         rows = np.repeat(shifts, counts) + np.arange(counts.sum())
         columns = {
-            name: self.columns.pop(name)[rows if name in _SPAN_COLUMNS else shards]
+            name: self.columns.pop(name)[rows if name in _ALL_SPAN_COLUMNS else shards]
             for name in list(self.columns)
         }
         columns["span_ends"] = new_ends.astype("<i8")
@@ -231,6 +249,10 @@ class ShardTable:
         Of columns that this version does not know, those stay that all tables have.
         """
         counts = [np.diff(t.columns.pop("span_ends"), prepend=0) for t in tables]
+        if any(SKIPPED_COLUMN in table.columns for table in tables):
+            for table in tables:
+                none = np.zeros(len(table.columns["span_file"]), "<i8")
+                table.columns.setdefault(SKIPPED_COLUMN, none)
         columns = {
             name: np.concatenate([table.columns.pop(name) for table in tables])
             for name in list(tables[0].columns)
@@ -252,7 +274,9 @@ class ShardTable:
             for span in report.spans
         )
         columns = columns_of(_SHARD_COLUMNS, map(_report_values, reports))
-        columns |= columns_of(_SPAN_COLUMNS, spans)
+        columns |= columns_of(_ALL_SPAN_COLUMNS, spans)
+        if not columns[SKIPPED_COLUMN].any():
+            del columns[SKIPPED_COLUMN]
         counts = [len(report.spans) for report in reports]
         columns["span_ends"] = np.cumsum(counts).astype("<i8")
         packed = [report.packed for report in reports if report.packed is not None]
@@ -291,6 +315,9 @@ class ShardTable:
         }
         # No `allow_pickle=`: older NumPy would take it for an array of the file.
         arrays |= self.columns
+        for name in _REMOVED_COLUMNS:
+            if name in arrays and not arrays[name].any():
+                del arrays[name]
         np.savez_compressed(out, **arrays)
         return out.getvalue()
 
@@ -326,10 +353,14 @@ class ShardTable:
             raise invalid("has a column span_ends that does not fit the others")
         numbers = dict(_SHARD_COLUMNS)
         if found := _ROW_COLUMNS.keys() & arrays.keys():
+            for name in _OPTIONAL_COLUMNS:
+                arrays.setdefault(name, np.zeros(shards, "<i8"))
+            found |= {*_OPTIONAL_COLUMNS}
             if missing := _ROW_COLUMNS.keys() - found:
                 raise invalid(f"lacks the columns {sorted(missing)}")
             numbers |= _ROW_COLUMNS
-        for name, dtype in (numbers | _SPAN_COLUMNS).items():
+        of_spans = {n: d for n, d in _ALL_SPAN_COLUMNS.items() if n in arrays}
+        for name, dtype in (numbers | of_spans).items():
             length = shards if name in numbers else spans
             if arrays[name].shape != (length,) or arrays[name].dtype != dtype:
                 raise invalid(f"has a column {name} of the wrong type or length")

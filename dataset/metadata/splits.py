@@ -42,9 +42,17 @@ class Split:
             None if that is not known.
         packed: How the records are packed rows, and what they hold, added up;
             None if they are none. See docs/reference/format.md.
-        editions: What was committed one after the other, where that is more than one.
-            Table, writer options and source of this split are those of the first then,
-            and its features those that hold for all, None if there are none.
+        editions: The editions in the order of their records, where that is more than
+            one. Table, writer options and source of this split are those of the first
+            then, and its features those that hold for all, None if there are none.
+        edition: The number of the edition, which no other edition of the split ever
+            has; of several the highest.
+        replaced: Earlier states of the split that are kept, in the order in which they
+            were replaced, none with such states of its own.
+        last_edition: The highest number that was ever given to an edition.
+        removed: Of an edition whose records are those of another one without some:
+            that other edition's number, what was removed, and where it is listed; see
+            docs/reference/format.md. None otherwise.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -66,31 +74,85 @@ class Split:
     features: Mapping[str, Any] | None = None
     packed: Mapping[str, Any] | None = None
     editions: tuple[Split, ...] = ()
+    edition: int = 1
+    replaced: tuple[Split, ...] = ()
+    last_edition: int = 0
+    removed: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        newest = max([part.edition for part in self.editions], default=self.edition)
+        last = max([newest, *(state.last_edition for state in self.replaced)])
+        object.__setattr__(self, "edition", newest)
+        object.__setattr__(self, "last_edition", max(last, self.last_edition))
+
+    @property
+    def alone(self) -> Split:
+        """The split without the states that it replaced."""
+        return dataclasses.replace(self, replaced=(), last_edition=0)
 
     @property
     def parts(self) -> tuple[Split, ...]:
         """The editions, each as a split of its own: one and more."""
-        return self.editions or (self,)
+        return self.editions or (self.alone,)
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of the editions, in the order of their records."""
+        return tuple(part.edition for part in self.parts)
+
+    @property
+    def known(self) -> dict[int, Split]:
+        """All editions by their numbers: these, and those of the states it replaced."""
+        states = *self.replaced, self
+        return {part.edition: part for state in states for part in state.parts}
+
+    @property
+    def origin(self) -> int:
+        """The edition that its records came with, before some of them were removed."""
+        removed, origin = self.removed, self.edition
+        while removed is not None:
+            origin, removed = removed["edition"], removed.get("before")
+        return origin
+
+    def part(self, edition: int) -> Split:
+        """Returns one of the editions; raises IndexError if it has none so numbered."""
+        return self.parts[self.place(edition)]
+
+    def place(self, edition: int) -> int:
+        """Returns how many editions come before one; raises as `part` does."""
+        if edition not in self.numbers:
+            raise IndexError(edition)
+        return self.numbers.index(edition)
 
     def until(self, edition: int) -> Split:
-        """Returns the split as it was when an edition, counted from 1, was the last."""
-        if not 1 <= edition <= len(self.parts):
-            raise IndexError(edition)
-        if edition == len(self.parts):
-            return self
-        return Split.of_editions(self.parts[:edition])
+        """Returns the split as it was when an edition was the newest.
+
+        Raises IndexError if none is known that has this number.
+        """
+        for state in (self, *reversed(self.replaced)):
+            newest = [*itertools.accumulate(state.numbers, max)]
+            if edition == newest[-1]:
+                return state
+            if edition in newest:
+                # What came behind it is newer, or it would not be the newest.
+                count = len(newest) - newest[::-1].index(edition)
+                # Unless one change made both, of editions that were there before.
+                if all(part.origin > edition for part in state.parts[count:]):
+                    return Split.of_editions(state.parts[:count])
+        raise IndexError(edition)
 
     def edition_of(self, shard: int) -> int:
         """Returns the edition of a shard, given its number in the split."""
         ends = itertools.accumulate(part.shards for part in self.parts)
-        return 1 + sum(shard >= end for end in ends)
+        return self.numbers[sum(shard >= end for end in ends)]
 
     @classmethod
     def of_editions(
         cls, editions: Sequence[Split], *, extra: Mapping[str, Any] | None = None
     ) -> Split:
         """Returns the split of these editions, in order: of one, the edition itself."""
+        editions = tuple(one.alone for one in editions)
         if len(editions) == 1 and not extra:
             return editions[0]
         digests = [
@@ -111,7 +173,8 @@ class Split:
             features=joined_descriptions([one.features for one in editions]),
             records_digest=RecordsDigest.total(digests).hex,
             shards_digest="sha256:" + hashlib.sha256(lines.encode()).hexdigest(),
-            editions=tuple(editions),
+            editions=editions,
+            removed=None,
             extra=extra or {},
             **totals,
         )
@@ -125,8 +188,9 @@ class Split:
         path: str,
         writer_options: str,
         source: Mapping[str, Any],
+        edition: int = 1,
     ) -> Self:
-        """Describes a split by its table and the table's encoded form."""
+        """Describes an edition by its table and the table's encoded form."""
         totals: dict[str, Any] = {name: table.total(name) for name in TOTALS}
         return cls(
             shards=len(table),
@@ -137,31 +201,9 @@ class Split:
             table_crc32c=google_crc32c.value(encoded),
             writer_options=writer_options,
             source=source,
+            edition=edition,
             **totals,
         )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """New files of splits that take the place of the old ones.
-
-    As long as `dataset.json` has it, whoever writes to the dataset finishes it first.
-
-    Attributes:
-        aside: Splits whose new files are in `layout.aside_dir`, or were until a moment
-            ago.
-        splits: The splits to commit once all files are in their places, by name; none
-            if that has been done, and directories are left to delete.
-        replaced: The old splits that these replace.
-        features: The schema to commit.
-        files: Small files that move as well. They are with the first of `aside`.
-    """
-
-    aside: tuple[str, ...]
-    splits: Mapping[str, Split] = dataclasses.field(default_factory=dict)
-    replaced: Mapping[str, Split] = dataclasses.field(default_factory=dict)
-    features: Mapping[str, Any] | None = None
-    files: tuple[str, ...] = ()
 
 
 # Fields of a split that add up a column of its table.
@@ -173,10 +215,12 @@ _DIGESTS = {
     "records_digest": "[0-9a-f]{32}",
     "shards_digest": "sha256:[0-9a-f]{64}",
 }
+# Fields that say how editions follow each other, written only where they must be.
+_HISTORY = ("editions", "edition", "replaced", "last_edition", "removed")
 _SPLIT_FIELDS = {
     field.name: field.type
     for field in dataclasses.fields(Split)
-    if field.name not in ("editions", "extra")
+    if field.name not in (*_HISTORY, "extra")
 }
 # Fields that each of several editions has, and their split has not.
 _EDITION_FIELDS = (
@@ -208,16 +252,28 @@ def encode_splits(splits: Mapping[str, Split]) -> dict[str, Any]:
     return {name: _encode_split(split) for name, split in splits.items()}
 
 
-def _encode_split(split: Split) -> dict[str, Any]:
-    fields = dataclasses.asdict(split)
-    del fields["editions"]
+def _encode_split(split: Split, position: int = 1) -> dict[str, Any]:
+    fields = dataclasses.asdict(dataclasses.replace(split, editions=(), replaced=()))
+    for name in _HISTORY:
+        del fields[name]
+    if not split.editions and split.edition != position:
+        fields["edition"] = split.edition
+    if split.removed is not None:
+        fields["removed"] = dict(split.removed)
+    if split.replaced:
+        fields["replaced"] = [_encode_split(state) for state in split.replaced]
+    if split.last_edition > max(split.known):
+        fields["last_edition"] = split.last_edition
     for name in ("features", "packed"):
         if fields[name] is None:
             del fields[name]
     if split.editions:
         for name in _EDITION_FIELDS:
             fields.pop(name, None)
-        fields["editions"] = [_encode_split(one) for one in split.editions]
+        fields["editions"] = [
+            _encode_split(one, position)
+            for position, one in enumerate(split.editions, 1)
+        ]
     return merge_extra(fields)
 
 
@@ -228,37 +284,28 @@ def parse_splits(fields: Mapping[str, Any]) -> dict[str, Split]:
     }
 
 
-def encode_exchange(exchange: Exchange) -> dict[str, Any]:
-    """Returns an exchange as a JSON object."""
-    return dataclasses.asdict(exchange) | {
-        "splits": encode_splits(exchange.splits),
-        "replaced": encode_splits(exchange.replaced),
-    }
-
-
-def parse_exchange(fields: Any) -> Exchange | None:
-    """Parses an exchange, None if there is none, as `parse_splits` does."""
-    if mapping_or_none(fields, "exchange") is None:
-        return None
-    files = tuple(fields["files"])
-    for file in files:
-        layout.check_shard(file, where=layout.DATASET_JSON)
-    aside = tuple(map(layout.check_split, fields["aside"]))
-    splits = parse_splits(fields["splits"])
-    if not aside or (splits and not splits.keys() >= set(aside)):
-        raise ValueError("exchange names other splits than it has")
-    return Exchange(
-        aside=aside,
-        splits=splits,
-        replaced=parse_splits(fields["replaced"]),
-        features=mapping_or_none(fields["features"], "features"),
-        files=files,
-    )
-
-
 def _parse_split(fields: Mapping[str, Any]) -> Split:
+    split = _parse_state(fields)
+    replaced, last = fields.get("replaced", []), fields.get("last_edition", 0)
+    if not isinstance(replaced, list) or type(last) is not int:
+        raise ValueError("replaced must be a list, and last_edition a count")
+    states = tuple(map(_parse_state, replaced))
+    split = dataclasses.replace(split, replaced=states, last_edition=last)
+    known = split.known
+    for state in (*states, split):
+        for part in state.parts:
+            if part != known[part.edition]:
+                raise ValueError(f"edition {part.edition} is described in two ways")
+    return split
+
+
+def _parse_state(fields: Mapping[str, Any]) -> Split:
     if "editions" in fields:
         return _parse_editions(fields)
+    return _parse_edition(fields, 1)
+
+
+def _parse_edition(fields: Mapping[str, Any], position: int) -> Split:
     known = {name: fields[name] for name in fields if name in _SPLIT_FIELDS}
     for name, value in known.items():
         kind = _SPLIT_FIELDS[name]
@@ -272,7 +319,20 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
         raise ValueError("source must be an object, got null")
     for name in ("features", "packed"):
         mapping_or_none(fields.get(name), name)
-    return Split(**known, extra=unknown_fields(fields, _SPLIT_FIELDS))
+    removed = mapping_or_none(fields.get("removed"), "removed")
+    while removed is not None:
+        if type(removed["edition"]) is not int:
+            raise ValueError(f"removed names no edition, but {removed['edition']!r}")
+        removed = mapping_or_none(removed.get("before"), "before")
+    edition = fields.get("edition", position)
+    if type(edition) is not int or not 1 <= edition < 10**9:
+        raise ValueError(f"edition must be a number from 1 on, got {edition!r}")
+    return Split(
+        **known,
+        edition=edition,
+        removed=fields.get("removed"),
+        extra=unknown_fields(fields, {*_SPLIT_FIELDS, *_HISTORY}),
+    )
 
 
 def _parse_editions(fields: Mapping[str, Any]) -> Split:
@@ -283,8 +343,13 @@ def _parse_editions(fields: Mapping[str, Any]) -> Split:
         if not isinstance(one, dict) or "editions" in one:
             raise ValueError(f"not an edition: {one!a:.100}")
     own = {name: _SPLIT_FIELDS[name] for name in _SPLIT_FIELDS.keys() - _EDITION_FIELDS}
-    extra = unknown_fields(fields, {*own, "editions"})
-    split = Split.of_editions([_parse_split(one) for one in editions], extra=extra)
+    extra = unknown_fields(fields, {*own, *_HISTORY})
+    split = Split.of_editions(
+        [_parse_edition(one, place) for place, one in enumerate(editions, 1)],
+        extra=extra,
+    )
+    if len({*split.numbers}) != len(editions):
+        raise ValueError("two editions of a split have the same number")
     for name in own:
         if fields[name] != getattr(split, name):
             raise ValueError(f"{name} of a split is not that of its editions")

@@ -20,6 +20,13 @@ from gristmill.dataset.metadata import layout
 INFORMATION = re.compile(r"LICENSE|.+\.(?:json|txt|subwords|tokens)")
 FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
+
+def path_template(split: str) -> str:
+    """Returns how TFDS names the shards of a split, or of an edition by its key."""
+    mark = layout.edition_mark(split)
+    return FILEPATH_TEMPLATE.replace("{SHARD_X_OF_Y}", f"{mark}{{SHARD_X_OF_Y}}")
+
+
 # Called with what, where, expected, got and, where it knows better, a cure.
 UnusableError = Callable[..., GristmillError]
 TfdsFormat = Literal["tfrecord", "array_record"]

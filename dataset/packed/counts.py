@@ -6,7 +6,16 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from gristmill.dataset.digest import RecordsDigest
+
+MOST_PIECES = "most_pieces"
+"""The count that earlier versions did not keep."""
+
+REMOVED = ("removed_documents", "removed_tokens")
+"""The counts that are written only where documents were removed."""
 
 _MASK = (1 << 64) - 1
 
@@ -15,7 +24,10 @@ _MASK = (1 << 64) - 1
 class PackedCounts:
     """What rows hold, of one shard or added up.
 
-    Tokens of all documents = tokens in rows + truncated tokens.
+    Tokens of all documents = tokens in rows + truncated tokens. Places of all rows =
+    tokens + removed tokens + padding tokens. What only the text tells is counted when
+    it is packed, and stays when documents are removed: empty and truncated documents,
+    special tokens, the size of the text.
 
     Attributes:
         documents: Documents that have a token, after `--map`.
@@ -23,13 +35,17 @@ class PackedCounts:
         tokens: Tokens in rows, added ones included.
         special_tokens: Those of them that `--bos` and `--eos` added.
         pieces: Pieces of documents in rows. A row has `tokens - pieces` targets.
-        padding_tokens: Places of rows that hold no token.
+        padding_tokens: Places of rows that never held a token.
         cut_documents: Documents in more than one piece.
         truncated_documents: Documents that lost their end.
         truncated_tokens: The tokens that they lost.
         text_bytes: Size of the text as UTF-8, 0 of documents that were tokens already.
+        most_pieces: Most pieces of a row, removed ones included; 0 where it is not
+            known, as of rows that an earlier version packed.
         reference_shards: Shards that the reference tokenizer made again, because the
             fast one differed.
+        removed_documents: Documents that were removed. No other count has them.
+        removed_tokens: Places of rows that held their tokens, and are padding now.
         digest_low: Sum of the first lane of the digests of all documents.
         digest_high: Sum of the second lane.
     """
@@ -44,7 +60,10 @@ class PackedCounts:
     truncated_documents: int = 0
     truncated_tokens: int = 0
     text_bytes: int = 0
+    most_pieces: int = 0
     reference_shards: int = 0
+    removed_documents: int = 0
+    removed_tokens: int = 0
     digest_low: int = 0
     digest_high: int = 0
 
@@ -67,6 +86,9 @@ class PackedCounts:
         """Returns the counts by name; the digest as 32 hexadecimal digits."""
         fields: dict[str, Any] = dataclasses.asdict(self)
         del fields["digest_low"], fields["digest_high"]
+        for name in REMOVED:
+            if not fields[name]:
+                del fields[name]
         return fields | {"digest": self.digest.hex}
 
     @classmethod
@@ -77,8 +99,9 @@ class PackedCounts:
         """
         digest = fields["digest"]
         names = [f.name for f in dataclasses.fields(cls) if "digest" not in f.name]
+        known = {MOST_PIECES: 0, **dict.fromkeys(REMOVED, 0), **fields}
         return cls(
-            **{name: int(fields[name]) for name in names},
+            **{name: int(known[name]) for name in names},
             digest_low=int(digest[16:], 16),
             digest_high=int(digest[:16], 16),
         )
@@ -90,7 +113,22 @@ class PackedCounts:
         }
         for lane in ("digest_low", "digest_high"):
             added[lane] &= _MASK
+        added[MOST_PIECES] = most_pieces_of(
+            np.array([self.most_pieces, other.most_pieces]),
+            np.array([self.pieces, other.pieces]),
+        )
         return PackedCounts(**added)
+
+
+def most_pieces_of(most: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64]) -> int:
+    """Returns the most pieces of a row of several parts, 0 if one does not know it.
+
+    Args:
+        most: int64 [parts], `most_pieces` of each.
+        pieces: int64 [parts], `pieces` of each.
+    """
+    known = (most > 0) | (pieces == 0)
+    return int(most.max(initial=0)) if known.all() else 0
 
 
 PACKED_COLUMNS = {

@@ -63,6 +63,7 @@ class DocumentSpool:
         self._dtype = np.dtype("<u2" if row_format.id_bytes == 2 else "<u4")
         self._lengths = np.zeros(segments.pieces, np.uint32)
         self._starts = np.zeros(segments.pieces, np.int64)
+        self._removed = np.zeros(segments.documents, bool)
         self._tokens = 0
         try:
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
@@ -74,6 +75,11 @@ class DocumentSpool:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    @property
+    def removed_documents(self) -> int:
+        """Documents that were removed, of the rows that were added."""
+        return int(np.count_nonzero(self._removed))
 
     def close(self) -> None:
         """Gives the file back."""
@@ -95,7 +101,7 @@ class DocumentSpool:
         expected = index.row_ends[first_row : first_row + len(rows.row_ends)] - begin
         pieces = slice(begin, begin + len(rows.lengths))
         if not np.array_equal(expected, rows.row_ends) or not np.array_equal(
-            index.piece_firsts[pieces], rows.firsts
+            index.piece_firsts[pieces], rows.positions
         ):
             raise CorruptShardError(
                 "rows do not have the pieces that the segment index has",
@@ -104,7 +110,10 @@ class DocumentSpool:
                 cure=_CURE,
             )
         lengths = rows.lengths.astype(np.int64)
-        self._lengths[pieces] = rows.lengths
+        removed = rows.removed
+        # As those of rows that were not added: their documents are left out.
+        self._lengths[pieces] = np.where(removed, 0, rows.lengths)
+        self._removed[index.piece_documents[pieces][removed]] = True
         self._starts[pieces] = self._tokens + np.cumsum(lengths) - lengths
         rest = memoryview(rows.tokens.astype(self._dtype).tobytes())
         try:
@@ -118,7 +127,7 @@ class DocumentSpool:
         """Yields the documents in their order, about a mebibyte at a time.
 
         Documents without a token are among them. Those with a piece in a row that was
-        not added are left out.
+        not added, and those that were removed, are left out.
 
         Raises:
             CorruptShardError: Pieces of a document do not follow one another.

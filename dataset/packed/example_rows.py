@@ -2,7 +2,8 @@
 
 A row is three int64 features of one length, under the names that MaxText gives them:
 the tokens, the position of each in its document, and the number of its piece in the
-row, from 1 on. What follows the last piece is 0 in all three.
+row, from 1 on. What follows the last piece is 0 in all three, and so is a piece whose
+document was removed. A fourth feature tells those pieces, which trainers do not read.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ TOKENS, POSITIONS, SEGMENTS = NAMES = (
     "inputs_segmentation",
 )
 
+REMOVED = "inputs_removed"
+"""Of each removed piece four numbers: its own, where it begins, ends, its position."""
+
+REMOVED_PIECE = 1 << 31
+"""Added to the first position of a piece whose document was removed."""
+
 IntArray = npt.NDArray[np.int64]
 WordArray = npt.NDArray[np.uint32]
 
@@ -40,13 +47,23 @@ def encode_examples(
     for end in row_ends.tolist():
         counts = lengths[piece:end].astype(np.int64)
         count = int(counts.sum())
+        positions = firsts[piece:end] & np.uint32(REMOVED_PIECE - 1)
         # Of each token, the place in the row where its document began, or would have.
-        begins = np.cumsum(counts) - counts - firsts[piece:end]
+        begins = np.cumsum(counts) - counts - positions
         row[0, :count] = tokens[at : at + count]
         row[1, :count] = np.arange(count) - np.repeat(begins, counts)
         row[2, :count] = np.repeat(np.arange(1, len(counts) + 1), counts)
         row[:, count:] = 0
-        records.append(encode_example(dict(zip(NAMES, row, strict=True))))
+        features: dict[str, IntArray] = dict(zip(NAMES, row, strict=True))
+        gone = np.flatnonzero(firsts[piece:end] >= REMOVED_PIECE)
+        if len(gone):
+            stops = np.cumsum(counts)[gone]
+            starts = stops - counts[gone]
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+                row[:, start:stop] = 0
+            pieces = gone + 1, starts, stops, positions[gone].astype(np.int64)
+            features[REMOVED] = np.stack(pieces, axis=1).ravel()
+        records.append(encode_example(features))
         piece, at = end, at + count
     return records
 
@@ -63,6 +80,7 @@ def decode_examples(
     lengths, firsts, tokens = [], [], []
     for number, record in enumerate(records):
         row = _features(record, length, number)
+        gone = _restore(row, number)
         segments = row[SEGMENTS]
         count = int(np.count_nonzero(segments))
         # Where each piece begins, and where the last one ends.
@@ -100,6 +118,7 @@ def decode_examples(
             raise _damaged("padding is not 0", number, f"0 from {count:,} on", "others")
         ends.append(pieces)
         lengths.append(counts.astype(np.uint32))
+        begins[gone - 1] |= REMOVED_PIECE
         firsts.append(begins.astype(np.uint32))
         tokens.append(ids.astype(np.uint32))
     none = [np.zeros(0, np.uint32)]
@@ -120,6 +139,9 @@ def _features(record: bytes, length: int, number: int) -> dict[str, IntArray]:
             kind, parts = features[name.encode()]
             encoded = b"".join(parts) if kind == INTS else b""
             row[name] = decode_varints(np.frombuffer(encoded, np.uint8))
+        kind, parts = features.get(REMOVED.encode(), (INTS, []))
+        encoded = b"".join(parts) if kind == INTS else b""
+        removed = decode_varints(np.frombuffer(encoded, np.uint8))
     except (KeyError, ValueError) as e:
         got = f"no feature {e.args[0].decode()}" if isinstance(e, KeyError) else e
         names = ", ".join(NAMES)
@@ -133,7 +155,39 @@ def _features(record: bytes, length: int, number: int) -> dict[str, IntArray]:
                 got=f"{len(values):,}",
                 cure="give the length that the dataset was packed with",
             )
-    return row
+    return row | {REMOVED: removed}
+
+
+def _restore(row: dict[str, IntArray], number: int) -> IntArray:
+    """Puts the pieces that were removed into a row; returns their numbers, from 1 on.
+
+    Their tokens stay 0. Raises DecodeError if there are tokens where they were.
+    """
+    removed = row.pop(REMOVED)
+    if not len(removed):
+        return removed
+    for name in NAMES:
+        row[name] = row[name].copy()
+    length = len(row[SEGMENTS])
+    whole = len(removed) % 4 == 0
+    pieces = removed[: len(removed) // 4 * 4].reshape(-1, 4)
+    for piece, start, stop, first in pieces.tolist():
+        good = 1 <= piece <= length and 0 <= start < stop <= length
+        whole &= good and 0 <= first <= REMOVED_PIECE - (stop - start)
+        if not whole or any(row[name][start:stop].any() for name in NAMES):
+            whole = False
+            break
+        row[SEGMENTS][start:stop] = piece
+        row[POSITIONS][start:stop] = np.arange(first, first + stop - start)
+    numbers = np.unique(pieces[:, 0])
+    if not whole or len(numbers) < len(pieces):
+        raise _damaged(
+            f"{REMOVED} does not tell pieces of the row that were removed",
+            number,
+            "number, begin, end and position of each, and 0 in all the others there",
+            _shown(removed),
+        )
+    return numbers
 
 
 def _shown(values: IntArray) -> str:

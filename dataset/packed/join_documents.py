@@ -14,7 +14,11 @@ import numpy.typing as npt
 
 from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.errors import CorruptShardError, DecodeError
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.counts import (
+    MOST_PIECES,
+    REMOVED,
+    PackedCounts,
+)
 from gristmill.dataset.packed.document_crc32cs import (
     ID_BYTES,
     crc32cs_of,
@@ -29,6 +33,8 @@ RECOUNTED = (
     "pieces",
     "padding_tokens",
     "cut_documents",
+    *REMOVED,
+    MOST_PIECES,
     "digest_low",
     "digest_high",
 )
@@ -98,7 +104,9 @@ class DocumentJoiner:
         # Of their pieces: places in the index, lengths, checksums.
         none = np.zeros(0, np.uint32)
         self._cut = [(np.zeros(0, np.int64), none, none)]
+        self._removed = np.zeros(index.documents, bool)
         self._rows = self._pieces = self._tokens = self._whole = 0
+        self._removed_pieces = self._removed_tokens = 0
         # A chunk of a shard can be a single row: so many together cost much less.
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -123,8 +131,10 @@ class DocumentJoiner:
         end = begin + len(rows.lengths)
         documents = index.piece_documents[begin:end]
         crc32cs = crc32cs_of(rows.tokens, rows.lengths)
-        is_cut = self._is_cut[documents]
-        whole = ~is_cut
+        removed = rows.removed
+        self._take_removed(rows, removed)
+        is_cut = self._is_cut[documents] & ~removed
+        whole = ~is_cut & ~removed
         self._lengths[documents[whole]] = rows.lengths[whole]
         self._crc32cs[documents[whole]] = crc32cs[whole]
         self._whole += int(whole.sum())
@@ -133,6 +143,26 @@ class DocumentJoiner:
         self._rows += len(records)
         self._pieces = end
         self._tokens += len(rows.tokens)
+
+    def _take_removed(self, rows: RowBatch, removed: npt.NDArray[np.bool_]) -> None:
+        """Counts the pieces of documents that were removed, whose tokens are 0."""
+        if not removed.any():
+            return
+        places = self._pieces + np.flatnonzero(removed)
+        self._removed[self._index.piece_documents[places]] = True
+        gone = np.repeat(removed, rows.lengths)
+        if rows.tokens[gone].any():
+            at = np.flatnonzero(gone & (rows.tokens > 0))[0]
+            piece = int(np.searchsorted(np.cumsum(rows.lengths), at, side="right"))
+            raise CorruptShardError(
+                "a document that was removed still has tokens",
+                where=piece_place(self._index, self._pieces + piece),
+                expected="0 in place of each",
+                got=f"token {int(rows.tokens[at]):,}",
+                cure=_CURE,
+            )
+        self._removed_pieces += len(places)
+        self._removed_tokens += int(np.count_nonzero(gone))
 
     def _check(self, rows: RowBatch) -> None:
         """Checks that a batch has the pieces that the index says."""
@@ -150,13 +180,14 @@ class DocumentJoiner:
         row = int(wrong_rows[0]) if wrong_rows.size else len(expected)
         before = int(expected[row - 1]) if row else 0
         firsts = index.piece_firsts[begin : begin + before]
-        if (wrong := np.flatnonzero(firsts != rows.firsts[:before])).size:
+        positions = rows.positions[:before]
+        if (wrong := np.flatnonzero(firsts != positions)).size:
             piece = int(wrong[0])
             raise CorruptShardError(
                 "a piece is not the part of its document that the segment index has",
                 where=piece_place(index, begin + piece),
                 expected=f"from token {int(firsts[piece]):,} of the document on",
-                got=f"from token {int(rows.firsts[piece]):,} on",
+                got=f"from token {int(positions[piece]):,} on",
                 cure=_CURE,
             )
         if wrong_rows.size:
@@ -192,12 +223,22 @@ class DocumentJoiner:
                 cure=_CURE,
             )
         cut_documents = self._join_cut()
+        if (partly := np.flatnonzero(self._removed & (self._lengths > 0))).size:
+            raise CorruptShardError(
+                "a document was removed from some of its rows, and is in others",
+                where=document_place(index, int(partly[0])),
+                cure=_CURE,
+            )
+        tokens = self._tokens - self._removed_tokens
         counts = PackedCounts(
             documents=uncut + cut_documents,
-            tokens=self._tokens,
-            pieces=self._pieces,
+            tokens=tokens,
+            pieces=self._pieces - self._removed_pieces,
             padding_tokens=self._rows * self._format.length - self._tokens,
             cut_documents=cut_documents,
+            removed_documents=int(np.count_nonzero(self._removed)),
+            removed_tokens=self._removed_tokens,
+            most_pieces=int(np.diff(index.row_ends, prepend=0).max(initial=0)),
         )
         digest = digest_of(self._lengths, self._crc32cs)
         counts += PackedCounts(digest_low=digest.low, digest_high=digest.high)

@@ -70,7 +70,7 @@ class PackedSplit:
             )
         except (KeyError, TypeError, ValueError) as e:
             raise _invalid(where, f"{type(e).__name__}: {e}") from e
-        if wrong := {k: v for k, v in found.encode().items() if fields[k] != v}:
+        if wrong := {k: v for k, v in found.encode().items() if fields.get(k, v) != v}:
             raise _invalid(where, f"values of another kind: {sorted(wrong)}")
         if found.length < 1:
             raise _invalid(where, f"rows of {found.length} tokens")

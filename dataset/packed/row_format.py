@@ -14,7 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import DecodeError, InputError
-from gristmill.dataset.packed.example_rows import decode_examples, encode_examples
+from gristmill.dataset.packed.example_rows import (
+    REMOVED_PIECE,
+    decode_examples,
+    encode_examples,
+)
 
 MAX_POSITIONS = 1 << 31
 """Tokens that a document can have: the positions are an int32 for trainers."""
@@ -72,14 +76,25 @@ class RowBatch(NamedTuple):
     Attributes:
         row_ends: int64 [rows], where the pieces of each row end among all.
         lengths: uint32 [pieces], tokens of each.
-        firsts: uint32 [pieces], position of its first token in its document.
-        tokens: uint32 [tokens], of all pieces, end to end.
+        firsts: uint32 [pieces], position of its first token in its document, and
+            `REMOVED_PIECE` where that was removed.
+        tokens: uint32 [tokens], of all pieces, end to end; 0 where they were removed.
     """
 
     row_ends: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.uint32]
     firsts: npt.NDArray[np.uint32]
     tokens: npt.NDArray[np.uint32]
+
+    @property
+    def removed(self) -> npt.NDArray[np.bool_]:
+        """Whether the document of each piece was removed: bool [pieces]."""
+        return is_removed(self.firsts)
+
+    @property
+    def positions(self) -> npt.NDArray[np.uint32]:
+        """The first positions without that: uint32 [pieces]."""
+        return self.firsts & np.uint32(REMOVED_PIECE - 1)
 
 
 class RowHeads(NamedTuple):
@@ -96,6 +111,11 @@ class RowHeads(NamedTuple):
     firsts: npt.NDArray[np.uint32]
     token_counts: npt.NDArray[np.int64]
     token_bytes: npt.NDArray[np.int64]
+
+
+def is_removed(firsts: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+    """Returns which pieces were removed, by the `firsts` of a batch."""
+    return firsts >= REMOVED_PIECE
 
 
 def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
@@ -169,6 +189,11 @@ def _check_fit(
         row = int(np.searchsorted(ends, wrong, side="right"))
         got = f"{int(lengths[wrong]):,} tokens from position {int(firsts[wrong]):,}"
         raise _unfit(what, row, expected, got)
+    if (removed := batch.removed).any():
+        left = np.flatnonzero(np.repeat(removed, lengths) & (tokens > 0))
+        if len(left):
+            row = int(np.searchsorted(token_ends, left[0], side="right"))
+            raise _unfit("removed piece has tokens", row, 0, int(tokens[left[0]]))
     limit = 1 << 8 * row_format.id_bytes
     if int(tokens.max(initial=0)) >= limit:
         at = int(np.argmax(tokens >= limit))
@@ -196,7 +221,8 @@ def _wrong_pieces(
         found.append(("piece without tokens", "one or more", int(np.argmin(lengths))))
     # Most rows begin all their documents.
     if firsts.any():
-        beyond = firsts.astype(np.int64) + lengths > MAX_POSITIONS
+        positions = firsts & np.uint32(REMOVED_PIECE - 1)
+        beyond = positions.astype(np.int64) + lengths > MAX_POSITIONS
         if beyond.any():
             expected = f"positions below {MAX_POSITIONS:,}"
             found.append(("position out of range", expected, int(np.argmax(beyond))))
@@ -237,6 +263,12 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
         raise _damaged("it has no piece", int(np.argmin(pieces)), "one or more", 0)
     firsts_at = _WORD_BYTES * (1 + pieces)
     tokens_at = firsts_at + np.where(later, _WORD_BYTES * pieces, 0)
+    # Of records of another kind these are any numbers.
+    impossible = (pieces > row_format.length) & (sizes < tokens_at)
+    if impossible.any():
+        row = int(np.argmax(impossible))
+        most = f"1 to {row_format.length:,} pieces, as its first 4 bytes say"
+        raise _damaged("it begins otherwise", row, most, f"{int(pieces[row]):,}")
     _check_sizes(sizes, tokens_at)
     row_ends = np.cumsum(pieces)
     row_starts = row_ends - pieces

@@ -125,6 +125,21 @@ class ParquetFile:
             raise self._contradiction(*other)
         return RowPlaces.of(rows, raw_bytes, size_bytes)
 
+    def null_rows(self, column: str) -> int:
+        """Returns in how many rows a column is null, as far as the footer tells.
+
+        Args:
+            column: Its name, or that of a field of one, `a.b`.
+        """
+        metadata, nulls = self._file.metadata, 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            for place in range(group.num_columns):
+                chunk = group.column(place)
+                if chunk.path_in_schema == column and chunk.is_stats_set:
+                    nulls += chunk.statistics.null_count or 0
+        return nulls
+
     def _contradiction(
         self, expected: str, got: str, *, place: tuple[int, int | None] = (0, None)
     ) -> CorruptRecordError:
@@ -138,7 +153,11 @@ class ParquetFile:
         )
 
     def batches(
-        self, group: RowGroup, columns: Sequence[str]
+        self,
+        group: RowGroup,
+        columns: Sequence[str],
+        *,
+        most_rows: int = _BATCH_ROWS,
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a row group, some at a time.
 
@@ -147,6 +166,7 @@ class ParquetFile:
         Args:
             group: The row group.
             columns: Names of the columns to read, in the order to give them.
+            most_rows: Most rows at a time.
 
         Raises:
             CorruptRecordError: Rows cannot be read, after all before them were
@@ -158,7 +178,7 @@ class ParquetFile:
         row, end, rows = group.first_row, group.end_row, 0
         self._prepare(group, columns)
         found = self._file.iter_batches(
-            batch_size=_batch_rows(group),
+            batch_size=min(_batch_rows(group), most_rows),
             row_groups=[group.number],
             columns=list(columns),
             use_threads=False,

@@ -55,12 +55,12 @@ class Content(NamedTuple):
     version: str
 
 
-class Move(NamedTuple):
-    """A file that gets another name in the same storage.
+class Link(NamedTuple):
+    """A second name for a file, in the same storage.
 
     Attributes:
         source: The file.
-        path: Its new path.
+        path: The name.
         replaces: The version of the file that has this path, "" for none.
     """
 
@@ -136,6 +136,13 @@ class Storage(Protocol):
     def read(self, path: str, begin: int = 0, end: int | None = None) -> bytes:
         """Returns the bytes of a half-open range; the whole file by default."""
 
+    def peek(self, path: str, begin: int, end: int) -> tuple[FileInfo, bytes] | None:
+        """Returns a range that is not empty, and what `stat` says of the file then.
+
+        None if there is no such file. In a bucket it is one request; the range says
+        size and version of its object, not the checksum.
+        """
+
     def load(self, path: str) -> Content | None:
         """Returns a whole file with its version, None if there is no such file."""
 
@@ -187,30 +194,17 @@ class Storage(Protocol):
     def is_in_use(self, directory: str) -> bool:
         """Tells whether a process of this machine has `temporary` files there."""
 
-    def delete_tree(
-        self, directory: str, *, check: Callable[[], None] | None = None
-    ) -> None:
-        """Deletes a directory with all its files, unless it `is_in_use`.
-
-        With `check` it is deleted in any case, unless that raises: it is called when
-        it is known which files are to be deleted.
-        """
+    def delete_tree(self, directory: str) -> None:
+        """Deletes a directory with all its files, unless it `is_in_use`."""
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
         """Lists the files in a directory and below it; none if there is none."""
 
-    def move_all(self, moves: Iterable[Move]) -> None:
-        """Gives files other names, concurrently. None of them is read here.
+    def link_all(self, links: Iterable[Link]) -> None:
+        """Gives files second names, concurrently. None of them is read here.
 
-        A bucket copies its objects: there the sources stay. If another version has
-        the new path, that file stays, and StorageChangedError is raised.
-        """
-
-    def exclusive(self, directory: str) -> contextlib.AbstractContextManager[None]:
-        """Keeps other processes of this machine out that ask for the same directory.
-
-        A bucket keeps nobody out: there every request names the versions that it is
-        for. Nor does a directory that does not exist.
+        A bucket copies its objects, and so does a disk without hard links. If another
+        version has the new path, that file stays, and StorageChangedError is raised.
         """
 
     def free_bytes(self, directory: str) -> int | None:
@@ -250,15 +244,23 @@ def changed_error(
     expected: str,
     got: str,
     what: str = "file changed while this command ran",
+    kept: str = ": finished shards are kept",
 ) -> StorageChangedError:
-    """Returns the error for a file that another writer changed."""
+    """Returns the error for a file that another writer changed.
+
+    Args:
+        path: The file.
+        expected: The version that was seen before, "" for no file.
+        got: The version that is there, "" for no file.
+        what: What happened.
+        kept: What to say of work that is done; "" for a file that is read.
+    """
     return StorageChangedError(
         what,
         where=path,
         expected=f"version {expected}" if expected else "no file",
         got=f"version {got}" if got else "no file",
-        cure="run one job at a time on these files, and this one again: finished "
-        "shards are kept",
+        cure=f"run one job at a time on these files, and this one again{kept}",
     )
 
 

@@ -8,7 +8,7 @@ import functools
 import io
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, cast
 
 import google_crc32c
@@ -19,21 +19,28 @@ from google.api_core.exceptions import (
     RetryError,
 )
 
-from gristmill.dataset.errors import InputError, StorageError, StorageMissingError
+from gristmill.dataset.errors import (
+    InputError,
+    StorageChangedError,
+    StorageError,
+    StorageMissingError,
+)
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
-    Move,
+    Link,
     changed_error,
     for_all,
 )
-from gristmill.dataset.storage.gcs_connection import (
+from gristmill.dataset.storage.gcs_client.connection import (
+    CONTENT_TYPE,
     GcsConnection,
     decode_crc32c,
     encode_crc32c,
-    is_bad_checksum,
-    is_missing_bucket,
 )
+from gristmill.dataset.storage.gcs_client.diagnosis import is_bad_checksum
+from gristmill.dataset.storage.gcs_client.emulator import emulator_url
+from gristmill.dataset.storage.gcs_client.resumable_upload import PIECE_BYTES
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
     has_magic,
@@ -44,10 +51,8 @@ from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, Piece, Prefet
 from gristmill.dataset.storage.scratch import scratch_directory
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
-_CHUNK_BYTES = 8 << 20  # Of an upload: one request each.
 _AT_ONCE = 16
 _CHANGES_AT_ONCE = 64  # Copies and deletions.
-_CONTENT_TYPE = "application/octet-stream"
 _TIMEOUT_SECONDS = 30.0
 _DEADLINE_SECONDS = 120.0
 _UPLOADS = 3  # Attempts for a file that arrives damaged.
@@ -66,7 +71,7 @@ def gcs_storage() -> GcsStorage:
     # Connections must not be shared with a forked process.
     return _storage(
         os.getpid(),
-        os.environ.get("STORAGE_EMULATOR_HOST"),
+        emulator_url(),
         _seconds("GRISTMILL_GCS_TIMEOUT_SECONDS", _TIMEOUT_SECONDS),
         _seconds("GRISTMILL_GCS_DEADLINE_SECONDS", _DEADLINE_SECONDS),
     )
@@ -135,11 +140,33 @@ class GcsStorage:
         # For concurrent requests. Its threads start when needed.
         self._pool = concurrent.futures.ThreadPoolExecutor(_AT_ONCE)
 
+    @property
+    def endpoint(self) -> str:
+        """The address of the server, for requests that are made without this class."""
+        return str(self._connection.client.api_endpoint)
+
+    def authorization(self, *, refused: str = "") -> dict[str, str]:
+        """Returns the headers that authorize such a request, with a valid token.
+
+        Args:
+            refused: The header `authorization` that the server did not accept; another
+                token is asked for.
+
+        Raises:
+            StorageError: There is no token.
+        """
+        return self._connection.authorization(refused=refused)
+
     def _blob(self, path: str) -> Any:
         bucket, name = split_path(path)
-        return self._connection.client.bucket(bucket).blob(
-            name, chunk_size=_CHUNK_BYTES
-        )
+        if not name:
+            raise InputError(
+                "path names a bucket, and no object in it",
+                where=path,
+                expected="gs://BUCKET/NAME",
+                cure="add the name of a file",
+            )
+        return self._connection.client.bucket(bucket).blob(name)
 
     def _listing(self, path: str, prefix: str, *, deep: bool) -> Iterator[FileInfo]:
         bucket, _ = split_path(path)
@@ -154,9 +181,7 @@ class GcsStorage:
             tokens = set()
             for page in blobs.pages:
                 # An object whose name ends in "/" stands for a directory.
-                yield from (
-                    info for info in map(_info, page) if not info.path.endswith("/")
-                )
+                yield from (_info(blob) for blob in page if not blob.name.endswith("/"))
                 if blobs.next_page_token in tokens:
                     raise _odd(path, "another page", "the same page twice")
                 tokens.add(blobs.next_page_token)
@@ -187,12 +212,14 @@ class GcsStorage:
         return self._listing(directory, _below(directory) + prefix, deep=deep)
 
     def stat(self, path: str) -> FileInfo | None:
+        if not split_path(path)[1]:
+            return None  # A bucket is a directory.
         blob = self._blob(path)
         with self._connection.explained("inspect the object", path):
             try:
                 blob.reload(retry=self._connection.retry)
             except NotFound as e:
-                if is_missing_bucket(e):
+                if self._connection.lacks_bucket(e, path):
                     raise
                 return None
         return _info(blob)
@@ -203,6 +230,13 @@ class GcsStorage:
     def _fetch(
         self, path: str, begin: int, end: int | None, version: str | None
     ) -> Piece:
+        if not split_path(path)[1]:
+            raise StorageMissingError(
+                "cannot read the object",
+                where=path,
+                got="a bucket",
+                cure="give the path of a file in it",
+            )
         with self._connection.explained("read the object", path):
             try:
                 return self._connection.fetch(path, begin, end, version)
@@ -225,6 +259,7 @@ class GcsStorage:
                 expected=version or "any",
                 got=found.version if found else "",
                 what="object was deleted or written again while it was in use",
+                kept="",
             )
         return found
 
@@ -251,6 +286,13 @@ class GcsStorage:
         if end is not None and end <= begin:
             return b""
         return self._fetch(path, begin, end, None).data
+
+    def peek(self, path: str, begin: int, end: int) -> tuple[FileInfo, bytes] | None:
+        try:
+            piece = self._fetch(path, begin, end, None)
+        except StorageMissingError:
+            return None
+        return FileInfo(path, piece.object_bytes, piece.version), piece.data
 
     def load(self, path: str) -> Content | None:
         try:
@@ -309,14 +351,10 @@ class GcsStorage:
         replaces: str | None,
     ) -> None:
         """Uploads a file; after a failure, checks whether it arrived all the same."""
-        blob = self._blob(path)
-        # The server compares it before it creates the object.
-        blob.crc32c = encode_crc32c(crc32c)
         written = (size_bytes, crc32c)
-        with self._connection.explained("write the object", path):
+        with self._connection.explained("write the object", path, writes=True):
             try:
-                self._send(blob, file, size_bytes, replaces)
-                found = _info(blob)
+                found = self._send(path, file, written, replaces)
             except RetryError:
                 raise  # The server does not respond: it cannot be asked either.
             except Exception as e:
@@ -338,27 +376,51 @@ class GcsStorage:
             )
 
     def _send(
-        self, blob: Any, file: BinaryIO, size_bytes: int, replaces: str | None
-    ) -> None:
+        self,
+        path: str,
+        file: BinaryIO,
+        written: tuple[int, int],
+        replaces: str | None,
+    ) -> FileInfo:
         """Sends a file, again if it arrives damaged."""
-        for left in reversed(range(_UPLOADS)):
+        send = self._send_whole if written[0] <= PIECE_BYTES else self._send_pieces
+        generation = None if replaces is None else int(replaces or 0)
+        for _ in range(_UPLOADS - 1):
             try:
-                blob.upload_from_file(
-                    file,
-                    rewind=True,
-                    size=size_bytes,
-                    checksum=None,
-                    content_type=_CONTENT_TYPE,
-                    if_generation_match=None
-                    if replaces is None
-                    else int(replaces or 0),
-                    retry=self._connection.retry,
-                )
+                return send(path, file, written, generation)
             except Exception as e:
-                if not left or not is_bad_checksum(e):
+                if not is_bad_checksum(e):
                     raise
-            else:
-                return
+        return send(path, file, written, generation)
+
+    def _send_whole(
+        self, path: str, file: BinaryIO, written: tuple[int, int], replaces: int | None
+    ) -> FileInfo:
+        blob = self._blob(path)
+        # The server compares it before it creates the object.
+        blob.crc32c = encode_crc32c(written[1])
+        blob.upload_from_file(
+            file,
+            rewind=True,
+            size=written[0],
+            checksum=None,
+            content_type=CONTENT_TYPE,
+            if_generation_match=replaces,
+            retry=self._connection.retry,
+        )
+        return _info(blob)
+
+    def _send_pieces(
+        self, path: str, file: BinaryIO, written: tuple[int, int], replaces: int | None
+    ) -> FileInfo:
+        about = self._connection.upload(
+            path,
+            file,
+            size_bytes=written[0],
+            crc32c=encode_crc32c(written[1]),
+            replaces=replaces,
+        )
+        return _described(path, about)
 
     def _after_failure(
         self,
@@ -374,20 +436,28 @@ class GcsStorage:
         if found is not None and (found.size_bytes, found.crc32c) == written:
             return found
         if isinstance(error, PreconditionFailed):
+            if found is None and not replaces:
+                raise StorageChangedError(
+                    "object was written and deleted while this command ran",
+                    where=path,
+                    expected="no object",
+                    got="a refusal (412) as there was one, and none at a second look",
+                    cure="run one job at a time on these files, and this one again",
+                ) from error
             raise changed_error(
                 path, expected=replaces or "", got=found.version if found else ""
             ) from error
         raise error
 
     def delete(self, path: str, *, version: str | None = None) -> None:
-        with self._connection.explained("delete the object", path):
+        with self._connection.explained("delete the object", path, writes=True):
             try:
                 self._blob(path).delete(
                     if_generation_match=None if version is None else int(version),
                     retry=self._connection.retry,
                 )
             except NotFound as e:
-                if is_missing_bucket(e):
+                if self._connection.lacks_bucket(e, path):
                     raise
             except PreconditionFailed as e:
                 raise changed_error(
@@ -406,28 +476,28 @@ class GcsStorage:
     def is_in_use(self, directory: str) -> bool:
         return False  # Temporary files are on the machines that write them.
 
-    def move_all(self, moves: Iterable[Move]) -> None:
-        # Readers wait for the end of it, and a copy takes the service a while.
-        for_all(self._copy, moves, at_once=_CHANGES_AT_ONCE)
+    def link_all(self, links: Iterable[Link]) -> None:
+        # A copy takes the service a while.
+        for_all(self._copy, links, at_once=_CHANGES_AT_ONCE)
 
-    def _copy(self, move: Move) -> None:
+    def _copy(self, link: Link) -> None:
         """Copies an object within its bucket: one request unless it is moved far."""
-        source = move.source
-        target = self._blob(move.path)
+        source = link.source
+        target = self._blob(link.path)
         bucket, name = split_path(source.path)
         version = int(source.version)
         blob = self._connection.client.bucket(bucket).blob(name, generation=version)
         # Otherwise the copy has no type at all.
-        target.content_type = _CONTENT_TYPE
+        target.content_type = CONTENT_TYPE
         written = (source.size_bytes, source.crc32c or 0)
-        with self._connection.explained("copy the object", source.path):
+        with self._connection.explained("copy the object", source.path, writes=True):
             try:
                 token = None
                 while True:
                     token, _, _ = target.rewrite(
                         blob,
                         token=token,
-                        if_generation_match=int(move.replaces or 0),
+                        if_generation_match=int(link.replaces or 0),
                         if_source_generation_match=version,
                         retry=self._connection.retry,
                     )
@@ -438,24 +508,14 @@ class GcsStorage:
                 raise
             except Exception as e:
                 # As after an upload: perhaps only the response was lost.
-                found = self._after_failure(move.path, e, written, move.replaces)
-        self._check_written(move.path, found, written)
+                found = self._after_failure(link.path, e, written, link.replaces)
+        self._check_written(link.path, found, written)
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
         return sorted(self.scan(directory, deep=True))
 
-    def delete_tree(
-        self, directory: str, *, check: Callable[[], None] | None = None
-    ) -> None:
-        found = self.list_tree(directory)
-        if check is not None:
-            check()
-        self.delete_all(found)
-
-    @contextlib.contextmanager
-    def exclusive(self, directory: str) -> Iterator[None]:
-        del directory
-        yield
+    def delete_tree(self, directory: str) -> None:
+        self.delete_all(self.list_tree(directory))
 
     def free_bytes(self, directory: str) -> int | None:
         del directory
@@ -469,11 +529,17 @@ def _below(directory: str) -> str:
 
 def _info(blob: Any) -> FileInfo:
     """Returns an object's metadata, as the server gave it."""
-    path = f"gs://{blob.bucket.name}/{blob.name}"
+    return _described(f"gs://{blob.bucket.name}/{blob.name}", blob._properties)
+
+
+def _described(path: str, about: Mapping[str, Any]) -> FileInfo:
     try:
-        crc32c = None if blob.crc32c is None else decode_crc32c(blob.crc32c)
-        return FileInfo(path, int(blob.size), str(int(blob.generation)), crc32c)
-    except (TypeError, ValueError) as e:
+        text, size = about.get("crc32c"), about.get("size")
+        crc32c = None if text is None else decode_crc32c(text)
+        # Some servers leave out what is 0: then it is the checksum of nothing, too.
+        size_bytes = 0 if size is None and crc32c == 0 else int(size)  # type: ignore[arg-type]
+        return FileInfo(path, size_bytes, str(int(about["generation"])), crc32c)
+    except (KeyError, TypeError, ValueError) as e:
         expected = "numbers for size and generation, base64 for crc32c"
         raise _odd(path, expected, str(e)) from e
 

@@ -10,14 +10,14 @@ import pathlib
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 from gristmill.dataset.errors import StorageError
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
-    Move,
+    Link,
     changed_error,
     explained,
     for_all,
@@ -32,8 +32,8 @@ from gristmill.dataset.storage.regular_file import (
 )
 
 _WRITES = 3  # Attempts of which another process deletes the file.
-_REMOVALS = 3  # Attempts between which another process makes a file.
-_RENAMES_AT_ONCE = 16
+_LINKS_AT_ONCE = 16
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
 
 
 def _info_of(path: str, status: os.stat_result) -> FileInfo:
@@ -87,7 +87,7 @@ def _give_name(local_path: str, path: str, *, found: str, new: bool) -> bool:
             return False
         except OSError as e:
             # Without hard links, writers on two machines can both find the name free.
-            if e.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS):
+            if e.errno not in _NO_LINKS:
                 raise
         else:
             return True
@@ -110,31 +110,18 @@ def _make_later(path: str, than_ns: int) -> None:
         os.utime(path, ns=(status.st_atime_ns, than_ns + step_ns))
 
 
-def _rename(path: str, target: str) -> None:
-    """Renames a file; copies it if the target's directory is on another disk."""
-    try:
-        os.replace(path, target)
-    except OSError as e:
-        if e.errno != errno.EXDEV:
-            raise
-        with _unfinished(os.path.dirname(target)) as temporary:
+def _link(path: str, target: str) -> None:
+    """Gives a file a second name; copies it where a disk knows no such names."""
+    with _unfinished(os.path.dirname(target)) as temporary:
+        try:
+            os.link(path, temporary)
+        except OSError as e:
+            if e.errno not in _NO_LINKS:
+                raise
             shutil.copy2(path, temporary)
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
-            os.replace(temporary, target)
-        os.unlink(path)
-
-
-def _remove_tree(directory: str) -> None:
-    for left in reversed(range(_REMOVALS)):
-        try:
-            shutil.rmtree(directory)
-        except OSError as e:
-            # Another process, which waits for the lock, has made its temporary file.
-            if not left or e.errno != errno.ENOTEMPTY:
-                raise
-        else:
-            return
+        os.replace(temporary, target)
 
 
 def _sync_directory(directory: str) -> None:
@@ -219,6 +206,7 @@ class LocalStorage:
                     expected=version,
                     got=found,
                     what="file was written again after it was listed",
+                    kept="",
                 )
             file.seek(offset)
         return file
@@ -231,6 +219,10 @@ class LocalStorage:
             end = min(end, os.fstat(file.fileno()).st_size)
             file.seek(begin)
             return file.read(max(end - begin, 0))
+
+    def peek(self, path: str, begin: int, end: int) -> tuple[FileInfo, bytes] | None:
+        found = self.stat(path)
+        return None if found is None else (found, self.read(path, begin, end))
 
     def load(self, path: str) -> Content | None:
         with explained("read the file", path):
@@ -329,55 +321,40 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return False
 
-    def delete_tree(
-        self, directory: str, *, check: Callable[[], None] | None = None
-    ) -> None:
+    def delete_tree(self, directory: str) -> None:
         with (
             explained("delete the directory", directory),
             contextlib.suppress(FileNotFoundError),
+            unless_in_use(directory) as free,
         ):
-            if check is None:
-                with unless_in_use(directory) as free:
-                    if free:
-                        shutil.rmtree(directory)
-                return
-            with locked(directory):
-                check()
-                _remove_tree(directory)
+            if free:
+                shutil.rmtree(directory)
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
         return sorted(self.scan(directory, deep=True))
 
-    def move_all(self, moves: Iterable[Move]) -> None:
-        by_directory: dict[str, list[Move]] = {}
-        for move in moves:
-            by_directory.setdefault(os.path.dirname(move.path) or ".", []).append(move)
+    def link_all(self, links: Iterable[Link]) -> None:
+        by_directory: dict[str, list[Link]] = {}
+        for link in links:
+            by_directory.setdefault(os.path.dirname(link.path) or ".", []).append(link)
         for directory, here in by_directory.items():
-            with explained("move files to the directory", directory):
+            with explained("give names to files in the directory", directory):
                 os.makedirs(directory, exist_ok=True)
-                # Concurrently for the sake of mounts, where a rename takes a while.
+                # Concurrently for the sake of mounts, where a name takes a while.
                 with locked(directory):
-                    for_all(self._move, here, at_once=_RENAMES_AT_ONCE)
+                    for_all(self._link, here, at_once=_LINKS_AT_ONCE)
                 _sync_directory(directory)
 
-    def _move(self, move: Move) -> None:
-        with explained("move the file", move.source.path):
-            found = self._version(move.path)
-            if found != move.replaces:
-                raise changed_error(move.path, expected=move.replaces, got=found)
+    def _link(self, link: Link) -> None:
+        with explained("give another name to the file", link.source.path):
+            found = self._version(link.path)
+            if found and os.path.samefile(link.source.path, link.path):
+                return
+            if found != link.replaces:
+                raise changed_error(link.path, expected=link.replaces, got=found)
             if found:
-                _make_later(move.source.path, int(found))
-            _rename(move.source.path, move.path)
-
-    @contextlib.contextmanager
-    def exclusive(self, directory: str) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            with (
-                explained("lock the directory", directory),
-                contextlib.suppress(FileNotFoundError),
-            ):
-                stack.enter_context(locked(directory))
-            yield
+                _make_later(link.source.path, int(found))
+            _link(link.source.path, link.path)
 
     def free_bytes(self, directory: str) -> int | None:
         place = os.path.abspath(directory)

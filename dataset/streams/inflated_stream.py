@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import zlib
 from collections import deque
 from collections.abc import Iterable
@@ -18,6 +19,8 @@ COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 _ZSTD_MAGIC = b"(\xb5/\xfd"
+# Of a frame that decoders skip, which pzstd writes first: any of 16 magic numbers.
+_ZSTD_SKIPPED = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 _BLOCK_BYTES = 1 << 20
 # Four bytes of zstd can hold 128 KiB: so much at a time, and less after much came.
 _ZSTD_STEP_BYTES = 4096
@@ -28,7 +31,7 @@ def detect_compression(head: bytes) -> Compression:
     """Returns how a file seems to be compressed, from its first 12 bytes or more."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
-    if head.startswith(_ZSTD_MAGIC):
+    if head.startswith(_ZSTD_MAGIC) or _ZSTD_SKIPPED.match(head):
         return "zstd"
     # The two bytes of zlib's header are too few to decide: try to decompress.
     try:
@@ -104,9 +107,10 @@ class InflatedStream:
     """The decompressed bytes of a gzip, zlib or zstd stream, read forward.
 
     Concatenated gzip members are read as one, as TensorFlow does, and so are zstd
-    frames. Memory is bounded by the size of one read, whatever the compressed data
-    claims; of zstd, by what 4 KiB can hold: 128 MiB. Data before damage is
-    returned before the error is raised.
+    frames; zeros after a gzip member are passed over, as gzip(1) does. Memory is
+    bounded by the size of one read, whatever the compressed data claims; of zstd, by
+    what 4 KiB can hold: 128 MiB. Data before damage is returned before the error is
+    raised.
 
     Args:
         stream: The compressed bytes.
@@ -157,6 +161,11 @@ class InflatedStream:
                     self._error = self._damaged("it ends in the middle of its stream")
                     break
                 return b""
+            if self._inflater.eof and self._compression == "gzip":
+                # Tapes pad files with zeros, which gzip(1) passes over.
+                self._pending = self._pending.lstrip(b"\0")
+                if not self._pending:
+                    continue
             if self._inflater.eof:
                 self._inflater = _inflater(self._compression)
             data = self._inflate(size)

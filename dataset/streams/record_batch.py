@@ -7,15 +7,17 @@ from typing import NamedTuple
 
 
 class RecordBatch(NamedTuple):
-    """Records that follow one another in a file. All lists are [records].
+    """Records that follow one another in a file. Lists are [records].
 
     Attributes:
         places: Where each is, ascending: the offset of its first byte in the
             (decompressed) file, or its number among the rows or records of the file.
         records: The records.
         crc32cs: Their (unmasked) checksums, checked if they came with one.
+        null_rows: How many rows among them were left out for their nulls, one number.
     """
 
     places: Sequence[int]
     records: list[bytes]
     crc32cs: list[int]
+    null_rows: int = 0

@@ -73,7 +73,7 @@ class FrameReader(StreamBuffer):
     def frames(self, end: int | None = None) -> Iterator[Frame]:
         """Yields the frames that begin before `end`, one at a time; see `batches`."""
         for batch in self.batches(end):
-            yield from map(Frame, *batch)
+            yield from map(Frame, batch.places, batch.records, batch.crc32cs)
 
     def batches(
         self, end: End = None, *, limit_records: int = sys.maxsize

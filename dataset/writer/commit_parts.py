@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping
 
 import numpy as np
 
-from gristmill.dataset.commit.aside import Aside
+from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.commit.exchange import finish_exchange
-from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.staged_parts import staged_shards
-from gristmill.dataset.errors import DataLossError, InputError, some_of
+from gristmill.dataset.commit.leftovers import tidy_split
+from gristmill.dataset.commit.write_marker import BegunWrite
+from gristmill.dataset.errors import (
+    DataLossError,
+    InputError,
+    StorageChangedError,
+    StorageError,
+    some_of,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import PART_COLUMN, part_count
-from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.shard_index import parse_index, with_report
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.base import FileInfo, for_all
+from gristmill.dataset.storage.base import Link, for_all
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.dataset.writer.found_output import begun_job, check_free
 from gristmill.dataset.writer.parts_job import PartsJob
+from gristmill.dataset.writer.take_output import check_free
 
 _INDEXES_AT_ONCE = 16
 
@@ -34,6 +38,7 @@ def commit_parts(
     name: str | None = None,
     split: str = "train",
     overwrite: bool = False,
+    keep_replaced: bool = False,
 ) -> Manifest:
     """Commits the parts that several writers have finished as one split.
 
@@ -46,6 +51,7 @@ def commit_parts(
         name: The dataset's name; by default the last part of the directory.
         split: The split.
         overwrite: Whether to replace the split that is there, as for `Writer`.
+        keep_replaced: Whether to keep what is replaced, as for `Writer`.
 
     Returns:
         The committed dataset.
@@ -60,13 +66,12 @@ def commit_parts(
     output = output.rstrip("/") or output
     name = layout.check_name(layout.base_name(output) if name is None else name)
     layout.check_split(split)
-    finish_exchange(output, or_give_up=overwrite)
-    begun = begun_job(output, name, split)
-    if begun is not None:
-        job = PartsJob.described(output, begun.options, where=begun.where)
-        return commit_job(job, overwrite=overwrite)
-    manifest = read_manifest(output)
-    there = None if manifest is None else manifest.splits.get(split)
+    claim = Claim.next(output, name, split, overwrite=overwrite)
+    begun, _ = BegunWrite.load(output, name, claim.key)
+    if begun is not None and begun.parts:
+        job = PartsJob.described(claim, begun)
+        return commit_job(job, overwrite=overwrite, keep_replaced=keep_replaced)
+    manifest, there = claim.manifest, claim.there
     if manifest is None or there is None or part_count(there) is None or overwrite:
         raise InputError(
             "there are no parts to commit",
@@ -74,42 +79,57 @@ def commit_parts(
             expected="the parts that `Writer(path, part=..., parts=...)` has written",
             cure="check path, name and split; write the parts first",
         )
-    delete_leftovers(output, name, [split])
+    tidy_split(output, manifest, split)
     return manifest
 
 
-def commit_job(job: PartsJob, *, overwrite: bool) -> Manifest:
+def commit_job(job: PartsJob, *, overwrite: bool, keep_replaced: bool) -> Manifest:
     """Commits all parts of a job; raises as `commit_parts` does."""
-    aside = Aside(**job.owner)
+    storage = storage_for(job.output)
     table, sources = _joined(job)
-    place = layout.join(aside.path, layout.table_path(job.name, job.split))
+    place = layout.join(job.output, layout.table_path(job.name, job.key))
     seen = version_of(place)
-    aside.check()
+
+    def check() -> None:
+        _checked_claim(job, overwrite=overwrite)
+
+    claim = _checked_claim(job, overwrite=overwrite)
+    links = _links(job, table, sources)
+    # Of an earlier attempt, before a part was written again.
+    storage.delete_all(claim.files(keep={*table.paths}.__contains__))
     _write_indexes(job, table, sources)
-    split = write_table(
-        aside.path,
+    storage.link_all(links)
+    made = write_table(
+        job.output,
         job.name,
-        job.split,
+        job.key,
         table,
         replaces=seen,
         writer_options=job.writer.described,
         source=job.source,
     )
-    split = dataclasses.replace(split, features=job.features)
-
-    def check() -> None:
-        aside.check()
-        if not overwrite:
-            check_free(job)
-        _check_staged(job, table, staged_shards(aside.path, split, table))
-
-    return commit_dataset(
+    made = dataclasses.replace(made, features=job.features)
+    manifest = commit_dataset(
         job.output,
         job.name,
-        {job.split: split},
-        aside=[job.split],
+        {job.key: made},
+        replaces=[job.key],
+        keep_replaced=keep_replaced,
         check=check,
     )
+    with contextlib.suppress(StorageError):  # The split is committed.
+        storage.delete_tree(job.directory)
+    return manifest
+
+
+def _checked_claim(job: PartsJob, *, overwrite: bool) -> Claim:
+    """Returns the claim of a job; raises JobChangedError if it is not its own."""
+    claim = Claim.next(job.output, job.name, job.split, overwrite=overwrite)
+    if not overwrite:
+        begun, _ = BegunWrite.load(job.output, job.name, job.key)
+        check_free(job, claim, begun)
+    job.marker.check_current(claim.there)
+    return dataclasses.replace(claim, edition=job.edition)
 
 
 def _joined(job: PartsJob) -> tuple[ShardTable, list[str]]:
@@ -145,7 +165,7 @@ def _joined(job: PartsJob) -> tuple[ShardTable, list[str]]:
         for part, path in zip(parts, table.paths, strict=True)
     ]
     names = [
-        layout.shard_name(job.name, job.split, shard, len(rows))
+        layout.shard_name(job.name, job.key, shard, len(rows))
         for shard in range(len(rows))
     ]
     return dataclasses.replace(table, paths=names), sources
@@ -153,9 +173,7 @@ def _joined(job: PartsJob) -> tuple[ShardTable, list[str]]:
 
 def _write_indexes(job: PartsJob, table: ShardTable, sources: list[str]) -> None:
     """Writes the index of each shard, with a report that has its final name."""
-    storage, aside = storage_for(job.output), job.aside
-    listed = storage.list(layout.join(aside, layout.INDEX_DIR))
-    versions = {info.path: info.version for info in listed}
+    storage = storage_for(job.output)
 
     def write(shard: int) -> None:
         directory, _, file = sources[shard].rpartition("/")
@@ -168,24 +186,52 @@ def _write_indexes(job: PartsJob, table: ShardTable, sources: list[str]) -> None
             raise _lost(job, f"{old} is of another shard than the table of its part")
         path = table.paths[shard]
         named = dataclasses.replace(report, path=path, shard_index=shard)
-        place = layout.join(aside, layout.index_path(path))
+        place = layout.join(job.output, layout.index_path(path))
         data = with_report(content.data, named, path=old)
-        storage.write(place, data, replaces=versions.get(place, ""))
+        try:
+            storage.write(place, data, replaces="")
+        except StorageChangedError:
+            # Of an earlier attempt, before its part was written again?
+            found = storage.load(place)
+            if found is None or not _is_own(job, found.data, place):
+                raise
+            storage.write(place, data, replaces=found.version)
 
     for_all(write, range(len(table)), at_once=_INDEXES_AT_ONCE)
 
 
-def _check_staged(
-    job: PartsJob, table: ShardTable, staged: Mapping[str, FileInfo]
-) -> None:
-    """Checks that the shards are those of the table, as far as a listing shows."""
-    sizes, crc32cs = table.file_bytes.tolist(), table.file_crc32cs.tolist()
-    for path, size, crc32c in zip(table.paths, sizes, crc32cs, strict=True):
-        info = staged.get(path)
+def _is_own(job: PartsJob, index: bytes, path: str) -> bool:
+    return parse_index(index, path=path).report().job == job.fingerprint
+
+
+def _links(job: PartsJob, table: ShardTable, sources: list[str]) -> list[Link]:
+    """Returns which shards get which names, if they are as they were written.
+
+    They keep their names in their parts as well. So all of this can be repeated, also
+    after a part was written again.
+    """
+    storage = storage_for(job.output)
+    staged = {info.path: info for info in storage.list_tree(job.directory)}
+    prefix = layout.shard_prefix(job.name, job.key)
+    named = {info.path: info for info in storage.scan(job.output, prefix=prefix)}
+    links = []
+    rows = zip(
+        table.paths,
+        sources,
+        table.file_bytes.tolist(),
+        table.file_crc32cs.tolist(),
+        strict=True,
+    )
+    for path, source, size, crc32c in rows:
+        info = staged.get(source)
         if info is None:
-            raise _lost(job, f"what is to become {path} is missing")
+            raise _lost(job, f"{source} is missing")
         if (info.size_bytes, info.crc32c or crc32c) != (size, crc32c):
-            raise _lost(job, f"{info.path} is not the file that was written")
+            raise _lost(job, f"{source} is not the file that was written")
+        place = layout.join(job.output, path)
+        version = named[place].version if place in named else ""
+        links.append(Link(info, place, version))
+    return links
 
 
 def _lost(job: PartsJob, got: str) -> DataLossError:

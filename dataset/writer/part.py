@@ -8,20 +8,18 @@ import secrets
 from collections.abc import Iterator
 
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
-from gristmill.dataset.commit.aside import Aside
+from gristmill.dataset.commit.claim import again_if_changed
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.commit.staged_parts import staged_name
-from gristmill.dataset.errors import JobChangedError, StorageChangedError
+from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.writer.parts_job import PartsJob
+from gristmill.dataset.writer.parts_job import OWNER_JSON, PartsJob, staged_name
 
 _READ_AT_ONCE = 16
-_TRIES = 5
 
 
 class Part:
@@ -48,21 +46,14 @@ class Part:
         self._part = part
         self._directory = job.part_dir(part)
         self._storage = storage_for(job.output)
-        self._owner_path = layout.join(self._directory, layout.OWNER_JSON)
+        self._owner_path = layout.join(self._directory, OWNER_JSON)
         self._owner = json.dumps(
             {"fingerprint": job.fingerprint, "writer": secrets.token_hex(8)}
         ).encode()
         self._reports = ReportCollector(job.fingerprint)
         self.shards = self.records = 0
-        for left in reversed(range(_TRIES)):
-            try:
-                there = self._take(resume=resume, overwrite=overwrite)
-            except StorageChangedError:
-                # What another job left is being deleted, by the writer of another part.
-                if not left:
-                    raise
-            else:
-                break
+        # What another job left may be being deleted, by the writer of another part.
+        there = again_if_changed(lambda: self._take(resume=resume, overwrite=overwrite))
         table_path = job.part_table(part)
         self.finished = resume and table_path in there
         if self.finished:
@@ -159,7 +150,7 @@ class Part:
         Raises:
             JobChangedError: Another writer has taken over the part, or the output.
         """
-        Aside(**self._job.owner).check()
+        self._job.marker.check_current()
         owner = self._storage.load(self._owner_path)
         if owner is None or owner.data != self._owner:
             raise JobChangedError(

@@ -1,4 +1,17 @@
-"""What writers of Python loops make together: one split, in one or several parts."""
+"""What writers of Python loops make together: one split, in one or several parts.
+
+The number of shards is part of their names, and known when the last part is finished.
+So the shards of a part are numbered by themselves until the commit:
+
+```
+tmp-c4-train/                     unfinished files of the split
+  00001-of-00004/                 the second of four parts
+    owner.json                    who makes it
+    00000.array_record            its shards
+    index/00000.array_record.index
+    shards.npz                    their table, written last: the part is finished
+```
+"""
 
 from __future__ import annotations
 
@@ -10,14 +23,20 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.commit.staged_parts import part_dir
-from gristmill.dataset.commit.write_marker import WriteMarker
+from gristmill.dataset.commit.claim import Claim
+from gristmill.dataset.commit.write_marker import BegunWrite, WriteMarker
 from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.provenance import PARTS_FIELD
 from gristmill.dataset.storage.lookup import storage_for
 
-_OUTPUT_FIELDS = ("output",)  # They decide no bytes.
+OWNER_JSON = "owner.json"
+_PLACE_FIELDS = ("output", "edition")  # They decide no bytes.
+
+
+def staged_name(shard: int) -> str:
+    """Returns the name of a shard in the directory of its part."""
+    return f"{shard:05d}.array_record"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,6 +52,7 @@ class PartsJob:
         records_per_shard: Most records in a shard; None for no bound.
         writer: How shards are encoded.
         features: What the records hold, as `encode_features` gives it, where known.
+        edition: Number of the edition of the split that it makes.
     """
 
     output: str
@@ -43,13 +63,14 @@ class PartsJob:
     records_per_shard: int | None
     writer: WriterOptions
     features: Mapping[str, Any] | None
+    edition: int = 1
 
     def options(self) -> dict[str, Any]:
         """Returns what decides the bytes of the dataset, as plain values."""
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in _OUTPUT_FIELDS
+            if field.name not in _PLACE_FIELDS
         }
         return fields | {"writer": self.writer.as_dict()}
 
@@ -60,28 +81,28 @@ class PartsJob:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def owner(self) -> dict[str, str]:
-        """The fields by which an `Aside` and a `WriteMarker` know the job."""
-        return {
-            "dataset": self.output,
-            "name": self.name,
-            "split": self.split,
-            "fingerprint": self.fingerprint,
-        }
-
-    @property
-    def aside(self) -> str:
-        """The directory that the split is made in."""
-        return layout.aside_dir(self.output, self.name, self.split)
+    def key(self) -> str:
+        """The edition, as names of files have it."""
+        return layout.edition_key(self.split, self.edition)
 
     @property
     def marker(self) -> WriteMarker:
-        """What describes the job in that directory."""
-        return WriteMarker(output=self.aside, **self.owner)
+        """The marker by which the edition belongs to the job."""
+        return WriteMarker(
+            output=self.output,
+            name=self.name,
+            split=self.key,
+            fingerprint=self.fingerprint,
+        )
+
+    @property
+    def directory(self) -> str:
+        """The directory that the parts are in until the commit."""
+        return layout.temporary_dir(self.output, self.name, self.key)
 
     def part_dir(self, part: int) -> str:
         """Returns the directory of a part."""
-        return part_dir(self.aside, part, self.parts)
+        return layout.join(self.directory, f"{part:05d}-of-{self.parts:05d}")
 
     def part_table(self, part: int) -> str:
         """Returns where the table of a part is, once it is finished."""
@@ -110,24 +131,27 @@ class PartsJob:
         }
 
     @classmethod
-    def described(cls, output: str, options: Mapping[str, Any], *, where: str) -> Self:
-        """Returns the job that has these options.
+    def described(cls, claim: Claim, begun: BegunWrite) -> Self:
+        """Returns the job that has begun an edition.
 
         Raises:
-            InvalidDatasetError: They are not those of such a job.
+            InvalidDatasetError: Its options are not those of such a job.
         """
+        options = begun.options
         try:
             fields = {
                 field.name: options[field.name]
                 for field in dataclasses.fields(cls)
-                if field.name not in _OUTPUT_FIELDS
+                if field.name not in _PLACE_FIELDS
             }
             writer = WriterOptions(**{"writer": "official"} | fields.pop("writer"))
-            return cls(output=output, writer=writer, **fields)
+            return cls(
+                output=claim.output, edition=claim.edition, writer=writer, **fields
+            )
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "the description of unfinished parts cannot be read",
-                where=where,
+                where=begun.where,
                 got=repr(e),
                 cure="begin again with overwrite=True",
             ) from e

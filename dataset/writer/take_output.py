@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
 
-from gristmill.dataset.arrayrecord.writing.versions import (
-    check_versions,
-    settled,
-    with_versions,
-)
-from gristmill.dataset.commit.aside import Aside
+from gristmill.dataset.arrayrecord.writing.versions import check_versions, settled
+from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.commit import check_files
-from gristmill.dataset.commit.exchange import finish_exchange
-from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.ownership import (
-    check_dataset_name,
-    check_removal,
-)
-from gristmill.dataset.commit.split_files import committed_shards
-from gristmill.dataset.commit.write_marker import option_differences
-from gristmill.dataset.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.metadata.read_manifest import (
-    read_replaced_manifest,
-    read_versioned_manifest,
-)
+from gristmill.dataset.commit.leftovers import tidy_split
+from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
+from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.writer.found_output import Begun, begun_job, check_free
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.parts_job import PartsJob
 
-_TRIES = 5
 
-
-class TakenOutput(NamedTuple):
-    """A job that owns its output.
-
-    Attributes:
-        job: The job; its writer is settled.
-        committed: The split, if this very job has committed it already.
-    """
-
-    job: PartsJob
-    committed: Split | None = None
-
-
-def take_output(job: PartsJob, *, resume: bool, overwrite: bool) -> TakenOutput:
-    """Takes possession of the directory that a split is made in.
+def take_output(
+    job: PartsJob, *, resume: bool, overwrite: bool
+) -> tuple[PartsJob, Split | None]:
+    """Takes possession of the edition that a job is to make.
 
     Writers of all parts call it, at the same time or one after the other: what they
     have made there stays.
@@ -55,6 +30,9 @@ def take_output(job: PartsJob, *, resume: bool, overwrite: bool) -> TakenOutput:
         resume: Whether to go on with what the same job has begun, or committed.
         overwrite: Whether to replace what the output holds of the split.
 
+    Returns:
+        The job with its writer and edition, and the split, if it has committed that.
+
     Raises:
         InputError: The output holds files of unknown origin, or a dataset of another
             name.
@@ -62,59 +40,87 @@ def take_output(job: PartsJob, *, resume: bool, overwrite: bool) -> TakenOutput:
             options.
         DataLossError: The split was committed by this job, and has lost files.
     """
-    for left in reversed(range(_TRIES)):
-        try:
-            return _take(job, resume=resume, overwrite=overwrite)
-        except StorageChangedError:
-            # The writer of another part has just begun: from now on it is the same job.
-            if not left:
-                raise
-    raise AssertionError
+    # The writer of another part may have begun: from then on it is the same job.
+    return again_if_changed(lambda: _take(job, resume=resume, overwrite=overwrite))
 
 
-def _take(job: PartsJob, *, resume: bool, overwrite: bool) -> TakenOutput:
-    where = job.output, job.name, job.split
-    finish_exchange(job.output, or_give_up=overwrite)
-    read = read_replaced_manifest if overwrite else read_versioned_manifest
-    manifest, _ = read(job.output)
-    if manifest is not None:
-        check_dataset_name(job.output, manifest, job.name)
-    split = None if manifest is None else manifest.splits.get(job.split)
-    begun = begun_job(*where)
-    found = split.source.get("options") if begun is None and split else None
-    anew = overwrite and not resume
-    job = _settled(job, None if anew else begun.options if begun else found)
-    if split is not None and resume and not overwrite and job.marker.made(split):
-        check_files(job.output, {job.split: split})
-        delete_leftovers(job.output, job.name, [job.split])
-        return TakenOutput(job, split.parts[0])  # Later editions are of others.
+def _take(
+    job: PartsJob, *, resume: bool, overwrite: bool
+) -> tuple[PartsJob, Split | None]:
+    claim = Claim.next(job.output, job.name, job.split, overwrite=overwrite)
+    there = claim.there
+    begun, version = BegunWrite.load(job.output, job.name, claim.key)
+    source = {} if there is None else there.source.get("options", {})
+    known = source if begun is None else begun.options
+    if overwrite and not resume:
+        known = {}
+    writer = settled(job.writer, known.get("writer"))
+    job = dataclasses.replace(job, edition=claim.edition, writer=writer)
+    done = resume and not overwrite and job.marker.made(there)
+    if claim.manifest is not None and there is not None and done:
+        check_files(job.output, {job.split: there})
+        tidy_split(job.output, claim.manifest, job.split)
+        return job, there.parts[0]  # Later editions are of others.
     check_versions(job.writer, where=job.where)
     if overwrite:
-        shards = committed_shards(job.output, manifest, job.split)
-        check_removal(*where, manifest=manifest, shards=shards)
+        claim.check_replaceable()
     else:
-        check_free(job, manifest)
-    if begun is not None and begun.fingerprint != job.fingerprint:
-        _check_replaceable(job, begun, resume=resume, overwrite=overwrite)
-    Aside(**job.owner).take()
+        check_free(job, claim, begun)
+    if begun is not None and begun.fingerprint == job.fingerprint:
+        return job, None
+    if begun is not None and begun.parts:
+        _check_replaceable(job, claim, begun, resume=resume, overwrite=overwrite)
     marker = job.marker
-    seen = marker.load()
-    if not marker.is_own(seen):
-        version = "" if seen is None else seen.version
-        marker.store(options=job.options(), replaces=version)
-    return TakenOutput(job)
+    claim.take(
+        lambda: marker.store(options=job.options(), replaces=version),
+        described={marker.file: version},
+    )
+    return job, None
 
 
-def _settled(job: PartsJob, begun: Any) -> PartsJob:
-    """Returns a job with the writer of the one that was begun, if that is as wanted."""
-    writer = begun.get("writer") if isinstance(begun, dict) else None
-    wanted = job.writer
-    own = settled(wanted, writer) if writer else with_versions(wanted)
-    return dataclasses.replace(job, writer=own)
+def check_free(job: PartsJob, claim: Claim, begun: BegunWrite | None) -> None:
+    """Checks that the output holds nothing of the split but parts of it.
+
+    Args:
+        job: The job.
+        claim: Its output.
+        begun: What has begun the edition.
+
+    Raises:
+        JobChangedError: It holds the split, or an unfinished conversion of it.
+        InputError: It holds files that could be its shards.
+    """
+    split = claim.there
+    cure = "choose another split or output, or replace it with overwrite=True"
+    if split is not None:
+        own, origin = job.marker.made(split), "from another source"
+        if part_count(split) is not None:
+            changed = option_differences(split.source["options"], job.source["options"])
+            origin = f"of a Writer: {'; '.join(changed) or 'with the same options'}"
+        raise JobChangedError(
+            "the output holds this split already",
+            where=job.where,
+            got=f"{split.records:,} records, {origin}",
+            cure=cure + (", or keep it with resume=True" if own else ""),
+        )
+    described, marker = storage_for(job.output).stat_all(
+        [
+            layout.join(job.output, path(job.name, claim.key))
+            for path in (layout.job_path, layout.write_path)
+        ]
+    )
+    if described or (begun is not None and not begun.parts):
+        raise JobChangedError(
+            "the output belongs to an unfinished conversion",
+            where=job.where,
+            cure=f"finish it first, or {cure}",
+        )
+    if not marker:
+        claim.check_no_strangers()
 
 
 def _check_replaceable(
-    job: PartsJob, begun: Begun, *, resume: bool, overwrite: bool
+    job: PartsJob, claim: Claim, begun: BegunWrite, *, resume: bool, overwrite: bool
 ) -> None:
     """Checks that another job may be deleted that has not committed its parts."""
     differences = option_differences(dict(begun.options), job.options())
@@ -125,7 +131,7 @@ def _check_replaceable(
             got="; ".join(differences),
             cure="give the same options to go on, or resume=False to begin again",
         )
-    old = PartsJob.described(job.output, begun.options, where=begun.where)
+    old = PartsJob.described(claim, begun)
     if not overwrite and (finished := old.finished_parts()):
         raise JobChangedError(
             f"{len(finished):,} of {old.parts:,} parts with other options are finished "

@@ -43,8 +43,9 @@ class Writer:
 
     When the `with` statement ends, the split is committed, with the shards, indexes,
     digests and table of a conversion. If an error leaves it, or the process is killed,
-    nothing is visible. Finished shards are kept beside the dataset: a writer with the
-    same arguments and `resume` goes on behind them, and any other one deletes them.
+    nothing is visible. Finished shards are kept in the dataset's directory: a writer
+    with the same arguments and `resume` goes on behind them, and any other one deletes
+    them.
 
     With `parts`, several writers, in processes or machines that share the output, each
     write a part of the split. `commit_parts` then commits all parts together, in the
@@ -76,6 +77,8 @@ class Writer:
             finished: ask `position_records` where.
         overwrite: Whether to replace what the output holds of this split, once the new
             one is finished. A part that was finished is written again.
+        keep_replaced: Whether what is replaced is kept, to go back to, until
+            `gristmill clean`. Of several parts `commit_parts` is told.
 
     Raises:
         InputError: An argument cannot be used.
@@ -95,6 +98,7 @@ class Writer:
         features: Mapping[str, FeatureSpec] | None = None,
         resume: bool = False,
         overwrite: bool = False,
+        keep_replaced: bool = False,
     ):
         output = path_text(path, "output")
         self._part_number, count = _checked_part(part, parts)
@@ -113,6 +117,7 @@ class Writer:
         )
         self._resume = resume
         self._overwrite = overwrite
+        self._keep_replaced = keep_replaced
         self._part: Part | None = None
         # Open from the first record of a shard until it is published.
         self._shard: ShardWriter | None = None
@@ -196,7 +201,9 @@ class Writer:
             self._pool.shutdown()
         self._closed = "its `with` statement has ended"
         if self._commits:
-            commit_job(self._job, overwrite=self._overwrite)
+            commit_job(
+                self._job, overwrite=self._overwrite, keep_replaced=self._keep_replaced
+            )
 
     def write(self, record: bytes) -> None:
         """Appends a record.

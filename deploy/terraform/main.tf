@@ -1,4 +1,4 @@
-# What deploy/README.md sets up by hand: APIs, bucket, image repository, accounts.
+# What deploy/README.md sets up by hand: APIs, buckets, image repository, accounts.
 
 resource "google_project_service" "used" {
   for_each = toset([
@@ -8,6 +8,7 @@ resource "google_project_service" "used" {
     "dataflow.googleapis.com",
     "iam.googleapis.com",
     "logging.googleapis.com",
+    "monitoring.googleapis.com",
     "storage.googleapis.com",
   ])
   service            = each.key
@@ -31,6 +32,7 @@ resource "google_storage_bucket" "temporary" {
   location                    = var.region
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
+  depends_on                  = [google_kms_crypto_key_iam_member.agents]
 
   # Temporary files that are gone cost nothing.
   soft_delete_policy {
@@ -55,19 +57,29 @@ resource "google_storage_bucket" "temporary" {
   }
 }
 
-# What `gcloud builds submit` uploads. It makes this bucket in a project's first build.
-resource "google_storage_bucket" "sources" {
-  name                        = "${var.project}_cloudbuild"
+# Templates, and the sources that `gcloud builds submit` uploads. Neither launchers nor
+# workers can change what is in it: a template names the image that runs.
+resource "google_storage_bucket" "templates" {
+  name                        = "${var.bucket}-templates"
   location                    = var.region
   uniform_bucket_level_access = true
   public_access_prevention    = "enforced"
+  depends_on                  = [google_kms_crypto_key_iam_member.agents]
 
   lifecycle_rule {
     action {
       type = "Delete"
     }
     condition {
-      age = var.temporary_days
+      age            = var.temporary_days
+      matches_prefix = ["source/"]
+    }
+  }
+
+  dynamic "encryption" {
+    for_each = var.kms_key == null ? [] : [var.kms_key]
+    content {
+      default_kms_key_name = encryption.value
     }
   }
 }
@@ -77,7 +89,7 @@ resource "google_artifact_registry_repository" "images" {
   location      = var.region
   format        = "DOCKER"
   kms_key_name  = var.kms_key
-  depends_on    = [google_project_service.used]
+  depends_on    = [google_project_service.used, google_kms_crypto_key_iam_member.agents]
 
   # Templates name the image by its tag.
   docker_config {

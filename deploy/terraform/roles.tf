@@ -11,19 +11,20 @@ locals {
     { account = "launcher", role = "roles/dataflow.developer", on = "project" },
     { account = "launcher", role = "roles/iam.serviceAccountUser", on = "worker" },
     { account = "launcher", role = "roles/storage.objectUser", on = "temporary" },
-    { account = "launcher", role = "roles/storage.objectViewer", on = "temporary" },
+    { account = "launcher", role = "roles/storage.objectViewer", on = "templates" },
+    { account = "launcher", role = "roles/storage.objectViewer", on = "output" },
     { account = "submitter", role = "roles/storage.legacyBucketReader", on = "temporary" },
     { account = "submitter", role = "roles/storage.objectViewer", on = "input" },
     { account = "submitter", role = "roles/storage.objectUser", on = "output" },
     { account = "builder", role = "roles/cloudbuild.builds.editor", on = "project" },
     { account = "builder", role = "roles/serviceusage.serviceUsageConsumer", on = "project" },
-    { account = "builder", role = "roles/storage.admin", on = "project" },
     { account = "builder", role = "roles/iam.serviceAccountUser", on = "build" },
     { account = "builder", role = "roles/artifactregistry.writer", on = "repository" },
-    { account = "builder", role = "roles/storage.objectUser", on = "temporary" },
+    { account = "builder", role = "roles/storage.objectUser", on = "templates" },
+    { account = "builder", role = "roles/storage.legacyBucketReader", on = "templates" },
     { account = "build", role = "roles/artifactregistry.writer", on = "repository" },
     { account = "build", role = "roles/logging.logWriter", on = "project" },
-    { account = "build", role = "roles/storage.objectViewer", on = "sources" },
+    { account = "build", role = "roles/storage.objectViewer", on = "templates" },
   ]
 
   members = {
@@ -38,7 +39,7 @@ locals {
     input     = var.input_buckets
     output    = var.output_buckets
     temporary = [google_storage_bucket.temporary.name]
-    sources   = [google_storage_bucket.sources.name]
+    templates = [google_storage_bucket.templates.name]
   }
 
   # One entry for each role, resource and account. The keys are known before anything is

@@ -9,7 +9,7 @@ variable "region" {
 }
 
 variable "bucket" {
-  description = "Bucket for templates and temporary files. It is created."
+  description = "Bucket for temporary files. It is created, and beside it NAME-templates for templates."
   type        = string
 }
 
@@ -59,8 +59,14 @@ variable "temporary_days" {
   default     = 14
 }
 
+variable "notification_channels" {
+  description = "Cloud Monitoring channels that alerts go to, projects/.../notificationChannels/N."
+  type        = list(string)
+  default     = []
+}
+
 variable "kms_key" {
-  description = "Cloud KMS key of the bucket and the repository, projects/.../cryptoKeys/NAME."
+  description = "Cloud KMS key in the region, for buckets, repository, and the state and disks of jobs: projects/.../cryptoKeys/NAME. Google's accounts are granted its use."
   type        = string
   default     = null
 }

@@ -32,9 +32,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.errors import CorruptShardError, InputError
-from gristmill.dataset.mapped_file import map_file
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.dataset.storage.regular_file import open_regular
 from gristmill.loader.cache.edition_files import EditionFiles
 from gristmill.loader.cache.host_files import cache_root, disk_errors, locked
@@ -93,19 +93,18 @@ class ShardCache:
         """Returns whether there is a copy."""
         return os.path.exists(self._path(shard))
 
-    def find(self, shard: int) -> memoryview | None:
-        """Returns the bytes of a copy, mapped; None if there is none.
+    def find(self, shard: int) -> OpenFile | None:
+        """Returns a copy, opened; None if there is none.
 
-        They stay readable when the copy is deleted.
+        It stays readable when the copy is deleted.
         """
         try:
-            with open_regular(self._path(shard)) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size == int(self.file_bytes[shard]) > 0:
-                    self.touch([shard])
-                    return memoryview(map_file(file))
+            file = OpenFile(self._path(shard))
         except OSError:
             return None  # Not there, or just deleted.
+        if file.size_bytes == int(self.file_bytes[shard]) > 0:
+            self.touch([shard])
+            return file
         self.delete(shard)  # It was truncated.
         return None
 

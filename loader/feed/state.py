@@ -6,7 +6,9 @@ number of hosts and workers is not part of it, because the order does not depend
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -15,10 +17,12 @@ from gristmill.dataset.errors import (
     InputError,
     StateMismatchError,
 )
+from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.batches import Batches
 from gristmill.loader.content import Content, content_of
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.feed.state_changes import (
+    Extended,
     check_extended,
     check_resized,
     check_weights,
@@ -32,28 +36,41 @@ from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Extension, Schedule
 from gristmill.loader.order.shuffle import shuffle_from_state
+from gristmill.loader.past_states import PastStates, removed_between
 from gristmill.loader.state_fields import NO_FIELD, StateFields, field_error, is_same
 
 B = TypeVar("B", bound=Batches)
 
-STATE_VERSION = 2
+STATE_VERSION = 3
+_WITHOUT_REMOVALS = 2
+"""The version before, which is still written where no record was removed."""
 _WITHOUT_CHANGES = 1
-"""The version before: it names no editions, and nothing but weights changes."""
+"""The first version: it names no editions, and nothing but weights changes."""
+
+_GRAINS = frozenset(
+    (
+        *("next_index", "parent", "parents", "exhausted", "workers_state"),
+        *("last_seen_indices", "iterators_in_use_states"),
+    )
+)
+"""Fields of states of Grain's datasets, and of its DataLoader."""
 
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
     """Returns the state of feeds that give `step` next, as JSON values."""
-    schedule = batches.schedule
+    schedule, contents = batches.schedule, _contents(batches)
     mixture = schedule.mixture
+    removes = any(len(change.removed) for change in schedule.extensions)
+    past = any(known.order_digest is None for each in contents for known in each)
     return {
-        "version": STATE_VERSION,
+        "version": STATE_VERSION if removes or past else _WITHOUT_REMOVALS,
         "step": step,
         "batch_size": schedule.batch_size,
         "drop_remainder": schedule.drop_remainder,
         "datasets": [
             {
                 "name": order.name,
-                **batches.contents_of(number)[0]._asdict(),
+                **contents[number][0]._asdict(),
                 "seed": order.seed,
                 "shuffle": order.shuffle.to_state(),
                 "epochs": order.epochs,
@@ -62,7 +79,7 @@ def state_of(batches: Batches, step: int) -> dict[str, Any]:
         ],
         "mixture": None if mixture is None else mixture.to_state(),
         "resized": resized_state(schedule),
-        "extended": extended_state(schedule, _contents(batches)),
+        "extended": extended_state(schedule, contents),
     }
 
 
@@ -83,6 +100,12 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
             del entry["edition"]
     if own["mixture"] and other["mixture"]:
         other["mixture"] = own["mixture"]  # Compared below.
+    for ours, theirs in zip(own["datasets"], other["datasets"], strict=False):
+        for digest in ("order_digest", "records_digest"):
+            # Of an edition whose files are gone, what is known must be the same.
+            past = None in (ours["order_digest"], theirs["order_digest"])
+            if past and None in (ours[digest], theirs[digest]):
+                ours[digest] = theirs[digest]
     differences = list(_differences(own, other))
     if differences:
         cure = "make the batches as in the run that wrote the state, or start again "
@@ -91,7 +114,7 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
             where=", ".join(name for name, _, _ in differences),
             expected=", ".join(f"{name} {ours!r}" for name, ours, _ in differences),
             got=", ".join(f"{name} {theirs!r}" for name, _, theirs in differences),
-            cure=_grown_cure(batches, fields) or cure + "without it",
+            cure=_changed_cure(batches, fields) or cure + "without it",
         )
     resizes, extensions = _changes(fields)
     sizes = BatchSizes(fields.integer("batch_size", least=1), resizes)
@@ -143,33 +166,56 @@ def batches_as_of(batches: B, state: Mapping[str, Any]) -> B:
     return dataclasses.replace(batches, datasets=datasets, schedule=schedule)
 
 
-def _as_of(dataset: Dataset, entry: StateFields) -> Dataset:
-    """Returns a dataset as of the edition of a state, if that is an earlier one."""
-    last = dataset.edition or 1
+def _as_of(dataset: Dataset, entry: StateFields, *, past: bool = False) -> Dataset:
+    """Returns a dataset as of the edition of a state, if that is an earlier one.
+
+    With `past`, also as of one of which files are not there any more.
+    """
+    committed = dataset.committed
+    if committed is None:
+        return dataset
     if "edition" in entry.value:
         edition = entry.get("edition")
-        return dataset.as_of(edition) if edition in range(1, last) else dataset
-    if dataset.committed is not None:
-        for edition in range(1, last):
-            earlier = dataset.committed.until(edition)
-            if earlier.records_digest == entry.value["records_digest"]:
-                return dataset.as_of(edition)
+        kept = edition in _kept_editions(committed)
+        known = past and edition is not None and PastStates(dataset).at(edition)
+        return dataset.as_of(edition) if kept or known else dataset
+    for edition in _kept_editions(committed):
+        earlier = committed.until(edition)
+        if earlier.records_digest == entry.value["records_digest"]:
+            return dataset.as_of(edition)
     return dataset
 
 
-def _grown_cure(batches: Batches, fields: StateFields) -> str | None:
-    """Returns what to do about datasets that have grown since, None for others."""
+def _kept_editions(split: Split) -> list[int]:
+    """Returns the editions that were the newest once, and can be opened as of then."""
+    kept = []
+    for edition in sorted(split.known):
+        with contextlib.suppress(IndexError):
+            kept.append(split.until(edition).edition)
+    return kept
+
+
+def _changed_cure(batches: Batches, fields: StateFields) -> str | None:
+    """Returns what to do about datasets that have changed since, None for others."""
     entries = fields.objects("datasets")
     if len(entries) != len(batches.datasets):
         return None
-    for number, entry in enumerate(entries):
-        content = content_of(entry, edition=False)
-        grown = content.records < len(batches.datasets[number])
-        if grown and batches.datasets[number].begins_with(content):
+    then = f"batches.extended(dataset, step={fields.value['step']})"
+    for dataset, entry in zip(batches.datasets, entries, strict=True):
+        content = content_of(entry, edition="edition" in entry.value)
+        if dataset.content.is_same(content):
+            continue
+        if content.records < len(dataset) and dataset.begins_with(content):
             return (
                 f"the dataset has grown since: make the batches of its first "
                 f"{content.records:,} records, as in the run that wrote the state, and "
-                f"then batches.extended(dataset, step={fields.value['step']})"
+                f"then {then}"
+            )
+        if PastStates(dataset).find(content) is not None:
+            return (
+                "records were removed from the dataset since: make the batches of "
+                f"loader.open(path, edition={content.edition}), as in the run that "
+                f"wrote the state, and then {then}"
             )
     return None
 
@@ -200,8 +246,18 @@ def batches_of_state(
         name: [content_of(entry, edition=named_edition)]
         for name, entry in entries.items()
     }
-    for _, name, content in extensions:
-        contents[name].append(content)
+    for _, name, extended in extensions:
+        contents[name].append(extended.content)
+    opened = {
+        # The dataset may have changed since.
+        name: _as_of(named[name], entry, past=True)
+        if len(contents[name]) == 1
+        else named[name]
+        for name, entry in entries.items()
+    }
+    removed = {
+        name: iter(removed_between(opened[name], contents[name])) for name in opened
+    }
     schedule = Schedule(
         orders=tuple(
             DatasetOrder(
@@ -220,33 +276,36 @@ def batches_of_state(
         drop_remainder=fields.boolean("drop_remainder"),
         resizes=resizes,
         extensions=tuple(
-            Extension(step, names.index(name), content.records)
-            for step, name, content in extensions
+            Extension(
+                step, names.index(name), extended.content.records, next(removed[name])
+            )
+            for step, name, extended in extensions
         ),
     )
-    opened, found = [], []
-    for name, entry in entries.items():
-        # The dataset may have grown since.
-        dataset = named[name]
-        if len(contents[name]) == 1:
-            dataset = _as_of(dataset, entry)
-        opened.append(dataset)
-        found.append(tuple(_found(dataset, content) for content in contents[name]))
-    batches = Batches(datasets=tuple(opened), schedule=schedule, contents=tuple(found))
+    batches = Batches(
+        datasets=tuple(opened.values()),
+        schedule=schedule,
+        contents=tuple(
+            tuple(_found(opened[name], content) for content in contents[name])
+            for name in names
+        ),
+    )
     step_of(state, batches)  # It compares the datasets.
     return batches
 
 
 def _found(dataset: Dataset, content: Content) -> Content:
-    """Returns a content of a state if the dataset begins with it, or else its own."""
+    """Returns a content of a state if the dataset has had it, or else its own."""
     own = dataset.content
-    if own.is_same(content) or not dataset.begins_with(content):
+    if own.is_same(content):
         return own
-    return content
+    has_had = dataset.begins_with(content) or PastStates(dataset).find(content)
+    return content if has_had else own
 
 
 def _checked(state: object) -> StateFields:
     """Returns the fields of a state: all are there, and of the kind they must be."""
+    refuse_grains(state, "a feed")
     if not isinstance(state, Mapping) or "version" not in state:
         raise InputError(
             "not the state of a feed",
@@ -256,10 +315,10 @@ def _checked(state: object) -> StateFields:
         )
     fields = StateFields(state)
     version = fields.integer("version", least=None)
-    if version not in (_WITHOUT_CHANGES, STATE_VERSION):
+    if version not in (_WITHOUT_CHANGES, _WITHOUT_REMOVALS, STATE_VERSION):
         raise FormatVersionError(
             "another version wrote the state of the feed",
-            expected=f"{_WITHOUT_CHANGES} or {STATE_VERSION}",
+            expected=f"{_WITHOUT_CHANGES}, {_WITHOUT_REMOVALS} or {STATE_VERSION}",
             got=version,
             cure="resume with the version that wrote it",
         )
@@ -278,9 +337,30 @@ def _checked(state: object) -> StateFields:
     return fields
 
 
+def refuse_grains(state: object, of: str) -> None:
+    """Raises StateMismatchError for a state of Grain's datasets or of its DataLoader.
+
+    Args:
+        state: What was given as a state.
+        of: What it was to be the state of.
+    """
+    found = state
+    if isinstance(state, bytes):  # As DataLoader writes it.
+        with contextlib.suppress(ValueError):
+            found = json.loads(state)
+    if isinstance(found, Mapping) and not _GRAINS.isdisjoint(found):
+        raise StateMismatchError(
+            "the state is that of Grain's own order, not of gristmill's",
+            expected=f"what get_state of {of} returned",
+            got=f"{state!r:.200}",
+            cure="go on with the pipeline that wrote it, or begin the data anew: "
+            "restore the model without the iterator",
+        )
+
+
 def _changes(
     fields: StateFields,
-) -> tuple[tuple[Resize, ...], list[tuple[int, str, Content]]]:
+) -> tuple[tuple[Resize, ...], list[tuple[int, str, Extended]]]:
     """Returns the changes of batch sizes and of datasets, which version 1 has not."""
     if fields.integer("version") == _WITHOUT_CHANGES:
         return (), []

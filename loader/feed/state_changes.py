@@ -6,7 +6,7 @@ there. What changes later may be replaced by another change, but not forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gristmill.dataset.errors import StateMismatchError
@@ -16,12 +16,27 @@ from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.state_fields import StateFields, field_error
 
+_REMOVED = "records", "digest"
+
 
 class Change(NamedTuple):
     """A value that holds from a row of a step on."""
 
     at: tuple[int, int]
     value: Any
+
+
+class Extended(NamedTuple):
+    """What a dataset holds from a step on.
+
+    Attributes:
+        content: Its records.
+        removed: How many records of before are removed, and the digest of their
+            numbers; None if none is.
+    """
+
+    content: Content
+    removed: tuple[int, str] | None
 
 
 def resized_state(schedule: Schedule) -> list[dict[str, Any]]:
@@ -36,12 +51,24 @@ def extended_state(
 
     `contents` are those of each dataset at step 0 and after each of its extensions.
     """
-    later = [iter(known[1:]) for known in contents]
     names = [order.name for order in schedule.orders]
-    return [
-        {"step": step, "dataset": names[number], **next(later[number])._asdict()}
-        for step, number, _ in schedule.extensions
-    ]
+    found: list[dict[str, Any]] = []
+    for step, number, (content, removed) in extended_of(schedule, contents):
+        entry = {"step": step, "dataset": names[number], **content._asdict()}
+        if removed is not None:
+            entry["removed"] = dict(zip(_REMOVED, removed, strict=True))
+        found.append(entry)
+    return found
+
+
+def extended_of(
+    schedule: Schedule, contents: Sequence[Sequence[Content]]
+) -> Iterator[tuple[int, int, Extended]]:
+    """Yields the step and the dataset of each extension, and what it holds then."""
+    later = [iter(known[1:]) for known in contents]
+    for step, number, _, removed in schedule.extensions:
+        lost = (len(removed), removed.digest) if len(removed) else None
+        yield step, number, Extended(next(later[number]), lost)
 
 
 def resizes_of(fields: StateFields) -> tuple[Resize, ...]:
@@ -55,12 +82,12 @@ def resizes_of(fields: StateFields) -> tuple[Resize, ...]:
     return tuple(found)
 
 
-def extensions_of(fields: StateFields) -> list[tuple[int, str, Content]]:
-    """Returns step, name of the dataset and content of the extensions of a state."""
-    found: list[tuple[int, str, Content]] = []
+def extensions_of(fields: StateFields) -> list[tuple[int, str, Extended]]:
+    """Returns step, name of the dataset and what it holds, of a state's extensions."""
+    found: list[tuple[int, str, Extended]] = []
     names = [entry.text("name") for entry in fields.objects("datasets")]
     for entry in fields.objects("extended"):
-        entry.only("step", "dataset", *Content._fields)
+        entry.only("step", "dataset", "removed", *Content._fields)
         name, step = entry.text("dataset"), entry.integer("step")
         if name not in names:
             expected = f"one of {', '.join(names)}"
@@ -70,7 +97,13 @@ def extensions_of(fields: StateFields) -> list[tuple[int, str, Content]]:
             names.index(found[-1][1]),
         ):
             raise field_error(entry.place("step"), "steps in their order", step)
-        found.append((step, name, content_of(entry, edition=True)))
+        removed = None
+        if "removed" in entry.value:
+            lost = entry.fields("removed")
+            lost.only(*_REMOVED)
+            removed = lost.integer("records", least=1), lost.text("digest")
+        content = content_of(entry, edition=True)
+        found.append((step, name, Extended(content, removed)))
     return found
 
 
@@ -91,24 +124,44 @@ def check_resized(schedule: Schedule, other: Sequence[Resize], step: int) -> Non
 def check_extended(
     schedule: Schedule,
     contents: Sequence[Sequence[Content]],
-    other: Sequence[tuple[int, str, Content]],
+    other: Sequence[tuple[int, str, Extended]],
     step: int,
 ) -> None:
     """Raises StateMismatchError if the state's datasets were extended otherwise."""
     for number, order in enumerate(schedule.orders):
-        steps = [at for at, which, _ in schedule.extensions if which == number]
-        own = zip(steps, contents[number][1:], strict=True)
+        own = [
+            Change((at, 0), extended)
+            for at, which, extended in extended_of(schedule, contents)
+            if which == number
+        ]
+        known = dict(own)
         _check(
-            [Change((at, 0), content) for at, content in own],
-            [Change((at, 0), one) for at, name, one in other if name == order.name],
+            own,
+            [
+                Change((at, 0), _known(known.get((at, 0)), extended))
+                for at, name, extended in other
+                if name == order.name
+            ],
             step,
             what="a dataset with other extensions",
-            text=lambda content: (
-                f"{content.records:,} records with digest {content.records_digest}"
-            ),
+            text=_told,
             first="" if not order.name else f"{order.name}: ",
             cure=f"extended(..., step={step})",
         )
+
+
+def _known(own: Extended | None, other: Extended) -> Extended:
+    """Returns our own extension in place of a state's if it is the same."""
+    if own is None or own.removed != other.removed:
+        return other
+    same = own.content.edition == other.content.edition
+    return own if same and own.content.is_same(other.content) else other
+
+
+def _told(extended: Extended) -> str:
+    content, removed = extended
+    text = f"{content.records:,} records with digest {content.records_digest}"
+    return text + (f", {removed[0]:,} removed" if removed else "")
 
 
 def check_weights(

@@ -21,7 +21,7 @@ from typing import Any
 import cloudpickle
 import grain
 
-from gristmill.dataset.errors import InputError, WorkerDiedError
+from gristmill.dataset.errors import GristmillError, InputError, WorkerDiedError
 from gristmill.dataset.system_limits import check_files
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.feed.worker_end import end_with_trainer
@@ -30,6 +30,10 @@ _START_SECONDS = 30
 # What this process opens for each worker and for all: pipes, and batches on their way.
 _WORKER_FILES, _SHARED_FILES = 12, 8
 _POLL_SECONDS = 0.005
+# Tells a process that it is a worker, which ends with this exit code where it imports a
+# script that starts a feed: the trainer has one error instead of one from each worker.
+_WORKER_VARIABLE = "_GRISTMILL_FEED_WORKER"
+_NO_GUARD = 97
 
 # Feeds start their workers one feed at a time: they tell their own by the difference.
 _starting = threading.Lock()
@@ -102,6 +106,7 @@ def iterate_in_workers(
     # One core each: numpy's linear algebra would start a thread for every core.
     blas_threads = os.environ.get("OPENBLAS_NUM_THREADS", "1")
     environment = {"JAX_PLATFORMS": "cpu", "OPENBLAS_NUM_THREADS": blas_threads}
+    environment[_WORKER_VARIABLE] = "1"
     with _starting, _environment(environment), _interrupts_held_back():
         before = set(multiprocessing.active_children())
         # The state makes Grain hold the iterators of all workers from the beginning,
@@ -150,32 +155,41 @@ def explained(error: Exception) -> Exception:
     return _died(f"a process with exit code {code}", number)
 
 
-def _died(got: str, code: int) -> WorkerDiedError:
+def _died(got: str, code: int) -> GristmillError:
+    if code == _NO_GUARD:
+        return _no_guard(sys.modules.get("__main__"))
     cure = "see its output above; the feed goes on after set_state(get_state())"
     if code == -signal.SIGKILL:
         cure = "check whether the kernel ran out of memory (dmesg); use fewer workers "
         cure += "or a smaller prefetch"
     elif code == -signal.SIGBUS:
-        # Shards and shared memory have errors of their own, unless decode or a library
-        # handles the signal.
-        cure = "a file that the worker has mapped was truncated, or a disk or memory "
-        cure += "failed: see dmesg, and check the dataset with `gristmill verify`"
+        # Shards and shared memory have errors of their own.
+        cure = "an index, or a file that decode has mapped, was truncated, or a disk "
+        cure += "or memory failed: see dmesg, and check the dataset with `gristmill "
+        cure += "verify`"
     elif code == 1:
         cure = "see its output above. Workers import the script: put its top level "
         cure += "under if __name__ == '__main__':"
     return WorkerDiedError("a worker of the feed died", got=got, cure=cure)
 
 
+def _no_guard(script: object) -> InputError:
+    return InputError(
+        "a script that starts a feed with workers at its top level cannot be imported "
+        "by them",
+        where=getattr(script, "__file__", None),
+        got="workers that would start workers themselves",
+        cure="put the script's top level under if __name__ == '__main__':, or use "
+        "workers=0",
+    )
+
+
 def _refuse_where_none_can_start() -> None:
     process = multiprocessing.current_process()
     if getattr(process, "_inheriting", False):
-        raise InputError(
-            "a worker of a feed cannot start workers itself",
-            where=getattr(sys.modules.get("__mp_main__"), "__file__", None),
-            got="a script that starts a feed at its top level, which workers import",
-            cure="put the script's top level under if __name__ == '__main__':, or use "
-            "workers=0",
-        )
+        if _WORKER_VARIABLE in os.environ:
+            sys.exit(_NO_GUARD)  # The trainer says it.
+        raise _no_guard(sys.modules.get("__mp_main__"))
     if process.daemon:
         raise InputError(
             "a daemonic process cannot start workers: it is a worker itself",

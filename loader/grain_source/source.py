@@ -17,8 +17,10 @@ from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError, RecordKeyError
-from gristmill.dataset.file_names import JoinedFiles
+from gristmill.dataset.errors import InputError, NotADatasetError, RecordKeyError
+from gristmill.dataset.file_names import check_joined
+from gristmill.dataset.metadata.match_shards import match_shards
+from gristmill.dataset.storage.object_names import has_magic
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.dataset.system_limits import limits_named
 from gristmill.loader.cache.footers import footer_cache
@@ -51,15 +53,17 @@ class ArrayRecordDataSource(Sequence[bytes]):
     does.
 
     Args:
-        paths: A path, `PATH[START:END]` for a range of its records, an object like
-            TFDS's FileInstruction, or a list of these. Files given with a range are
-            not opened before they are read.
+        paths: A path or pattern, `PATH[START:END]` for a range of its records, an
+            object like TFDS's FileInstruction, or a list of these. Files given with a
+            range are not opened before they are read.
         reader_options: For the official reader, which reads transposed files.
         verify: As for `gristmill.loader.open`.
         cache_dir: As for `gristmill.loader.open`.
 
     Raises:
-        InputError: `paths` is none of these, or a range ends before it starts.
+        InputError: `paths` is none of these, a range ends before it starts, or a
+            pattern matches files of several splits.
+        NotADatasetError: A pattern matches no file.
     """
 
     @limits_named()
@@ -80,8 +84,9 @@ class ArrayRecordDataSource(Sequence[bytes]):
                 cure="give options by their names, or leave them out",
             )
         footers = footer_cache(cache_dir_text(cache_dir))
-        parts = [_part_of(item) for item in _as_list(paths)]
-        if notice := JoinedFiles.of(path for path, _, _ in parts).notice():
+        items = _as_list(paths)
+        parts = [part for item in items for part in _parts_of(item)]
+        if notice := check_joined(items, [path for path, _, _ in parts]):
             _log.warning("ArrayRecordDataSource: %s", notice)
         whole = [number for number, (_, _, end) in enumerate(parts) if end is None]
         counted = count_files([parts[i][0] for i in whole], footers=footers)
@@ -185,15 +190,22 @@ def _as_list(paths: Any) -> list[Any]:
     return list(items)
 
 
-def _part_of(item: Any) -> tuple[str, int, int | None]:
-    """Returns the file and its range of records, which ends with None for all."""
+def _parts_of(item: Any) -> list[tuple[str, int, int | None]]:
+    """Returns the files, each with its range of records: to None for all."""
     if isinstance(item, FileInstruction):
         path, start = path_text(item.filename, "file"), operator.index(item.skip)
         end = start + operator.index(item.take)
     elif match := _SLICE.fullmatch(path_text(item, "file")):
         path, start, end = match[1], int(match[2]), int(match[3])
     else:
-        return path_text(item, "file"), 0, None
+        path = path_text(item, "file")
+        if not has_magic(path):
+            return [(path, 0, None)]
+        if found := match_shards(path):
+            return [(info.path, 0, None) for info in found]
+        raise NotADatasetError(
+            "no such file", where=path, cure="check the path or pattern"
+        )
     if not 0 <= start <= end < 1 << 62:
         raise InputError(
             "range of records is negative, or ends before it starts",
@@ -202,4 +214,4 @@ def _part_of(item: Any) -> tuple[str, int, int | None]:
             got=f"{start} to {end}",
             cure="correct the [start:end] of the path, or the file instruction",
         )
-    return path, start, end
+    return [(path, start, end)]

@@ -122,7 +122,6 @@ def packed_batches(
     rows = loader.rows_of(on_all, batch_size=side.rows)
     datasets = [part.dataset for part in sources.parts]
     decode = loader.PackedRows.of(*datasets, length=config.max_target_length)
-    most = config.max_segments_per_seq
     # A single process would do no more than a thread, and imports MaxText first.
     workers = side.workers if side.workers > 1 else 0
     ahead = side.batches_ahead(len(rows))
@@ -131,7 +130,7 @@ def packed_batches(
         decode=MaxTextRows(
             decode,
             len(rows),
-            most_pieces=most if most is not None and most > 0 else None,
+            most_pieces=_most_of(config),
             vocabulary=config.vocab_size,
         ),
         sharding=on_all,
@@ -164,12 +163,14 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
             got=f"order={options.order}",
             cure="leave the order out",
         )
-    lengths = set()
+    lengths, most_pieces = set(), 0
     for part in sources.parts:
         split = part.dataset.committed
         for edition in () if split is None else split.parts:
             stored = edition.packed or {}
-            lengths.add(PackedSplit.parse(stored, where=part.path).length)
+            rows = PackedSplit.parse(stored, where=part.path)
+            lengths.add(rows.length)
+            most_pieces = max(most_pieces, rows.counts.most_pieces)
             check_tokens(config, part.path, stored, edition.source)
     if len(lengths) == 1 and lengths != {config.max_target_length}:
         raise refused(
@@ -178,6 +179,19 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
             f"{lengths.pop()}, the length of the rows",
             "set it so, or make rows of another length by `gristmill repack`",
         )
+    if most_pieces > (_most_of(config) or most_pieces):
+        raise refused(
+            config,
+            "max_segments_per_seq",
+            f"{most_pieces:,} or more, the most pieces of a row",
+            "set it so, or leave it out",
+        )
+
+
+def _most_of(config: Any) -> int | None:
+    """Returns the most pieces that a row may have; None for any number."""
+    most: int | None = config.max_segments_per_seq
+    return most if most is not None and most > 0 else None
 
 
 def check_tokens(config: Any, path: str, packed: Any, source: Any) -> None:

@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.metadata
 import logging
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 from gristmill import loader
 from gristmill.dataset.errors import InputError
 from gristmill.loader.maxtext.elastic import OrderedIterator
+from gristmill.loader.maxtext.failures import keeping_failures, raising_guard
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options, Order, Shuffled
+from gristmill.loader.maxtext.post_train import eval_hook, train_hook
 from gristmill.loader.maxtext.restore import explained_restore
 
 TRIED = "0.2.5"
@@ -23,6 +26,9 @@ TRIED = "0.2.5"
 _INTERFACE = "maxtext.input_pipeline.input_pipeline_interface"
 _PROCESSING = "maxtext.input_pipeline.grain_data_processing"
 _CHECKPOINTS = "maxtext.common.grain_utility"
+_LOADER = "maxtext.common.data_loader"
+_LOADING = "maxtext.input_pipeline.multihost_dataloading"
+_POST_TRAIN = "maxtext.trainers.post_train.hooks"
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +47,7 @@ def install(
 
     Call it before `main` of a trainer; again, to choose other options. MaxText's
     settings stay what they are, and say what is read. `docs/train/maxtext.md` lists
-    them.
+    them. An error of the data is raised by `main`, which would return otherwise.
 
     Args:
         order: Whose order single records have: "gristmill", that of
@@ -74,6 +80,11 @@ def install_options(options: Options) -> None:
     _replace(_CHECKPOINTS, "ElasticIterator", (elastic, loader.Feed, OrderedIterator))
     restore = _original(_CHECKPOINTS, "for_restore")
     _replace(_CHECKPOINTS, "for_restore", explained_restore(restore, options.order))
+    for module, name, of_own in (
+        (_LOADER, "loader_exception_guard", raising_guard),
+        (_LOADING, "MultiHostDataLoadIterator.__next__", keeping_failures),
+    ):
+        _replace(module, name, of_own(_original(module, name)))
 
 
 def check_fed(module: str) -> None:
@@ -87,6 +98,10 @@ def check_fed(module: str) -> None:
 
 def _make(name: str, options: Options, own: Callable[..., Any], *args: Any) -> Any:
     _made.append(name)
+    if _POST_TRAIN in sys.modules:  # To import it, Tunix has to be there.
+        for side, of_own in (("train", train_hook), ("eval", eval_hook)):
+            hook = f"BaseDataHooks.load_next_{side}_batch"
+            _replace(_POST_TRAIN, hook, of_own(_original(_POST_TRAIN, hook)))
     return make_iterator(name, options, own, *args)
 
 
@@ -117,15 +132,17 @@ def _module(name: str) -> ModuleType:
 
 def _original(module: str, name: str) -> Any:
     """Returns what MaxText has under a name, also after it was replaced."""
-    place = _module(module)
-    if not hasattr(place, name):
-        raise _unknown(f"{module}.{name}")
-    return _originals.setdefault((module, name), getattr(place, name))
+    try:
+        found = functools.reduce(getattr, name.split("."), _module(module))
+    except AttributeError as e:
+        raise _unknown(f"{module}.{name}") from e
+    return _originals.setdefault((module, name), found)
 
 
 def _replace(module: str, name: str, value: Any) -> None:
     _original(module, name)
-    setattr(_module(module), name, value)
+    *owners, last = name.split(".")
+    setattr(functools.reduce(getattr, owners, _module(module)), last, value)
 
 
 def _unknown(name: str) -> InputError:

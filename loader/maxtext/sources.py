@@ -101,7 +101,7 @@ def open_sources(side: Side, options: Options) -> Sources:
     named = _named(side)
 
     def open_one(path: str) -> loader.Dataset:
-        return _open(path, side.split, options)
+        return _open(path, side, options)
 
     with ThreadPoolExecutor(max(1, min(side.openers, len(named)))) as threads:
         datasets = list(threads.map(open_one, [path for _, path, _ in named]))
@@ -169,7 +169,7 @@ def _of_json(text: str, where: str) -> list[tuple[str, str, str | float]]:
     return found
 
 
-def _open(path: str, split: str, options: Options) -> loader.Dataset:
+def _open(path: str, side: Side, options: Options) -> loader.Dataset:
     plain = is_pattern(path)
     path = path if "://" in path else os.path.expanduser(path)
     files: str | list[str] = path
@@ -177,12 +177,18 @@ def _open(path: str, split: str, options: Options) -> loader.Dataset:
         _check_not_packed(path)
         if options.order == "grain" and "://" not in path:
             files = _listed(path)
-    return loader.open(
-        files,
-        split=None if plain else split,
-        cache_dir=options.cache,
-        cache_bytes=options.cache_bytes,
-    )
+    try:
+        return loader.open(
+            files,
+            split=None if plain else side.split,
+            cache_dir=options.cache,
+            cache_bytes=options.cache_bytes,
+        )
+    except InputError as e:
+        if e.what != "no such split":
+            raise
+        cure = f"give one of these as {side.name}_split"
+        raise InputError(**e.facts() | {"cure": cure}) from e
 
 
 def _listed(pattern: str) -> list[str]:

@@ -20,7 +20,8 @@ def join_datasets(
     """Returns the records of datasets, one or more, as one dataset.
 
     Raises:
-        InputError: One of them is there twice, or only some are in a bucket.
+        InputError: One of them is there twice, or only some are in a bucket; or one is
+            an earlier edition that is not kept.
     """
     places = [(part.path, part.split) for part in parts]
     for number, place in enumerate(places):
@@ -33,6 +34,15 @@ def join_datasets(
             )
     if len(parts) == 1:
         return parts[0]
+    for part in parts:
+        if part.order_digest is None:
+            raise InputError(
+                "an edition that is not kept is joined",
+                where=repr(part),
+                expected="editions of which all records are there",
+                got=f"edition {part.edition}, of which some were removed",
+                cure="join the newest editions",
+            )
     shards = JoinedShards.of(list(map(shards_of, parts)))
     return Dataset(
         path=parts[0].path,

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import cast
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.errors import InputError, ReplacedError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
@@ -28,6 +28,7 @@ from gristmill.loader.opening.open_files import open_files
 from gristmill.loader.reading.batch_reader import Verify
 from gristmill.loader.remote.read_options import ReadOptions
 
+_TRIES = 10  # Each time, the dataset was replaced meanwhile.
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -116,9 +117,16 @@ def _open_one(
     """Opens a directory, or plain files."""
     if isinstance(path, (str, os.PathLike)):
         place = path_text(path, "dataset")
-        manifest = read_manifest(place)
-        if manifest is not None:
-            return open_committed(place, split, how, manifest, edition=edition)
+        for left in reversed(range(_TRIES)):
+            manifest = read_manifest(place)
+            if manifest is None:
+                break
+            try:
+                return open_committed(place, split, how, manifest, edition=edition)
+            except ReplacedError:
+                # By now `dataset.json` names other files.
+                if not left:
+                    raise
         if how.cache_bytes is not None:
             raise no_shards_to_cache(place)
         _check_no_edition(edition, place)

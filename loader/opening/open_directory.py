@@ -20,7 +20,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import (
-    check_in_place,
     check_not_replaced,
     read_manifest,
     read_split_table,
@@ -34,6 +33,7 @@ from gristmill.loader.cache.shards import ShardCache, no_shards_to_cache, shard_
 from gristmill.loader.dataset import Dataset, Recipe
 from gristmill.loader.indices import checked_count
 from gristmill.loader.opening.how_to_read import HowToRead, checked_ends
+from gristmill.loader.opening.past_dataset import past_dataset
 from gristmill.loader.reading.remote_shards import RemoteShards
 from gristmill.loader.reading.shard_list import ShardList
 from gristmill.loader.remote.read_options import ReadOptions
@@ -57,7 +57,8 @@ def open_committed(
         split: The split; None where there is only one.
         how: How to read it.
         manifest: What its `dataset.json` says.
-        edition: The last edition to open; None for all.
+        edition: The last edition to open; None for all. Of one whose files are not
+            there any more, what is still there is read.
         again: Whether it was open before, in another process.
 
     Raises:
@@ -67,16 +68,18 @@ def open_committed(
         InvalidDatasetError: Its files contradict each other.
         StorageError: The directory for copies cannot be used.
     """
-    check_in_place(path, manifest, None if split is None else [split])
     own = _choose(split, tuple(manifest.splits), path)
     editions = functools.partial(open_committed, path, own, how, manifest)
-    last = len(manifest.splits[own].parts)
-    number = checked_count(
-        last if edition is None else edition,
-        what=f"edition of split {own} of {path}",
-        most=last,
-    )
-    until = {**manifest.splits, own: manifest.splits[own].until(number)}
+    whole = manifest.splits[own]
+    removed = any(part.removed is not None for part in whole.parts)
+    if edition is not None and removed and _until(whole, edition) is None:
+        newest = open_committed(path, own, how, manifest, again=again)
+        if (past := past_dataset(newest, edition)) is not None:
+            return past
+    number = whole.edition
+    if edition is not None:
+        number = _check_edition(edition, whole, f"split {own} of {path}")
+    until = {**manifest.splits, own: whole.until(number)}
     manifest = dataclasses.replace(manifest, splits=until)
     table = read_split_table(path, manifest, own)
     paths = _Under(path, table.paths, of_indexes=False)
@@ -105,7 +108,7 @@ def open_committed(
         check_current=functools.partial(
             check_not_replaced, path, own, manifest.splits[own]
         ),
-        name=f"{path}, split {own}" + (f", edition {number}" if last > 1 else ""),
+        name=f"{path}, split {own}" + f", edition {number}" * (whole.edition > 1),
         remote=remote,
     )
     return Dataset(
@@ -159,6 +162,30 @@ def open_tfds(path: str, split: str | None, how: HowToRead) -> Dataset:
     )
     reader = how.reader(shards)
     return Dataset(path=path, split=own, reader=reader, recipe=_by_path(how))
+
+
+def _until(split: Split, edition: int) -> Split | None:
+    """Returns a split as it was when an edition was the newest, None if not kept."""
+    try:
+        return split.until(edition)
+    except IndexError:
+        return None
+
+
+def _check_edition(edition: int, split: Split, where: str) -> int:
+    """Returns the number of an edition; raises InputError if there is none so."""
+    most = max(split.known)
+    numbers = [number for number in sorted(split.known) if _until(split, number)]
+    number = checked_count(edition, what=f"edition of {where}", most=most)
+    if number not in numbers:
+        raise InputError(
+            f"edition of {where} is not there any more",
+            expected=f"one of {some_of(numbers, 20)}",
+            got=number,
+            cure="give one of these, or none for the newest; `gristmill inspect` shows "
+            "what made each",
+        )
+    return number
 
 
 def _choose(split: str | None, splits: Sequence[str], where: str) -> str:

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
     from gristmill.loader.order.batch_sizes import BatchSizes, Resize
     from gristmill.loader.order.block_layout import LaneKey
     from gristmill.loader.order.dataset_order import DatasetOrder
+    from gristmill.loader.order.epochs import ChangedRecords
     from gristmill.loader.order.mixture import Mixture, Phase, Weight
     from gristmill.loader.order.permutation import Permutation
     from gristmill.loader.order.quality import ShuffleQuality, shuffle_quality
+    from gristmill.loader.order.removed import Removed
     from gristmill.loader.order.schedule import (
         Extension,
         MixedBatch,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BatchSizes",
     "BlockShuffle",
+    "ChangedRecords",
     "DatasetOrder",
     "Extension",
     "GlobalShuffle",
@@ -43,6 +46,7 @@ __all__ = [
     "NoShuffle",
     "Permutation",
     "Phase",
+    "Removed",
     "Resize",
     "Rows",
     "RowsBySize",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from fractions import Fraction
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +20,8 @@ from gristmill.loader.indices import (
     checked_integer,
 )
 from gristmill.loader.order.block_layout import LaneKey
-from gristmill.loader.order.epochs import Epochs, Lane
+from gristmill.loader.order.epochs import ChangedRecords, Epochs, Lane
+from gristmill.loader.order.removed import NOTHING, Removed
 from gristmill.loader.order.shuffle import (
     GlobalShuffle,
     NoShuffle,
@@ -39,9 +42,14 @@ class DatasetOrder:
         epochs: How many epochs, or None for as many as positions below 2^63 allow.
         name: The dataset's name in a mixture: datasets with the same seed and
             different names are shuffled differently.
-        extensions: Positions from which on there are more records, and how many there
-            are then. What the running epoch has left and the new records form one
-            order, see `epochs`; later epochs are of all records.
+        extensions: Positions from which on there are other records, how many there are
+            then, and which of those of before were removed. What the running epoch has
+            left and the new records form one order, see `epochs`; later epochs are of
+            the records that there are.
+
+    Records have the numbers that they have after the last extension. One that was
+    removed by then has a negative number: `-1 - n`, where n is the number that it would
+    have if none had been removed.
     """
 
     num_records: int
@@ -49,7 +57,7 @@ class DatasetOrder:
     shuffle: Shuffle = dataclasses.field(default_factory=GlobalShuffle)
     epochs: int | None = None
     name: str = ""
-    extensions: tuple[tuple[int, int], ...] = ()
+    extensions: tuple[ChangedRecords | tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", checked_integer(self.seed, what="seed"))
@@ -69,6 +77,8 @@ class DatasetOrder:
             most = POSITION_LIMIT // num_records
             epochs = checked_count(self.epochs, what="epochs", most=most)
             object.__setattr__(self, "epochs", epochs)
+        changes = tuple(ChangedRecords(*one) for one in self.extensions)
+        object.__setattr__(self, "extensions", changes)
         _ = self._layout  # It raises for extensions that do not follow one another.
 
     @property
@@ -86,42 +96,120 @@ class DatasetOrder:
 
     def records_unchecked(self, positions: IntArray) -> IntArray:
         """As `records`, of int64 positions that are known to be in range."""
-        lanes, epochs, places = self._layout.locate(positions.ravel())
+        layout = self._layout
+        lanes, epochs, places = layout.locate(positions.ravel())
         if lanes.size == 1:
-            lane = self._layout.lanes[int(lanes[0])]
+            lane = layout.lanes[int(lanes[0])]
             found = self.shuffle.map_unchecked(places, self._lane_key(lane, epochs))
-            if lane.first_record:
+            if lane.gone is not layout.removed:
+                found = self._renumbered(lane.lasting(found))
+            elif lane.first_record:
                 found = found + lane.first_record
         else:
             found = self.shuffle.map_lanes_unchecked(
                 places, self._lane_keys, lanes=lanes, epochs=epochs
             )
             found = found + self._first_records.take(lanes)
+            for number, lane in enumerate(layout.lanes):
+                if len(lane.gone):
+                    rows = np.flatnonzero(lanes == number)
+                    found[rows] = lane.gone.opened(found[rows])
+            found = self._renumbered(found)
         return found.reshape(positions.shape)
+
+    def _renumbered(self, lasting: IntArray) -> IntArray:
+        """Returns the numbers of records, given their lasting ones."""
+        removed = self._layout.removed
+        if not len(removed):
+            return lasting
+        before = np.searchsorted(removed.numbers, lasting)
+        found = lasting - before
+        lost = removed.numbers.take(before, mode="clip") == lasting
+        if lost.any():
+            found[lost] = -1 - lasting[lost]
+        return found
 
     def positions(self, record: int, *, epochs: IntArray) -> IntArray:
         """Returns the position of one record in each of some epochs, int64.
 
-        It is -1 for epochs before there was this record.
+        It is -1 for epochs that do not have this record: before there was it, or after
+        it was removed.
         """
-        most = self._layout.runs[-1].num_records - 1
-        record = checked_count(record, what="record", least=0, most=most)
+        layout = self._layout
+        lasting = self._lasting(record)
         found = np.full(len(epochs), -1, np.int64)
-        for run, rows in self._layout.runs_of(epochs):
-            for number, lane in enumerate(self._layout.lanes[n] for n in run.lanes):
-                place = record - lane.first_record
-                if not 0 <= place < lane.num_records:
+        for run, rows in layout.runs_of(epochs):
+            for number, gaps in enumerate(run.gaps):
+                lane = layout.lanes[run.lanes[number]]
+                own = lane.numbers(lasting)
+                if not own.size:
                     continue
-                within = self.shuffle.map_unchecked(
-                    np.full(len(rows), place, np.int64),
+                places = self.shuffle.map_unchecked(
+                    np.full(len(rows), own[0], np.int64),
                     self._lane_key(lane, epochs[rows]),
                     inverse=True,
                 )
+                there = ~gaps.has(places)
+                here, within = rows[there], gaps.closed(places[there])
                 if run.mixture is not None:
                     within = run.mixture.select(number, within)
-                start = (epochs[rows] - run.first_epoch) * run.num_records
-                found[rows] = run.from_position + start + within
+                start = (epochs[here] - run.first_epoch) * run.num_records
+                found[here] = run.from_position + start + within
         return found
+
+    @property
+    def removes(self) -> bool:
+        """Whether records are removed, so that some have negative numbers."""
+        return len(self._layout.removed) > 0
+
+    @property
+    def settled_epoch(self) -> int:
+        """The first epoch of which all records are there after the last extension."""
+        return self._layout.runs[-1].first_epoch
+
+    def before_removal(
+        self, records: IntArray
+    ) -> Iterator[tuple[int, IntArray, IntArray]]:
+        """Yields what removed records were, by the extension that removed them.
+
+        Args:
+            records: int64 [n], negative numbers.
+
+        Yields:
+            The number of the extension, which of the records it removed, and their
+            numbers before it.
+        """
+        lasting, gone = -1 - records, NOTHING
+        for number, change in enumerate(self._changes):
+            lost = gone.opened(change.removed.numbers)
+            rows = np.flatnonzero(Removed(lost).has(lasting))
+            if rows.size:
+                yield number, rows, gone.closed(lasting[rows])
+            gone = gone.joined(lost)
+
+    def number_now(self, record: int, *, changes: int) -> int:
+        """Returns the number of a record, given that after so many extensions.
+
+        Raises InputError if there was no such record.
+        """
+        records, gone = self.num_records, NOTHING
+        for change in self._changes[:changes]:
+            records = change.num_records
+            gone = gone.joined(gone.opened(change.removed.numbers))
+        record = checked_count(record, what="record", least=0, most=records - 1)
+        lasting = gone.opened(np.array([record], np.int64))
+        return int(self._renumbered(lasting)[0])
+
+    def _lasting(self, record: int) -> IntArray:
+        """Returns the lasting number of a record, int64 [1]; it is checked."""
+        removed, number = self._layout.removed, checked_integer(record, what="record")
+        if -POSITION_LIMIT <= number < 0:
+            lasting = np.array([-1 - number], np.int64)
+            if removed.has(lasting)[0]:
+                return lasting
+        most = self._layout.num_records - 1
+        checked_count(number, what="record", least=0, most=most)
+        return removed.opened(np.array([number], np.int64))
 
     def epoch_at(self, position: int) -> int:
         """Returns the epoch of a position."""
@@ -164,10 +252,23 @@ class DatasetOrder:
             stop = min(checked_integer(stop_epoch, what="stop_epoch"), last)
         return np.arange(first, max(first, stop), dtype=np.int64)
 
+    @property
+    def _changes(self) -> tuple[ChangedRecords, ...]:
+        return cast("tuple[ChangedRecords, ...]", self.extensions)
+
     @functools.cached_property
     def _layout(self) -> Epochs:
         as_stored = isinstance(self.shuffle, NoShuffle)
-        return Epochs(self.num_records, self.extensions, as_stored=as_stored)
+        return Epochs(
+            self.num_records,
+            self._changes,
+            as_stored=as_stored,
+            places_of=self._places_of,
+        )
+
+    def _places_of(self, lane: Lane, epoch: int, numbers: IntArray) -> IntArray:
+        key = self._lane_key(lane, np.array([epoch], np.int64))
+        return self.shuffle.map_unchecked(numbers, key, inverse=True)
 
     @functools.cached_property
     def _first_records(self) -> IntArray:

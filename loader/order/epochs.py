@@ -1,4 +1,4 @@
-"""The epochs of a dataset that grows, one after the other, as ranges of positions.
+"""The epochs of a dataset that changes, one after the other, as ranges of positions.
 
 Where a dataset is extended, what the running epoch has left and the new records form
 one order. It is a mixture: the records that the epoch began with, and those of each
@@ -11,37 +11,89 @@ records      0 1 2 3 4 5 6 7, extended after position 3 by 8 9 a b c
 epoch 0      5 2 7 | 0 9 4 c b 1 8 6 a 3      lanes 0-7 and 8-c, from position 3 on 5:5
 epoch 1      b 2 6 0 9 4 1 c 7 a 3 8 5        a lane of 13 records
 ```
+
+Records that are removed leave gaps in what their lanes have left. The order has an
+inverse, so their places are computed, once; a place is then found by how many gaps come
+before it. What was dealt before stays.
+
+```
+records      0 1 2 3 4 5 6 7, without 2 and 4 after position 3
+epoch 0      5 2 7 | 0 . 1 6 3                a lane with a gap at place 4
+epoch 1      3 0 5 1 4 2                      a lane of 6 records, numbered anew
+```
+
+In here a record keeps its number: *lasting* numbers are those that the records would
+have if none had been removed. `DatasetOrder` has those of the last dataset.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.indices import POSITION_LIMIT, IntArray
 from gristmill.loader.order.mixture import Mixture, Phase
+from gristmill.loader.order.removed import NOTHING, Removed
+
+
+class ChangedRecords(NamedTuple):
+    """Other records of a dataset, from a position on.
+
+    Attributes:
+        position: The first position that may have new records, and has no removed one.
+        num_records: Records from then on: those of before without the removed ones,
+            then new ones.
+        removed: Numbers of the removed ones among the records of before.
+    """
+
+    position: int
+    num_records: int
+    removed: Removed = NOTHING
 
 
 class Lane(NamedTuple):
-    """Consecutive records of a dataset that have an order of their own in an epoch."""
+    """Records of a dataset that have an order of their own in an epoch.
+
+    Attributes:
+        first_record: The lasting number of the first.
+        num_records: How many there are, those included that are removed later.
+        gone: Lasting numbers of those that were removed before the lane began.
+    """
 
     first_record: int
     num_records: int
+    gone: Removed = NOTHING
+
+    def lasting(self, numbers: IntArray) -> IntArray:
+        """Returns the lasting numbers of records, given their numbers in the lane."""
+        found = self.gone.opened(numbers)
+        return found + self.first_record if self.first_record else found
+
+    def numbers(self, lasting: IntArray) -> IntArray:
+        """Returns the numbers that the lane has of records, of those that it has."""
+        kept = lasting[~self.gone.has(lasting)] - self.first_record
+        found = self.gone.closed(kept)
+        return found[(found >= 0) & (found < self.num_records)]
+
+
+PlacesOf: TypeAlias = Callable[[Lane, int, IntArray], IntArray]
+"""Returns the places, in an epoch, of records that a lane has, by its numbers."""
 
 
 class Run(NamedTuple):
-    """Epochs of the same records: one that was extended, or all from one on.
+    """Epochs of the same records: one that was changed, or all from one on.
 
     Attributes:
         from_position: Where the first of them begins.
         first_epoch: Its number.
         num_records: Records in each.
         lanes: Numbers of their lanes in `Epochs.lanes`.
+        gaps: Of each lane, the places of records that were removed before their turn.
         mixture: How the lanes of an extended epoch are mixed; None for a single lane.
     """
 
@@ -49,7 +101,12 @@ class Run(NamedTuple):
     first_epoch: int
     num_records: int
     lanes: tuple[int, ...]
+    gaps: tuple[Removed, ...] = (NOTHING,)
     mixture: Mixture | None = None
+
+    def counts(self, passed: int) -> tuple[int, ...]:
+        """Returns how many records of each lane come first, of one epoch."""
+        return (passed,) if self.mixture is None else self.mixture.counts(passed)
 
 
 class Places(NamedTuple):
@@ -58,7 +115,8 @@ class Places(NamedTuple):
     Attributes:
         lanes: The lane of each position, or one for all.
         epochs: The epoch of each, or one for all.
-        places: How many records of its lane come before it in the epoch.
+        places: Its place in the lane: how many records of the lane, removed ones
+            included, come before it in the epoch.
     """
 
     lanes: IntArray
@@ -67,73 +125,122 @@ class Places(NamedTuple):
 
 
 class Epochs:
-    """The epochs of a dataset with one length first, and greater ones later.
+    """The epochs of a dataset with some records first, and others later.
 
     Args:
         num_records: Records at position 0.
-        extensions: Positions, and the records that there are from each on.
+        changes: What changes, in order.
         as_stored: Whether an epoch has its records as they are stored: new ones follow
             the others, and there is nothing to mix.
+        places_of: The order of lanes.
 
     Attributes:
         lanes: All lanes, by number.
         runs: All runs, in their order.
+        removed: Lasting numbers of all records that were removed.
+        num_records: Records after the last change.
     """
 
     def __init__(
         self,
         num_records: int,
-        extensions: Sequence[tuple[int, int]],
+        changes: Sequence[ChangedRecords],
         *,
         as_stored: bool,
+        places_of: PlacesOf,
     ):
         self.lanes = [Lane(0, num_records)]
         self.runs = [Run(0, 0, num_records, (0,))]
+        self.removed, self.num_records = NOTHING, num_records
+        self._as_stored, self._places_of = as_stored, places_of
         last = 0
-        for position, records in extensions:
-            known = self.runs[-1].num_records
-            if position < last or records <= known:
-                raise InputError(
-                    "an extension does not follow the one before it",
-                    expected=f"more than {known:,} records, from {last:,} or later",
-                    got=f"{records:,} records, from position {position:,}",
-                    cure="give a longer dataset, at a later step",
-                )
-            self._extend(position, records, as_stored=as_stored)
-            last = position
+        for change in changes:
+            self._check(change, last)
+            last = change.position
+            added = change.num_records + len(change.removed) - self.num_records
+            if added or change.removed:
+                self._change(change, added)
         self._starts = np.array([run.from_position for run in self.runs], np.int64)
 
-    def _extend(self, position: int, records: int, *, as_stored: bool) -> None:
+    def _check(self, change: ChangedRecords, last: int) -> None:
+        kept = self.num_records - len(change.removed)
+        if change.position < last or change.num_records < max(kept, 1):
+            raise InputError(
+                "an extension does not follow the one before it",
+                expected=f"{max(kept, 1):,} records or more, from {last:,} or later",
+                got=f"{change.num_records:,} records, from position "
+                f"{change.position:,}",
+                cure="give a dataset that has the records of the one before, but those "
+                "that were removed, and is not empty, at a later step",
+            )
+        if len(change.removed) and change.removed.numbers[-1] >= self.num_records:
+            raise InputError(
+                "a removed record is none of the dataset before",
+                expected=f"numbers below {self.num_records:,}",
+                got=int(change.removed.numbers[-1]),
+                cure="give their numbers in the dataset that they were removed from",
+            )
+
+    def _change(self, change: ChangedRecords, added: int) -> None:
+        """Lets an epoch and those after it have other records."""
+        position, records = change.position, change.num_records
         run = self._run_of(position)
         epoch = run.first_epoch + (position - run.from_position) // run.num_records
         start = (epoch - run.first_epoch) * run.num_records + run.from_position
         # What was planned to follow the running epoch is replaced.
         while self.runs and self.runs[-1].from_position >= start:
             self.runs.pop()
-        if position > start and not as_stored:
-            mixed = self._mixed(run, epoch, start, position - start, records)
-            self.runs.append(mixed)
-            start, epoch = start + records, epoch + 1
+        lost = self.removed.opened(change.removed.numbers)
+        if position > start:
+            changed = self._changed(run, epoch, start, position - start, lost, added)
+            self.runs.append(changed)
+            start, epoch = start + changed.num_records, epoch + 1
+        self.removed, self.num_records = self.removed.joined(lost), records
         if start < POSITION_LIMIT:
-            self.lanes.append(Lane(0, records))
+            self.lanes.append(Lane(0, records, self.removed))
             self.runs.append(Run(start, epoch, records, (len(self.lanes) - 1,)))
 
-    def _mixed(
-        self, run: Run, epoch: int, start: int, passed: int, records: int
+    def _changed(
+        self, run: Run, epoch: int, start: int, passed: int, lost: IntArray, added: int
     ) -> Run:
-        """Returns the epoch of a run with new records from `passed` positions on."""
-        before = (passed,) if run.mixture is None else run.mixture.counts(passed)
-        lanes = [self.lanes[lane] for lane in run.lanes]
-        left = [
-            lane.num_records - seen for lane, seen in zip(lanes, before, strict=True)
-        ]
-        self.lanes.append(Lane(run.num_records, records - run.num_records))
-        old = (Phase(0, (Fraction(1),)),) if run.mixture is None else run.mixture.phases
-        mixture = Mixture(
-            tuple(Phase(p.from_position, (*p.weights, Fraction(0))) for p in old)
-        ).reweighted([*left, records - run.num_records], from_position=passed)
-        numbers = (*run.lanes, len(self.lanes) - 1)
-        return Run(start, epoch, records, numbers, mixture)
+        """Returns the epoch of a run with other records after some positions of it.
+
+        Args:
+            run: What the epoch was to be.
+            epoch: Its number.
+            start: Where it begins.
+            passed: How many of its positions stay.
+            lost: Lasting numbers of the records that are removed.
+            added: How many records are new.
+        """
+        numbers, gaps, left = [*run.lanes], [*run.gaps], []
+        for item, seen in enumerate(run.counts(passed)):
+            lane = self.lanes[numbers[item]]
+            places = self._places_of(lane, epoch, lane.numbers(lost))
+            turn = int(gaps[item].opened(np.array([seen]))[0])
+            gaps[item] = gaps[item].joined(places[places >= turn])
+            left.append(lane.num_records - len(gaps[item]) - seen)
+        mixture = run.mixture
+        if added and self._as_stored:
+            lane = self.lanes[numbers[0]]
+            numbers = [len(self.lanes)]
+            self.lanes.append(lane._replace(num_records=lane.num_records + added))
+        elif added:
+            numbers.append(len(self.lanes))
+            gaps.append(NOTHING)
+            left.append(added)
+            self.lanes.append(Lane(self.num_records + len(self.removed), added))
+            phases = (Phase(0, (Fraction(1),)),) if mixture is None else mixture.phases
+            mixture = Mixture(
+                tuple(
+                    Phase(old.from_position, (*old.weights, Fraction(0)))
+                    for old in phases
+                )
+            )
+        if mixture is not None and any(left):
+            mixture = mixture.reweighted(left, from_position=passed)
+        records = passed + sum(left) + (added if self._as_stored else 0)
+        return Run(start, epoch, records, tuple(numbers), tuple(gaps), mixture)
 
     def _run_of(self, position: int) -> Run:
         number = bisect.bisect_right(self.runs, position, key=_start_of)
@@ -157,10 +264,9 @@ class Epochs:
         for run, end in zip(self.runs, [*starts[1:], POSITION_LIMIT], strict=True):
             if run.from_position >= position:
                 break
-            passed = min(end, position) - run.from_position
-            counts = (passed,) if run.mixture is None else run.mixture.counts(passed)
+            counts = run.counts(min(end, position) - run.from_position)
             for lane, count in zip(run.lanes, counts, strict=True):
-                first, records = self.lanes[lane]
+                first, records, _ = self.lanes[lane]
                 found.append((range(first, first + records), count))
         return found
 
@@ -203,6 +309,10 @@ class Epochs:
             lanes, places = run.mixture.locate_between(
                 positions - start, first - start, last - start
             )
+            for number, gaps in enumerate(run.gaps):
+                if len(gaps):
+                    rows = np.flatnonzero(lanes == number)
+                    places[rows] = gaps.opened(places[rows])
             numbers = np.array(run.lanes, np.int64).take(lanes)
             return Places(numbers, np.array([run.first_epoch], np.int64), places)
         lane = np.array(run.lanes, np.int64)
@@ -213,7 +323,7 @@ class Epochs:
         if last - start >= run.num_records:
             later, within = np.divmod(within, run.num_records)
             epochs = epochs + later
-        return Places(lane, epochs, within)
+        return Places(lane, epochs, run.gaps[0].opened(within))
 
 
 def _start_of(run: Run) -> int:

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.loader.indices import (
@@ -31,7 +33,9 @@ from gristmill.loader.indices import (
 )
 from gristmill.loader.order.batch_sizes import BatchSizes, Resize, host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.epochs import ChangedRecords
 from gristmill.loader.order.mixture import Mixture, Phase, Weight
+from gristmill.loader.order.removed import NOTHING, Removed
 
 Rows: TypeAlias = slice | IntArray
 RowsBySize: TypeAlias = Rows | Mapping[int, Rows] | Callable[[int], Rows]
@@ -55,7 +59,8 @@ class MixedBatch(NamedTuple):
 
     Attributes:
         datasets: The dataset of each row.
-        records: The record index within that dataset.
+        records: The record index within that dataset as it is after its last extension;
+            -1 - n for a record that was removed by then, see `DatasetOrder`.
     """
 
     datasets: IntArray
@@ -63,17 +68,19 @@ class MixedBatch(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """More records of a dataset, from a step on.
+    """More records of a dataset, or fewer, from a step on.
 
     Attributes:
-        step: The first step that may have the new records.
+        step: The first step that may have the new records, and has no removed one.
         dataset: Number of the dataset.
         num_records: Records in it from then on, those of before included.
+        removed: Which of those before were removed, by their numbers until then.
     """
 
     step: int
     dataset: int
     num_records: int
+    removed: Removed = NOTHING
 
 
 def by_dataset(datasets: IntArray) -> list[tuple[int, Rows]]:
@@ -104,7 +111,8 @@ class Schedule:
         drop_remainder: Whether a last batch that is not full is left out. It concerns
             the end of all epochs only, for epochs follow without a gap.
         resizes: Other batch sizes, from later steps on.
-        extensions: More records of datasets, from steps on, in the order of the steps.
+        extensions: More or fewer records of datasets, from steps on, in the order of
+            the steps.
     """
 
     orders: tuple[DatasetOrder, ...]
@@ -163,20 +171,20 @@ class Schedule:
     def grown(self) -> tuple[DatasetOrder, ...]:
         """The order of each dataset, with its extensions."""
         orders = list(self.orders)
-        for step, dataset, num_records in self.extensions:
+        for step, dataset, num_records, removed in self.extensions:
             position, stop = self.sizes.start(step), self._stop_of(orders)
             if position >= stop:
                 raise InputError(
-                    "the batches end before the step from which on there are more "
+                    "the batches end before the step from which on there are other "
                     "records",
                     expected=f"a step that begins before position {stop:,}",
                     got=f"step {step:,}, which begins at position {position:,}",
                     cure="extend them at an earlier step, or begin new batches",
                 )
             place = self._mixture.counts(position)[dataset]
-            order = orders[dataset]
+            order, change = orders[dataset], ChangedRecords(place, num_records, removed)
             orders[dataset] = dataclasses.replace(
-                order, extensions=(*order.extensions, (place, num_records))
+                order, extensions=(*order.extensions, change)
             )
         return tuple(orders)
 
@@ -395,23 +403,32 @@ class Schedule:
             self, batch_size=first, resizes=tuple(kept), mixture=mixture
         )
 
-    def extended(self, num_records: int, *, step: int, dataset: int = 0) -> Schedule:
-        """Returns this schedule with more records of a dataset from a step on.
+    def extended(
+        self,
+        num_records: int,
+        *,
+        step: int,
+        dataset: int = 0,
+        removed: npt.ArrayLike | Removed = (),
+    ) -> Schedule:
+        """Returns this schedule with more or fewer records of a dataset from a step on.
 
-        From that step on, what the running epoch of the dataset has left and the new
-        records form one order, in which each is seen once; see `epochs`. Later epochs
-        are of all records. Earlier extensions of the dataset at that step or later are
-        replaced.
+        From that step on, what the running epoch of the dataset has left, without the
+        removed records, and the new records form one order, in which each is seen once;
+        see `epochs`. Later epochs are of the records that there are then. Earlier
+        extensions of the dataset at that step or later are replaced.
 
         Args:
             num_records: Records of the dataset from then on; those that it had before
-                come first.
-            step: The first step that may have new records.
+                come first, without the removed ones.
+            step: The first step that may have new records, and has no removed one.
             dataset: Number of the dataset.
+            removed: Which of those that it had before were removed, by their numbers
+                until then.
 
         Raises:
-            InputError: There is no such dataset, it would have no more records than
-                before, or the batches end before that step.
+            InputError: There is no such dataset or record, the numbers do not add up,
+                or the batches end before that step.
         """
         last = len(self.orders) - 1
         dataset = checked_count(dataset, what="dataset", least=0, most=last)
@@ -420,7 +437,9 @@ class Schedule:
         kept = [
             old for old in self.extensions if old.dataset != dataset or old.step < step
         ]
-        extensions = sorted([*kept, Extension(step, dataset, records)])
+        lost = removed if isinstance(removed, Removed) else Removed(removed)
+        kept.append(Extension(step, dataset, records, lost))
+        extensions = sorted(kept, key=operator.itemgetter(0, 1))
         return dataclasses.replace(self, extensions=tuple(extensions))
 
     def host_rows(

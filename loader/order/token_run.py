@@ -95,7 +95,7 @@ def held_tokens(
                 where=repr(dataset),
                 expected="a dataset that `gristmill pack` made",
                 got="other records",
-                cure="give tokens_per_row, if each record has as many",
+                cure="give tokens_per_row, or --tokens-per-row, if all have as many",
             )
     return found
 
@@ -123,6 +123,9 @@ def run_of_steps(
         until = {0: HeldTokens(0, 0, 0)} | {one.rows: one for one in known}
         seen = [Fraction(0), Fraction(0)]
         for rows, passed in order.records_before(count):
+            # Where records were removed, all have as many tokens.
+            whole = rows.start in until and rows.stop in until
+            rows = rows if whole else range(known[-1].rows)
             begin, end = until[rows.start], until[rows.stop]
             seen[0] += Fraction(passed * (end.tokens - begin.tokens), len(rows))
             seen[1] += Fraction(passed * (end.targets - begin.targets), len(rows))

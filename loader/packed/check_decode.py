@@ -6,11 +6,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.example_rows import NAMES
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.decode.examples import ExampleDecoder
+from gristmill.loader.decode.features import FixedFeature
 from gristmill.loader.decode.tokens import TokenDecoder
 from gristmill.loader.packed.packed_rows import PackedRows, splits_of
 
@@ -21,12 +23,13 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
     """Checks that a decoder is for what datasets hold, before anything is read.
 
     Plain files say nothing of their records, and functions of users nothing of theirs.
-    Records that a `Writer` wrote can be packed rows too, so they are refused only
-    beside a dataset that says so.
+    Records that a `Writer` or a `--map` function wrote, or that were indexed, can be
+    packed rows too: they are refused only beside a dataset that says so.
 
     Raises:
         InputError: A decoder of packed rows is given rows that are stored in another
-            way, or other records beside them; or another decoder packed rows.
+            way, or other records; or another decoder packed rows, or records that
+            lack a feature.
     """
     if not isinstance(decode, PackedRows | TokenDecoder | ExampleDecoder):
         return
@@ -35,6 +38,7 @@ def check_decode(decode: Any, datasets: Sequence[Dataset]) -> None:
         _check_rows(decode, known)
         return
     for part, split in known:
+        _check_features(decode, part, split)
         if split.packed is not None and split.packed["rows"] == "packed":
             raise InputError(
                 f"the dataset holds packed rows, which no {type(decode).__name__} "
@@ -59,11 +63,63 @@ def _check_rows(decode: PackedRows, known: Sequence[tuple[Dataset, Split]]) -> N
                 expected="a dataset that `gristmill pack` made",
                 cure="pack it, or leave it out of the mixture or of what is joined",
             )
+        elif _is_other(decode, split):
+            raise InputError(
+                "the dataset does not hold packed rows",
+                where=repr(part),
+                expected="a dataset that `gristmill pack` made",
+                got="records as a conversion read them",
+                cure="pack it, or decode its records with a TokenDecoder or an "
+                "ExampleDecoder; for packed rows that came from elsewhere, give a "
+                "function that calls the PackedRows",
+            )
     if len(tokenizers) > 1:
         # Not an error: one vocabulary can be in files of several kinds.
         _log.warning(
             "rows of different tokenizers, in which an id can be another token: %s",
             ", ".join(f"{part!r} of {digest}" for digest, part in tokenizers.items()),
+        )
+
+
+def _is_other(decode: PackedRows, split: Split) -> bool:
+    """Returns whether records that are not told to be packed rows are known to be none.
+
+    A conversion keeps the records of files, and refuses a dataset of packed rows.
+    """
+    if split.features is not None:
+        return decode.rows != "example" or not split.features.keys() >= {*NAMES}
+    options = split.source.get("options") if isinstance(split.source, Mapping) else None
+    if not isinstance(options, Mapping) or "job" not in split.source:
+        return False
+    return decode.rows != "example" and not options.get("map")
+
+
+def _check_features(
+    decode: TokenDecoder | ExampleDecoder, part: Dataset, split: Split
+) -> None:
+    """Raises InputError if records are known to have other features than decoded."""
+    if split.features is None:
+        return
+    if isinstance(decode, ExampleDecoder):
+        wanted = [
+            name
+            for name, feature in decode.features.items()
+            if isinstance(feature, FixedFeature) and feature.default is None
+        ]
+    else:
+        wanted = [] if decode.feature is None else [decode.feature]
+    missing = [name for name in wanted if name not in split.features]
+    bare = isinstance(decode, TokenDecoder) and decode.feature is None
+    if missing or bare:
+        raise InputError(
+            f"the records have no feature {missing[0]!r}"
+            if missing
+            else "the records are tf.train.Example, and are decoded as tokens alone",
+            where=repr(part),
+            expected=f"one of {some_of([*split.features], 20)}",
+            cure="correct the name, or give the feature a default"
+            if missing
+            else "give the TokenDecoder the name of the feature that has the tokens",
         )
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.packed.example_rows import REMOVED_PIECE
+from gristmill.dataset.packed.row_format import is_removed
 from gristmill.loader.indices import IntArray
 
 Int32Array = npt.NDArray[np.int32]
@@ -45,6 +47,7 @@ class RowLayout(NamedTuple):
         pieces: int64 [pieces], which spans are pieces.
         row_ends: int64 [rows], where the pieces of each row end among all.
         widths: int64 [rows], how many pieces each row has.
+        removed: int64 [n], which spans are pieces that were removed: padding, too.
     """
 
     shape: tuple[int, int]
@@ -53,6 +56,7 @@ class RowLayout(NamedTuple):
     pieces: IntArray
     row_ends: IntArray
     widths: IntArray
+    removed: IntArray
 
     @classmethod
     def of(
@@ -61,6 +65,7 @@ class RowLayout(NamedTuple):
         row_ends: IntArray,
         lengths: npt.NDArray[np.uint32],
         token_counts: IntArray,
+        firsts: npt.NDArray[np.uint32],
     ) -> Self:
         """Lays out rows.
 
@@ -69,6 +74,7 @@ class RowLayout(NamedTuple):
             row_ends: int64 [rows], where the pieces of each row end among all.
             lengths: uint32 [pieces], tokens of each.
             token_counts: int64 [rows], tokens of each, at most `length`.
+            firsts: uint32 [pieces], as in `RowBatch`.
         """
         rows = np.arange(len(row_ends))
         widths = row_ends.copy()
@@ -78,7 +84,9 @@ class RowLayout(NamedTuple):
         spans[pieces] = lengths
         spans[row_ends + rows] = length - token_counts
         stops = np.cumsum(spans)
-        return cls((len(rows), length), spans, stops, pieces, row_ends, widths)
+        removed = pieces[is_removed(firsts)]
+        shape = len(rows), length
+        return cls(shape, spans, stops, pieces, row_ends, widths, removed)
 
     @property
     def last_tokens(self) -> IntArray:
@@ -92,6 +100,7 @@ class RowLayout(NamedTuple):
         # Most rows are full. Slices: a mask of all tokens would cost more than the
         # array itself.
         padding = padding[self.spans[padding] > 0]
+        padding = np.concatenate([padding, self.removed])
         stops = self.stops[padding]
         starts = stops - self.spans[padding]
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
@@ -108,20 +117,21 @@ class RowLayout(NamedTuple):
         numbers = np.zeros(len(self.spans), np.int32)
         before = np.repeat(self.row_ends - self.widths, self.widths)
         numbers[self.pieces] = np.arange(1, len(self.pieces) + 1) - before
+        numbers[self.removed] = 0
         return copy_of(np.repeat(numbers, self.spans).reshape(self.shape))
 
     def positions(self, firsts: npt.NDArray[np.uint32] | None) -> Int32Array:
         """Returns the number of each token in its piece.
 
         Args:
-            firsts: uint32 [pieces], what is added; None for 0.
+            firsts: uint32 [pieces], what is added, as in `RowBatch`; None for 0.
         """
         rows, length = self.shape
         # Of each span, the column where its positions begin: not below -2^31.
         begins = self.stops - self.spans
         begins -= np.repeat(np.arange(rows) * length, 1 + self.widths)
         if firsts is not None:
-            begins[self.pieces] -= firsts
+            begins[self.pieces] -= firsts & np.uint32(REMOVED_PIECE - 1)
         columns = np.arange(length, dtype=np.int32)
         spread = np.repeat(begins.astype(np.int32), self.spans).reshape(self.shape)
         out = new_array(self.shape)

@@ -14,13 +14,17 @@ from gristmill.dataset.metadata.lineage import (
     origins_of,
     read_lineage,
 )
-from gristmill.dataset.metadata.provenance import SourceFile, read_source_files
+from gristmill.dataset.metadata.provenance import (
+    NUMBERED,
+    SourceFile,
+    read_source_files,
+)
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.streams.inflated_stream import Compression
 from gristmill.dataset.tar.find_sample import find_sample
 from gristmill.loader.dataset import Dataset, shards_of, table_of
 from gristmill.loader.opening.open_dataset import open as open_dataset
-from gristmill.loader.provenance.found_record import NUMBERED, Found
+from gristmill.loader.provenance.found_record import Found
 from gristmill.loader.provenance.packed_shard import PackedShard
 from gristmill.loader.provenance.passed_shards import PassedShard, follow
 from gristmill.loader.provenance.recorded_source import recorded_source
@@ -108,7 +112,7 @@ def split_of(dataset: Dataset, shard: PackedShard) -> Split:
     committed = dataset.committed
     if committed is None or shard.info.edition is None:
         raise ValueError(f"{shard.info.path} is of no committed dataset")
-    return committed.parts[shard.info.edition - 1]
+    return committed.part(shard.info.edition)
 
 
 def function_of(split: Split) -> str | None:
@@ -166,7 +170,7 @@ def _opened(path: str, split: str, shards_digest: str) -> Dataset | None:
     except (GristmillError, OSError):
         return None
     committed = dataset.committed
-    for edition in range(1, len(committed.parts) + 1) if committed else ():
+    for edition in sorted(committed.known) if committed else ():
         if committed and committed.until(edition).shards_digest == shards_digest:
             return dataset.as_of(edition)
     return None

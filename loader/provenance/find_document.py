@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -56,12 +56,15 @@ class FoundDocument:
         shard: The file that has its rows.
         document: Its number among the documents of the shard.
         pieces: Its pieces, in the order of its tokens; none if it has no token.
+        removed: Whether it was removed. Then its pieces say where it was, and when
+            batches of editions that have it see it there.
     """
 
     dataset: str
     shard: str
     document: int
     pieces: tuple[DocumentPiece, ...]
+    removed: bool = False
 
 
 class _Edition(NamedTuple):
@@ -112,11 +115,46 @@ def find_document(
         raise InputError(
             "the rows are not packed: no document is in several of them",
             where=repr(batches),
-            cure="find the number of the record, then its rows, by find(record)",
+            cure="give the number of the record, to find(record) or as --record",
         )
-    found: list[FoundDocument] = []
     near: list[int] = []
     known: list[Sequence[SourceFile]] = []
+    found = [
+        _found(batches, edition, shard, document, first_epoch, stop_epoch)
+        for edition, shard, document in _located(editions, path, place, known, near)
+    ]
+    if not found:
+        raise _not_found(path, place, known, near)
+    return found
+
+
+def documents_of(
+    dataset: Dataset, path: str, place: int
+) -> Iterator[tuple[PackedShard, int, int]]:
+    """Yields the documents of packed rows that were made of a record of a source file.
+
+    Args:
+        dataset: The dataset.
+        path: As `find_document` takes it.
+        place: Likewise.
+
+    Yields:
+        The shard of each, the number of its first record, and the document's number
+        among those of the shard.
+    """
+    editions = _editions_of(dataset, 0, dataset.path)
+    for edition, shard, document in _located(editions, path, place, [], []):
+        yield shard, edition.first_record + shard.info.first_record, document
+
+
+def _located(
+    editions: Iterable[_Edition],
+    path: str,
+    place: int,
+    known: list[Sequence[SourceFile]],
+    near: list[int],
+) -> Iterator[tuple[_Edition, PackedShard, int]]:
+    """Yields the documents of a place; collects source files, and places nearby."""
     for edition in editions:
         try:
             origins = shard_origins(edition.part, edition.split, edition.shards)
@@ -126,12 +164,7 @@ def find_document(
         known += [files, *(ancestor.files for ancestor in ancestors)]
         for file, own in places_of(files, ancestors, path, place, offset_between):
             for shard, document in _documents_at(edition, origins, file, own, near):
-                found.append(
-                    _found(batches, edition, shard, document, first_epoch, stop_epoch)
-                )
-    if not found:
-        raise _not_found(path, place, known, near)
-    return found
+                yield edition, shard, document
 
 
 def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
@@ -140,21 +173,21 @@ def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
         number = batches.number_of(dataset)
         numbers = range(number, number + 1)
     for number in numbers:
-        whole, first = batches.datasets[number], 0
-        for part in whole.parts:
-            shard = 0
-            for split in part.committed.parts if part.committed else ():
-                if split.packed is not None:
-                    yield _Edition(
-                        batches.names[number] if batches.names else part.path,
-                        number,
-                        first,
-                        part,
-                        split,
-                        range(shard, shard + split.shards),
-                    )
-                shard += split.shards
-            first += len(part)
+        name = batches.names[number] if batches.names else None
+        yield from _editions_of(batches.datasets[number], number, name)
+
+
+def _editions_of(whole: Dataset, number: int, name: str | None) -> Iterator[_Edition]:
+    first = 0
+    for part in whole.parts:
+        shard = 0
+        for split in part.committed.parts if part.committed else ():
+            if split.packed is not None:
+                shards = range(shard, shard + split.shards)
+                named = part.path if name is None else name
+                yield _Edition(named, number, first, part, split, shards)
+            shard += split.shards
+        first += len(part)
 
 
 def _documents_at(
@@ -210,7 +243,8 @@ def _found(
     stop_epoch: int | None,
 ) -> FoundDocument:
     pieces = []
-    for row, begin, end, first in placed_pieces(shard, document):
+    placed, removed = placed_pieces(shard, document)
+    for row, begin, end, first in placed:
         record = edition.first_record + shard.info.first_record + row
         sightings = batches.schedule.find(
             record,
@@ -232,27 +266,33 @@ def _found(
         shard=shard.info.path,
         document=document,
         pieces=tuple(pieces),
+        removed=removed,
     )
 
 
 def placed_pieces(
     shard: PackedShard, document: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the row of each piece of a document, its tokens there, and its first.
+) -> tuple[list[tuple[int, int, int, int]], bool]:
+    """Returns the row of each piece of a document, its tokens there, and its first.
 
-    A piece that begins its row, and is not the last of the document, ends where the
-    next one begins: that row is not read.
+    And whether the document was removed, with all its pieces. A piece that begins its
+    row, and is not the last of the document, ends where the next one begins: that row
+    is not read.
     """
+    found, removed = [], False
     pieces = shard.segments.pieces_of(document)
     rows, numbers, firsts = map(np.ndarray.tolist, pieces)
     for row, number, first, later in zip(
         rows, numbers, firsts, [*firsts, None][1:], strict=False
     ):
         if number == 0 and later is not None:
-            yield row, 0, later - first, first
+            found.append((row, 0, later - first, first))
         else:
             read = shard.pieces(row)
-            yield row, int(read.begins[number]), int(read.ends[number]), first
+            begin, end = int(read.begins[number]), int(read.ends[number])
+            found.append((row, begin, end, first))
+            removed = bool(read.removed[number])
+    return found, removed
 
 
 def _not_found(

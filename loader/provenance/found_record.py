@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gristmill.dataset.metadata.provenance import DamagedRegion, SourceFile
-from gristmill.dataset.metadata.shard_report import SourceSpan
+import numpy as np
 
-NUMBERED = ("arrayrecord", "parquet")
-"""Formats in which the place of a record is its number."""
+from gristmill.dataset.metadata.provenance import (
+    NUMBERED,
+    DamagedRegion,
+    SourceFile,
+    record_numbers,
+)
+from gristmill.dataset.metadata.shard_report import SourceSpan
 
 
 class Found(NamedTuple):
@@ -33,16 +37,7 @@ class Found(NamedTuple):
 
 def record_number(found: Found) -> int | None:
     """Returns a record's number in a file whose places are such; None if not known."""
-    span = found.span
     if found.file.format not in NUMBERED:
         return None
-    if span.start_bytes is None or span.stop_bytes is None:
-        return None
-    number = span.start_bytes + found.number
-    lost = span.stop_bytes - span.start_bytes - span.records
-    aside = sorted(region.rows for region in found.regions if region.rows is not None)
-    for begin, end in aside:
-        if span.start_bytes <= begin < span.stop_bytes:
-            lost -= min(end, span.stop_bytes) - begin
-            number += end - begin if begin <= number else 0
-    return number if lost == 0 else None  # Not all that was set aside is listed.
+    numbers = record_numbers(found.span, np.array([found.number]), found.regions)
+    return None if numbers is None else int(numbers[0])

@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
@@ -39,12 +40,14 @@ class RowPieces(NamedTuple):
         firsts: Its first token in that document.
         begins: Its first token in the row.
         ends: The token of the row after its last.
+        removed: bool [pieces], whether its document was removed.
     """
 
     documents: IntArray
     firsts: IntArray
     begins: IntArray
     ends: IntArray
+    removed: npt.NDArray[np.bool_]
 
 
 def packed_of(dataset: Dataset, info: ShardInfo) -> PackedSplit | None:
@@ -59,7 +62,7 @@ def packed_of(dataset: Dataset, info: ShardInfo) -> PackedSplit | None:
     """
     if dataset.committed is None or info.edition is None:
         return None
-    fields = dataset.committed.parts[info.edition - 1].packed
+    fields = dataset.committed.part(info.edition).packed
     return None if fields is None else PackedSplit.parse(fields, where=dataset.path)
 
 
@@ -100,7 +103,8 @@ class PackedShard:
         """Returns the pieces of a row, which it reads: only there are their lengths."""
         documents, firsts = self.segments.row(row)
         (record,) = self._reader.read(np.array([self._first + row], np.int64))
-        lengths = decode_rows(self._format, [record]).lengths
+        batch = decode_rows(self._format, [record])
+        lengths = batch.lengths
         if len(lengths) != len(documents):
             raise _other(
                 f"{self._place}, row {row:,}",
@@ -109,7 +113,11 @@ class PackedShard:
             )
         ends = np.cumsum(lengths, dtype=np.int64)
         return RowPieces(
-            documents.astype(np.int64), firsts.astype(np.int64), ends - lengths, ends
+            documents.astype(np.int64),
+            firsts.astype(np.int64),
+            ends - lengths,
+            ends,
+            batch.removed,
         )
 
     def offset_bytes(self, row: int) -> int:

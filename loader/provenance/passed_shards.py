@@ -65,17 +65,18 @@ def follow(
             fields["source_note"] = changed_note(ancestor.function)
         elif found.at is not None and ancestor.records != records:
             fields["source_note"] = (
-                "records were set aside on the way: their lengths, and so the bytes of "
-                "others, are not known"
+                "records were set aside or removed on the way: their lengths, and so "
+                "the bytes of others, are not known"
             )
         same = found.at is not None and ancestor.function is None
         same &= ancestor.records == records
         before = int(ancestor.columns["records"][:shard].sum())
+        skipped = taken.span.skipped_records
         found = Found(
             taken.file,
             taken.span,
-            before + number - taken.first_record,
-            begin + taken.first_record if same else None,
+            before + number - taken.first_record + skipped,
+            begin + taken.first_record - skipped if same else None,
             taken.regions,
         )
         number = None

@@ -10,8 +10,8 @@ import numpy as np
 
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata.lineage import Ancestor
-from gristmill.dataset.metadata.provenance import SourceFile, numbers_of
-from gristmill.loader.provenance.found_record import NUMBERED, Found, record_number
+from gristmill.dataset.metadata.provenance import NUMBERED, SourceFile, numbers_of
+from gristmill.loader.provenance.found_record import Found, record_number
 
 OffsetOf = Callable[[Ancestor, SourceFile, int], int | None]
 """Returns the offset, in its source, of a record of a shard of an ancestor."""

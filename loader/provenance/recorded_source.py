@@ -22,12 +22,14 @@ from gristmill.loader.provenance.source_place import file_and_range, place_of
 def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
     """Returns what is known of the source of a shard's record: fields of `Location`."""
     committed, edition = dataset.committed, info.edition or 1
-    before = () if committed is None else committed.parts[: edition - 1]
-    split = None if committed is None else committed.parts[edition - 1]
+    split = None if committed is None else committed.part(edition)
+    before = committed.parts[: committed.place(edition)] if committed else ()
     shard = info.path.removeprefix(dataset.path).lstrip("/")
     if split is not None and (parts := part_count(split)) is not None:
         part, position = written_position(dataset.path, split, shard, record)
         of_part = f" of part {part} of {parts}" if parts > 1 else ""
+        if split.removed is not None:
+            of_part += ", without those that were removed"
         return {
             "source_note": "written by a Python program, with gristmill.dataset.Writer:"
             f" record {position:,}{of_part}"
@@ -64,11 +66,15 @@ def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str,
     found = Found(
         file,
         span,
-        record - first,
-        None if function else info.first_record + first,
+        record - first + span.skipped_records,
+        None if function else info.first_record + first - span.skipped_records,
         [
             region
-            for region in read_damaged_regions(dataset.path, shard)
+            for region in (
+                read_damaged_regions(dataset.path, shard)
+                if split.quarantined_regions
+                else ()
+            )
             if region.path == file.path
         ],
     )

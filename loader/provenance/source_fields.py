@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from typing import Any
 
+from gristmill.loader.notebook import table_text
 from gristmill.loader.provenance.passed_shards import PassedShard
+
+_PIECES_SHOWN = 8
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,6 +49,9 @@ class SourcePlace:
     source_note: str | None = None
     passed: tuple[PassedShard, ...] = ()
 
+    def __str__(self) -> str:
+        return table_text(type(self).__name__, _known(self))
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Piece(SourcePlace):
@@ -55,9 +63,25 @@ class Piece(SourcePlace):
         document: The number of the document among those of its shard.
         first_token: The number, in the document, of the piece's first token: above 0
             where a document was cut.
+        removed: Whether the document was removed: its tokens are padding.
     """
 
     begin_token: int
     end_token: int
     document: int
     first_token: int
+    removed: bool = False
+
+
+def _known(place: Any) -> Iterator[tuple[str, str]]:
+    """Yields the fields of a place that are known; of several pieces, some."""
+    for field in dataclasses.fields(place):
+        found = getattr(place, field.name)
+        if isinstance(found, tuple) and dataclasses.is_dataclass(next(iter(found), 0)):
+            for number, one in enumerate(found[:_PIECES_SHOWN]):
+                facts = ", ".join(f"{name} {text}" for name, text in _known(one))
+                yield f"{field.name}[{number}]", facts
+            if len(found) > _PIECES_SHOWN:
+                yield "", f"and {len(found) - _PIECES_SHOWN:,} more {field.name}"
+        elif found is not False and found not in (None, ()):
+            yield field.name, str(found)

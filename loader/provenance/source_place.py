@@ -8,14 +8,14 @@ from typing import Any, cast
 import numpy as np
 
 from gristmill.dataset.errors import CorruptInputError
-from gristmill.dataset.metadata.provenance import SourceFile, frame_offset
+from gristmill.dataset.metadata.provenance import NUMBERED, SourceFile, frame_offset
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.streams.inflated_stream import Compression
 from gristmill.dataset.tar.find_sample import find_sample
 from gristmill.loader.dataset import Dataset
 from gristmill.loader.indices import IntArray
 from gristmill.loader.provenance.chunk_sizes import cached_footer, records_and_bytes
-from gristmill.loader.provenance.found_record import NUMBERED, Found, record_number
+from gristmill.loader.provenance.found_record import Found, record_number
 
 
 def place_of(dataset: Dataset, found: Found) -> dict[str, Any]:
@@ -29,7 +29,10 @@ def place_of(dataset: Dataset, found: Found) -> dict[str, Any]:
     }
     if file.format in NUMBERED:
         number = record_number(found)
-        lost = {"source_note": "records of the range before this one were set aside"}
+        lost = {
+            "source_note": "records of the range before this one were set aside, or "
+            "left out"
+        }
         return fields | (lost if number is None else {"source_record": number})
     fields |= file_and_range([span], {span.file_index: file})
     if file.format == "webdataset":

@@ -14,9 +14,8 @@ import contextlib
 import functools
 import itertools
 import logging
-import operator
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal, TypeVar, cast
 
 import google_crc32c
@@ -27,13 +26,11 @@ from gristmill.dataset.arrayrecord.footer import check_blocks
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.errors import (
     CorruptShardError,
-    GristmillError,
     InputError,
     InvalidDatasetError,
     StorageError,
     SystemLimitError,
 )
-from gristmill.dataset.mapped_file import damage_seen
 from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.biased_lock import BiasedLock
 from gristmill.loader.reading.decode_chunks import decode_planned, deliver
@@ -42,8 +39,10 @@ from gristmill.loader.reading.official_shards import OfficialShards
 from gristmill.loader.reading.read_plan import Wanted, plan_reads
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
+    Bytes,
     ReadLimits,
     ShardFile,
+    read_ranges,
     without_block_headers,
 )
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
@@ -53,8 +52,6 @@ from gristmill.loader.remote.read_options import ReadOptions
 Verify = Literal["always", "never"]
 T = TypeVar("T")
 
-# How often to read a batch before a page that cannot be read is an error.
-_TRIES = 2
 # Small chunks that are read one by one are read by one thread at a time: threads that
 # fight for the interpreter's lock after each decompression take twice as long.
 _SMALL_CHUNK_BYTES = 8 << 10
@@ -120,41 +117,21 @@ class BatchReader:
                 It names dataset, shard, record and byte offset.
             InvalidDatasetError: An index is damaged, or lacks checksums although
                 `verify` is `always`.
-            StorageError: The disk cannot read a shard or its index.
+            StorageError: The disk cannot read a shard.
         """
-        return self._undamaged(functools.partial(self._read, records))
+        try:
+            return self._read(records)
+        except (CorruptShardError, StorageError):
+            if self.shards.remote is None:
+                # A file that is put back in their place is another one.
+                self.open_shards.close()
+            raise
+        except (MemoryError, OSError, RuntimeError) as e:
+            if error := SystemLimitError.of(e):
+                raise error from e
+            raise
 
-    def _undamaged(self, read: Callable[[list[ShardFile]], T]) -> T:
-        """Returns what `read` does; reads again where a page of a map cannot be read.
-
-        It adds the shards that it uses to the list that it is given.
-        """
-        for _ in range(_TRIES):
-            used: list[ShardFile] = []
-            try:
-                out = read(used)
-            except GristmillError:
-                if not (damaged := _damaged(used)):
-                    raise
-            except (MemoryError, OSError, RuntimeError) as e:
-                if error := SystemLimitError.of(e):
-                    raise error from e
-                raise
-            else:
-                if not (damaged := _damaged(used)):
-                    return out
-            # Opened again, a truncated file has another size than its index says.
-            self.open_shards.drop(damaged)
-        raise StorageError(
-            "the disk cannot read a file of the dataset",
-            where=f"{self.shards.name}, shard {damaged[0].path}, or its index "
-            f"{damaged[0].index.path}",
-            got="a page of the file that is there, and cannot be read (SIGBUS)",
-            cure="look for errors of the disk or the mount (dmesg), and restore the "
-            "file from a copy",
-        )
-
-    def _read(self, records: IntArray, used: list[ShardFile]) -> list[bytes]:
+    def _read(self, records: IntArray) -> list[bytes]:
         if len(records) == 1:
             record = self._read_lone(int(records[0]))
             if record is not None:
@@ -183,7 +160,6 @@ class BatchReader:
                     cure="make an index with `gristmill index`, or open the dataset "
                     "without verify='always'",
                 )
-            used.append(shard)
             places = order[begin:end], numbers[begin:end]
             compare, hashed = self._checks(shard)
             wanted = Wanted(shard, *places, compare, hashed)
@@ -193,11 +169,9 @@ class BatchReader:
                 local.append(wanted)
             else:
                 stored.append(wanted)
-            if not remote and len(used) >= most_used:
+            if not remote and len(local) >= most_used:
                 self._read_local(local, out)
                 local = []
-                if not _damaged(used):
-                    used[:] = [item.shard for item in stored]
         if local and remote:
             local, damaged = self._read_copies(local, out)
             stored += damaged
@@ -256,9 +230,7 @@ class BatchReader:
             max_decoded_bytes=index.max_chunk_decoded_bytes,
             hashed=hashed,
         )
-        if found is None or (damage_seen() and shard.damaged):
-            return None
-        if not compare:
+        if found is None or not compare:
             return found
         return found if google_crc32c.value(found) == index.crc32cs[row] else None
 
@@ -271,12 +243,9 @@ class BatchReader:
         """Returns the physical offset, in its file, of a record's chunk."""
         shards, in_shard = self.shards.find(np.array([record], np.int64))
 
-        def find(used: list[ShardFile]) -> int:
-            opened = self.open_shards.get_many(shards.tolist(), [in_shard])
-            used += opened.values()
-            return used[0].index.find_records(in_shard.tolist())[0][1]
-
-        return self._undamaged(find)
+        opened = self.open_shards.get_many(shards.tolist(), [in_shard])
+        (shard,) = opened.values()
+        return shard.index.find_records(in_shard.tolist())[0][1]
 
     def _checks(self, shard: ShardFile) -> tuple[bool, bool]:
         """Returns whether to compare records, and whether the hashes of chunks."""
@@ -297,12 +266,12 @@ class BatchReader:
         if not wanted:
             return
         plan = plan_reads(wanted, name=self.shards.name)
-        data = [shard.data for shard in plan.files]
+        files = [shard.data for shard in plan.files]
         for part in plan.parts(self._limits.part_bytes):
-            files = map(data.__getitem__, part.file.tolist())
-            spans = map(slice, part.begin.tolist(), part.end.tolist())
-            pieces = list(map(operator.getitem, files, spans))
-            decode_planned(part, pieces, out, self._limits)
+            chosen = [files[file] for file in part.file.tolist()]
+            bounds = part.begin.tolist(), part.end.tolist()
+            read = functools.partial(_read_chunks, chosen, *bounds)
+            decode_planned(part, read, out, self._limits)
 
     def _read_copies(
         self, copies: list[Wanted], out: list[bytes]
@@ -311,14 +280,14 @@ class BatchReader:
 
         Returns what was read, and what must be fetched because a copy is damaged.
         """
-        with contextlib.suppress(CorruptShardError):
+        with contextlib.suppress(CorruptShardError, StorageError):
             self._read_local(copies, out)
             return copies, []
         read, left = [], []
         for item in copies:
             try:
                 self._read_local([item], out)
-            except CorruptShardError as e:
+            except (CorruptShardError, StorageError) as e:
                 _log.warning(
                     "deleted a damaged local copy of %s: %s", item.shard.path, e
                 )
@@ -363,8 +332,20 @@ def _keep_freed_memory() -> None:
         bytearray((32 << 20) - (64 << 10))
 
 
-def _damaged(used: list[ShardFile]) -> list[ShardFile]:
-    return [shard for shard in used if shard.damaged] if damage_seen() else []
+def _read_chunks(
+    files: list[Bytes], begins: list[int], ends: list[int], chunks: list[int]
+) -> list[bytes]:
+    """Returns the bytes of some chunks, given the file of each of all, and where."""
+    if len(chunks) == len(files):
+        return read_ranges(files, begins, ends)
+    if len(chunks) == 1:
+        (chunk,) = chunks
+        return [files[chunk][begins[chunk] : ends[chunk]]]
+    return read_ranges(
+        [files[chunk] for chunk in chunks],
+        [begins[chunk] for chunk in chunks],
+        [ends[chunk] for chunk in chunks],
+    )
 
 
 def _by_shard(wanted: list[Wanted]) -> dict[int, int]:

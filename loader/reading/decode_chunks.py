@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -26,22 +26,22 @@ from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.read_plan import ReadPlan, corrupt_record
 from gristmill.loader.reading.shard_file import ReadLimits
 
+# Returns the physical bytes of chunks, with the buffer protocol, given their numbers.
+ReadChunks: TypeAlias = Callable[[list[int]], list[Any]]
+
 
 def decode_planned(
     plan: ReadPlan,
-    pieces: Sequence[Any],
+    read: ReadChunks,
     out: list[bytes],
     limits: ReadLimits,
 ) -> None:
     """Decodes chunks and puts their wanted records into the batch.
 
-    Pieces are the physical bytes of each chunk, with the buffer protocol. A damaged one
-    or a record without its checksum is a CorruptShardError.
+    `read` returns the physical bytes of chunks of the plan, given their numbers in it.
+    A damaged chunk or a record without its checksum is a CorruptShardError.
     """
     headers = blocks_before(plan.end, plan.begin)
-    pieces = list(pieces)
-    for chunk in np.flatnonzero(headers).tolist():
-        pieces[chunk] = _without_headers(plan, chunk, pieces[chunk])
     sizes = plan.end - plan.begin - BLOCK_HEADER_BYTES * headers
     least = np.where(
         plan.count == 1, limits.large_chunk_bytes, limits.large_group_bytes
@@ -50,18 +50,20 @@ def decode_planned(
     if not is_compiled():
         # Long chunks are hashed many at a time, or it takes forever.
         large = large[~plan.hashed[large]]
-    found = _lone_records(plan, pieces, large) if len(large) else {}
+    left = np.arange(len(sizes))
+    found = _lone_records(plan, read, large) if len(large) else {}
     if found:
         chunks = np.fromiter(found, np.int64, len(found))
         done = plan.select(chunks)
         records = list(found.values())
         deliver(done, [records[chunk] for chunk in done.chunk.tolist()], out)
-        left = np.ones(len(sizes), bool)
-        left[chunks] = False
-        plan, sizes = plan.select(np.flatnonzero(left)), sizes[left]
-        pieces = [pieces[chunk] for chunk in np.flatnonzero(left).tolist()]
-    if pieces:
-        _decode(plan, pieces, sizes, out)
+        left = np.delete(left, chunks)
+        plan = plan.select(left)
+    if len(left):
+        pieces = read(left.tolist())
+        for chunk in np.flatnonzero(headers[left]).tolist():
+            pieces[chunk] = _without_headers(plan, chunk, pieces[chunk])
+        _decode(plan, pieces, sizes[left], out)
 
 
 def _without_headers(plan: ReadPlan, chunk: int, piece: Any) -> Any:
@@ -77,11 +79,12 @@ def _without_headers(plan: ReadPlan, chunk: int, piece: Any) -> Any:
 
 
 def _lone_records(
-    plan: ReadPlan, pieces: list[Any], chunks: IntArray
+    plan: ReadPlan, read: ReadChunks, chunks: IntArray
 ) -> dict[int, bytes]:
     """Decodes those of some chunks of which a single record is wanted, one by one.
 
-    Returns the record by chunk, in order, without those in unusual encodings.
+    Each is read by itself, into memory that the one before has left in the processor's
+    cache. Returns the record by chunk, in order, without those in unusual encodings.
     """
     first = plan.row[np.searchsorted(plan.chunk, chunks, side="left")]
     last = plan.row[np.searchsorted(plan.chunk, chunks, side="right") - 1]
@@ -95,8 +98,9 @@ def _lone_records(
         plan.hashed[chunks[alone]].tolist(),
         strict=True,
     ):
+        (piece,) = read([chunk])
         record = decode_lone_record(
-            pieces[chunk],
+            _without_headers(plan, chunk, piece),
             row=row,
             count=count,
             max_decoded_bytes=limit,

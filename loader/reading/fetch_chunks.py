@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import damaged_chunks
 from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.loader.reading.decode_chunks import ReadChunks
 from gristmill.loader.reading.read_plan import ReadPlan
 from gristmill.loader.reading.shard_file import is_transposed
 from gristmill.loader.remote.object_reads import ByteRange
@@ -22,7 +23,7 @@ _ARRIVED_BYTES = 4 << 20
 _DAMAGED_TRIES = 3
 
 # Decodes the bytes of a plan's chunks, and puts their wanted records into the batch.
-Decode: TypeAlias = Callable[[ReadPlan, Sequence[Any], list[bytes]], None]
+Decode: TypeAlias = Callable[[ReadPlan, ReadChunks, list[bytes]], None]
 
 
 def fetch_planned(
@@ -84,7 +85,7 @@ class _Attempt:
         plan = self._plan.select(np.array(chunks))
         pieces = [self._arrived[chunk] for chunk in chunks]
         try:
-            self._decode(plan, pieces, self._out)
+            self._decode(plan, _taken(pieces), self._out)
         except CorruptShardError:
             damaged = self._find_damaged(plan, pieces)
             if self._last:
@@ -101,10 +102,15 @@ class _Attempt:
 
         def decode(chunk: int) -> None:
             part = plan.part(chunk, chunk + 1)
-            self._decode(part, [pieces[chunk]], self._out)
+            self._decode(part, _taken([pieces[chunk]]), self._out)
 
         damaged = damaged_chunks(len(pieces), decode, errors=(CorruptShardError,))
         return [chunk for chunk, _ in damaged]
+
+
+def _taken(pieces: Sequence[bytes]) -> ReadChunks:
+    """Returns what takes chunks out of those that have arrived."""
+    return lambda chunks: [pieces[chunk] for chunk in chunks]
 
 
 def transposed_error(plan: ReadPlan, chunk: int) -> InputError:

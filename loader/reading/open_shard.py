@@ -1,7 +1,4 @@
-"""Opens a shard: a local file is mapped, with its index or one made of its footer.
-
-Readers of one machine share the maps, and records that are not needed are not read.
-"""
+"""Opening a shard with its index, or with one that is made of its footer."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ from gristmill.dataset.errors import (
     StorageError,
     SystemLimitError,
 )
-from gristmill.dataset.mapped_file import map_file
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import (
     ShardIndex,
@@ -28,7 +24,7 @@ from gristmill.dataset.metadata.shard_index import (
     parse_index,
 )
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.regular_file import open_regular
+from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.loader.reading.shard_file import (
     Bytes,
     ShardFile,
@@ -99,27 +95,23 @@ def check_index(index: ShardIndex, file_crc32c: int) -> None:
         )
 
 
-class _OpenFile(NamedTuple):
+class _Opened(NamedTuple):
     size_bytes: int
     data: Bytes
     version: str | None  # The generation of an object, None for a local file.
     stamp: str  # Differs after the file was written again.
 
 
-def _open_bytes(path: str) -> _OpenFile:
+def _open_bytes(path: str) -> _Opened:
     if "://" in path:
         info = storage_for(path).stat(path)
         if info is None:
             raise StorageError("no such shard", where=path, cure="check the path")
         version = info.version
-        return _OpenFile(info.size_bytes, StoredBytes(path), version, version)
-    with _disk_errors(path), open_regular(path) as file:
-        about = os.fstat(file.fileno())
-        size, stamp = about.st_size, f"{about.st_mtime_ns} {about.st_ctime_ns}"
-        if not size:  # An empty file cannot be mapped.
-            return _OpenFile(0, b"", None, stamp)
-        # A memoryview can be sliced without a copy.
-        return _OpenFile(size, memoryview(map_file(file)), None, stamp)
+        return _Opened(info.size_bytes, StoredBytes(path), version, version)
+    with _disk_errors(path):
+        file = OpenFile(path)
+    return _Opened(file.size_bytes, file, None, file.stamp)
 
 
 def _found_index(path: str) -> str | None:
@@ -132,7 +124,7 @@ def _found_index(path: str) -> str | None:
 
 
 def _footer_index(
-    path: str, file: _OpenFile, footers: FooterIndexes | None
+    path: str, file: _Opened, footers: FooterIndexes | None
 ) -> ShardIndex:
     def read() -> Footer:
         return read_footer(
@@ -170,4 +162,6 @@ def _is_transposed(data: Bytes, index: ShardIndex) -> bool:
     if not index.chunks or not index.records:
         return False
     begin, end = index.chunk_offsets(np.array([0, 1])).tolist()
+    if not 0 < begin < end <= index.file_bytes:
+        return False  # Whoever reads a record is told that the index is damaged.
     return is_transposed(data[begin : min(end, begin + BLOCK_BYTES)], begin)

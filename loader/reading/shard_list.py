@@ -226,7 +226,7 @@ class OpenShards:
             for shard, file in opened.items():
                 while len(self._open) >= self.most:
                     # The one opened first: in random order it is as good as any.
-                    # Readers that still use it keep its maps.
+                    # Readers that still use it keep it open.
                     del self._open[next(iter(self._open))]
                 self._open[shard] = file
 
@@ -255,9 +255,10 @@ class OpenShards:
 def most_open(shards: int, limits: ReadLimits = READ_LIMITS) -> int:
     """Returns how many shards may be open, and raises the process's limit to that.
 
-    A map keeps a descriptor of its file. The usual soft limit of 1,024 is meant for
-    programs that use select(). To open and close files at every batch would cost more
-    than to decode them, so the limit is raised as far as needed and allowed.
+    A shard keeps a descriptor, and the map of its index another. The usual soft limit
+    of 1,024 is meant for programs that use select(). To open and close files at every
+    batch would cost more than to decode them, so the limit is raised as far as needed
+    and allowed.
     """
     kept = min(shards, limits.open_shards)
     used = min(shards - kept, limits.used_shards)

@@ -50,8 +50,8 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
         position = int(self._positions([index])[0])
         block = self._block(position // _BLOCK_POSITIONS)
         place = position % _BLOCK_POSITIONS
-        dataset = self.batches.datasets[block.datasets[place]]
-        return dataset.read_unchecked(block.records[place : place + 1])[0]
+        number = int(block.datasets[place])
+        return self.batches.read_records(number, block.records[place : place + 1])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[bytes]:
         batch = self.batches.schedule.batch_unchecked(self._positions(indices))

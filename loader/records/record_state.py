@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gristmill.dataset.errors import InputError, StateMismatchError
+from gristmill.loader.feed.state import refuse_grains
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.state_fields import StateFields
 
@@ -97,14 +98,7 @@ def checked_state(state: object) -> StateFields:
     Raises StateMismatchError for a state of Grain's own order, and InputError for what
     is not a state.
     """
-    if isinstance(state, Mapping) and state.keys() == {"next_index"}:
-        raise StateMismatchError(
-            "the state is that of Grain's own order, not of gristmill's",
-            expected="what get_state of batches.records() returned",
-            got=f"{state!r:.200}",
-            cure="go on with the pipeline that wrote it, or begin the data anew: "
-            "restore the model without the iterator",
-        )
+    refuse_grains(state, "batches.records()")
     if not isinstance(state, Mapping) or "feed" not in state:
         raise InputError(
             "not the state of the records of a host",

@@ -1,40 +1,52 @@
-"""Reads a range of an object once, with TensorStore's client for object storage.
+"""Reads ranges of objects in Cloud Storage once each, many at a time, in one thread.
 
-The client keeps connections alive, works on threads of its own that do not keep a
-process from ending, and refuses an answer that is not the requested range. Its own
-retries are switched off: `range_fetcher` decides when to retry.
+The thread that reads sends the requests and receives the answers itself: no thread is
+woken for an answer, none is left when a process ends, and all that a server may answer
+is looked at here. `range_fetcher` decides when to try again.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
-import os
+import dataclasses
+import enum
+import http
+import json
 import re
+import selectors
+import ssl
+import sys
 import threading
-from typing import Any, NamedTuple
+import time
+import urllib.parse
+import weakref
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
 from gristmill.dataset.errors import StorageError
-from gristmill.dataset.exit_gate import exit_gate
+from gristmill.dataset.storage.gcs_client.retry_after import retry_after_seconds
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import split_path
+from gristmill.loader.remote.http_answer import Answer, AnswerError
+from gristmill.loader.remote.http_connection import HttpConnection
+from gristmill.loader.remote.http_route import Route
 
-_SETTINGS = {
-    "gcs_request_retries": {"max_retries": 0},
-    # More than any `request_limit` allows in flight.
-    "gcs_request_concurrency": {"limit": 4096},
-}
-# A connection with less than a byte a second for this long is closed. The requests on
-# it were retried long before.
-_ABANDON = {
-    "TENSORSTORE_CURL_LOW_SPEED_TIME_SECONDS": "30",
-    "TENSORSTORE_CURL_LOW_SPEED_LIMIT_BYTES": "1",
-}
-_HTTP_STATUS = re.compile(r"\[http_response_code='(\d+)'\]")
-_NOISE = re.compile(
-    r"^[A-Z_]+: (?:All \d+ retry attempts failed: )?|\[http_response_body='.*?'\] ?"
-    r"|\[(?:curl_code|http_response_code)='\d+'\] ?",
-    re.DOTALL,
-)
-_open_lock = threading.Lock()
+if TYPE_CHECKING:
+    from gristmill.dataset.storage.gcs import GcsStorage
+
+T = TypeVar("T")
+
+# How long headers that authorize requests are used before their token is looked at.
+_SAME_TOKEN_SECONDS = 5.0
+_LONGEST_WAIT_SECONDS = 60.0  # The system takes no more than some days.
+_MOST_ERROR_BYTES = 1 << 20
+_SHOWN_CHARS = 200
+_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+_BEARER = re.compile(r"(?im)^authorization: (.*?)\r?$")
+_DOUBTFUL = (204, 304, 404, 410, 412)
+_TEMPORARY = (407, 408, 421, 425, 429)
+# Refusals that mean what they say. Others are made up by what stands in between.
+_STANDARD = {status for status in http.HTTPStatus if 400 <= status < 500}
 
 
 class ByteRange(NamedTuple):
@@ -58,132 +70,314 @@ class ByteRange(NamedTuple):
         return f"{self.path}, bytes [{self.begin:,}, {self.end:,})"
 
 
+class Kind(enum.Enum):
+    """What a failure says about the next try."""
+
+    TEMPORARY = "may succeed later"
+    WRONG = "answered with other bytes than the range"
+    DOUBTFUL = "the object seems to be deleted or to have another version"
+    UNAUTHORIZED = "the token is not accepted, or no longer"
+    REFUSED = "will fail again"
+
+
 class Failure(NamedTuple):
     """Why a read failed.
 
     Attributes:
-        status: HTTP status; 0 if there was no answer.
+        kind: What to make of it.
         text: What happened, or what was found.
-        wrong: Whether the server answered with something else than the range.
-        changed: Whether the object was deleted or has another version.
+        status: HTTP status; 0 if there was no answer.
+        pause_seconds: How long the server asks to wait.
+        token: The header with the token that was not accepted.
     """
 
-    status: int
+    kind: Kind
     text: str
-    wrong: bool = False
-    changed: bool = False
-
-
-class ObjectRead:
-    """A read that was started.
-
-    It has no callback: the library's threads would take the interpreter's lock for each
-    answer.
-    """
-
-    __slots__ = ("_future", "_wanted")
-
-    def __init__(self, wanted: ByteRange, future: Any):
-        self._wanted, self._future = wanted, future
-
-    def done(self) -> bool:
-        """Returns whether it has an outcome."""
-        return bool(self._future.done())
-
-    def wait(self, seconds: float) -> None:
-        """Waits until it is done, at most so many seconds."""
-        # `outcome` has the error.
-        with exit_gate, contextlib.suppress(Exception):
-            self._future.result(timeout=seconds)
-
-    def outcome(self) -> bytes | Failure:
-        """Returns the outcome of a read that is done; may be called once."""
-        with exit_gate:
-            outcome = _outcome(self._future, self._wanted)
-            # To free the future releases the interpreter's lock: inside the gate.
-            self._future = None
-            return outcome
-
-    def give_up(self) -> None:
-        """Abandons the read, whether it is done or not."""
-        with exit_gate:
-            self._future = None
+    status: int = 0
+    pause_seconds: float = 0.0
+    token: str = ""
 
 
 class ObjectReads:
-    """Starts reads of ranges. Safe to share by threads, not across a fork.
+    """Connections to Cloud Storage. Safe to share by threads, not across a fork.
 
-    `STORAGE_EMULATOR_HOST` chooses another server, as for writes. It is read at the
-    first read of a bucket.
+    `STORAGE_EMULATOR_HOST` chooses another server, and credentials are those of
+    writes: none for such a server.
+
+    Args:
+        timeout_seconds: How long to look for the addresses of the server.
     """
 
-    def __init__(self) -> None:
-        self._buckets: dict[str, Any] = {}
-        self._objects: dict[str, tuple[Any, str]] = {}
+    def __init__(self, *, timeout_seconds: float) -> None:
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._route: Route | None = None
+        self._idle: collections.deque[HttpConnection] = collections.deque()
+        weakref.finalize(self, _close, self._idle)
+        self._targets: dict[str, str] = {}
+        self._token, self._token_at = "", float("-inf")
 
-    def start(self, wanted: ByteRange) -> ObjectRead:
-        """Starts to read a range; raises StorageError without the library."""
-        part = None if wanted.end is None else slice(wanted.begin, wanted.end)
-        with exit_gate:
-            store, name = self._objects.get(wanted.path) or self._find(wanted.path)
-            return ObjectRead(wanted, store.read(name, byte_range=part))
-
-    def _find(self, path: str) -> tuple[Any, str]:
-        bucket, name = split_path(path)
-        store = self._buckets.get(bucket) or self._open(bucket)
-        self._objects[path] = store, name
-        return store, name
-
-    def _open(self, bucket: str) -> Any:
-        try:
-            import tensorstore
-        except ImportError as e:
-            raise StorageError(
-                "the library that reads object storage is not installed",
-                expected="the package tensorstore",
-                got=str(e),
-                cure="pip install 'gristmill[gcs,loader]'",
-            ) from e
-        server = os.environ.get("STORAGE_EMULATOR_HOST")
-        with _open_lock:
-            for name, value in _ABANDON.items():
-                os.environ.setdefault(name, value)
-            before = os.environ.get("TENSORSTORE_GCS_HTTP_URL")
-            if server:
-                # The library reads it only while a bucket is opened.
-                url = server if "://" in server else f"http://{server}"
-                os.environ["TENSORSTORE_GCS_HTTP_URL"] = url
+    def connection(self) -> HttpConnection:
+        """Returns a connection that is idle, or a new one."""
+        while True:
             try:
-                spec = {"driver": "gcs", "bucket": bucket, "context": _SETTINGS}
-                store = tensorstore.KvStore.open(spec).result()
-            finally:
-                if server and before is None:
-                    del os.environ["TENSORSTORE_GCS_HTTP_URL"]
-                elif server and before is not None:
-                    os.environ["TENSORSTORE_GCS_HTTP_URL"] = before
-            self._buckets[bucket] = store
-        return store
+                found = self._idle.pop()
+            except IndexError:
+                return self.new_connection()
+            if not found.is_stale:
+                return found
+            found.close()
+
+    def new_connection(self) -> HttpConnection:
+        """Returns a new connection; raises OSError if there is no way to the server."""
+        return HttpConnection(self._find_route())
+
+    def keep(self, connection: HttpConnection) -> None:
+        """Keeps a connection for another read."""
+        self._idle.append(connection)
+
+    def request_of(self, wanted: ByteRange, token: str) -> bytes:
+        """Returns the request for a range."""
+        route = self._find_route()
+        target = self._targets.get(wanted.path)
+        if target is None:
+            bucket, name = split_path(wanted.path)
+            quoted = urllib.parse.quote(name, safe="")
+            target = f"{route.prefix}/download/storage/v1/b/{bucket}/o/{quoted}"
+            self._targets[wanted.path] = target
+        version = "" if wanted.version is None else f"&generation={wanted.version}"
+        last = "" if wanted.end is None else wanted.end - 1
+        # With gzip accepted, an object stored with Content-Encoding: gzip comes as it
+        # is stored, and ranges mean stored bytes.
+        return (
+            f"GET {target}?alt=media{version} HTTP/1.1\r\nHost: {route.host}\r\n"
+            f"User-Agent: gristmill\r\nAccept-Encoding: gzip\r\n{route.proxy_headers}"
+            f"{token}Range: bytes={wanted.begin}-{last}\r\n\r\n"
+        ).encode()
+
+    def token(self, *, refused: str = "") -> str:
+        """Returns the headers that authorize requests, with a token that is valid.
+
+        Args:
+            refused: Such headers that the server did not accept.
+
+        Raises:
+            StorageError: There is no token.
+        """
+        with self._lock:
+            # Another read may have asked for a token in place of the refused one.
+            renews = bool(refused) and refused == self._token
+            fresh = time.monotonic() - self._token_at < _SAME_TOKEN_SECONDS
+            if renews or not fresh:
+                match = _BEARER.search(refused) if renews else None
+                headers = _storage().authorization(refused=match[1] if match else "")
+                lines = (f"{name}: {value}\r\n" for name, value in headers.items())
+                self._token, self._token_at = "".join(lines), time.monotonic()
+            return self._token
+
+    def _find_route(self) -> Route:
+        if self._route is None:
+            url = _storage().endpoint
+            self._route = Route(url, timeout_seconds=self._timeout_seconds)
+        return self._route
 
 
-def _outcome(future: Any, wanted: ByteRange) -> bytes | Failure:
-    try:
-        result = future.result()
-    except Exception as e:  # The library raises ValueError for all failures.
-        text = str(e)
-        status = _HTTP_STATUS.search(text)
-        text = _NOISE.sub("", text).strip()
-        if status is None:
-            return Failure(0, text, wrong="was not satisfied" in text)
-        return Failure(int(status[1]), f"HTTP {status[1]}: {text}", status[1] == "416")
-    if result.state != "value":
-        return Failure(0, "no object", changed=True)
-    # The library's format is not documented, but has the generation's eight bytes.
-    if (
-        wanted.version is not None
-        and int(wanted.version).to_bytes(8, "little") not in result.stamp.generation
-    ):
-        return Failure(0, "another version", changed=True)
-    data: bytes = result.value
-    if wanted.end is not None and len(data) != wanted.end - wanted.begin:
-        return Failure(0, f"{len(data):,} bytes arrived", wrong=True)
-    return data
+def _close(connections: collections.deque[HttpConnection]) -> None:
+    with contextlib.suppress(IndexError):
+        while True:  # Other threads may use them until the process has ended.
+            connections.pop().close()
+
+
+def _storage() -> GcsStorage:
+    return cast("GcsStorage", storage_for("gs://"))
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Read(Generic[T]):
+    wanted: ByteRange
+    tag: T
+    token: str
+    connection: HttpConnection
+    events: int
+
+
+class ReadsInFlight(Generic[T]):
+    """The reads of one thread that are under way.
+
+    Args:
+        reads: Has the connections.
+    """
+
+    def __init__(self, reads: ObjectReads):
+        self._reads = reads
+        self._selector = selectors.DefaultSelector()
+        self._by_tag: dict[T, _Read[T]] = {}
+        self._failed: list[tuple[T, bytes | Failure]] = []
+
+    def start(self, wanted: ByteRange, tag: T) -> None:
+        """Starts to read a range; `wait` returns the outcome with the tag.
+
+        Raises:
+            StorageError: There are no credentials.
+        """
+        token = self._reads.token()
+        try:
+            connection = self._reads.connection()
+            self._send(_Read(wanted, tag, token, connection, 0))
+        except OSError as e:
+            if isinstance(e, StorageError):
+                raise
+            self._failed.append((tag, _broken(e)))
+
+    def wait(self, seconds: float) -> list[tuple[T, bytes | Failure]]:
+        """Returns outcomes as soon as there are any, or none after so many seconds."""
+        done, self._failed = self._failed, []
+        seconds = 0.0 if done else min(seconds, _LONGEST_WAIT_SECONDS)
+        for key, _ in self._selector.select(seconds):
+            read: _Read[T] = key.data
+            outcome = self._advance(read)
+            if outcome is not None:
+                done.append((read.tag, outcome))
+        return done
+
+    def give_up(self, tag: T) -> None:
+        """Gives up a read, if it is under way."""
+        read = self._by_tag.get(tag)
+        if read is not None:
+            self._forget(read)
+            read.connection.close()
+
+    def close(self) -> None:
+        """Gives up all reads."""
+        for read in self._by_tag.values():
+            read.connection.close()
+        self._selector.close()
+
+    def _send(self, read: _Read[T]) -> None:
+        """Sends the request of a read on its connection."""
+        connection = read.connection
+        end = read.wanted.end
+        most = sys.maxsize if end is None else end - read.wanted.begin
+        request = self._reads.request_of(read.wanted, read.token)
+        try:
+            connection.send(request, most_bytes=max(most, _MOST_ERROR_BYTES))
+        except OSError:
+            connection.close()
+            if connection.requests == 1:
+                raise
+            self._send_anew(read)
+            return
+        except BaseException:
+            connection.close()
+            raise
+        read.events = _events_of(connection)
+        self._by_tag[read.tag] = read
+        self._selector.register(connection.fileno, read.events, read)
+
+    def _send_anew(self, read: _Read[T]) -> None:
+        """Sends a request again: the server had closed the connection that was kept."""
+        read.connection = self._reads.new_connection()
+        self._send(read)
+
+    def _advance(self, read: _Read[T]) -> bytes | Failure | None:
+        connection = read.connection
+        try:
+            answer = connection.advance()
+        except (OSError, AnswerError) as e:
+            self._forget(read)
+            connection.close()
+            if connection.requests == 1 or connection.received_bytes:
+                return _broken(e)
+            try:
+                self._send_anew(read)
+            except OSError as again:
+                return _broken(again)
+            return None
+        if answer is None:
+            events = _events_of(connection)
+            if events != read.events:
+                read.events = events
+                self._selector.modify(connection.fileno, events, read)
+            return None
+        self._forget(read)
+        if answer.keeps:
+            self._reads.keep(connection)
+        else:
+            connection.close()
+        return _judged(answer, read.wanted, read.token)
+
+    def _forget(self, read: _Read[T]) -> None:
+        del self._by_tag[read.tag]
+        self._selector.unregister(read.connection.fileno)
+
+
+def _events_of(connection: HttpConnection) -> int:
+    if connection.waits_to_write:
+        return selectors.EVENT_WRITE
+    return selectors.EVENT_READ
+
+
+def _broken(error: Exception) -> Failure:
+    """Returns what became of a request whose connection is broken."""
+    kind = Kind.TEMPORARY
+    if isinstance(error, ssl.SSLCertVerificationError):
+        kind = Kind.REFUSED
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return Failure(kind, text)
+
+
+def _judged(answer: Answer, wanted: ByteRange, token: str) -> bytes | Failure:
+    """Returns the bytes of an answer if they are what was asked for."""
+    status, headers, body = answer.status, answer.headers, answer.body
+    if status != 206:
+        return _refusal(answer, token)
+    match = _RANGE.fullmatch(headers.get("content-range", ""))
+    if match is None:
+        return Failure(Kind.TEMPORARY, _strange(answer), status)
+    first, last, total = map(int, match.groups())
+    end = total if wanted.end is None else wanted.end
+    if (first, last + 1) != (wanted.begin, end) or len(body) != end - first:
+        asked = "all" if wanted.end is None else f"[{wanted.begin:,}, {end:,})"
+        text = f"asked for bytes {asked}, got {len(body):,} bytes as {match[0]}"
+        return Failure(Kind.WRONG, text, status)
+    generation = headers.get("x-goog-generation", "no")
+    if wanted.version is not None and generation != wanted.version:
+        return Failure(Kind.DOUBTFUL, f"{generation} version", status)
+    return body
+
+
+def _refusal(answer: Answer, token: str) -> Failure:
+    status = answer.status
+    if status < 300 and status != 204:
+        text, kind = _strange(answer), Kind.TEMPORARY
+        if "x-goog-generation" in answer.headers:
+            text, kind = f"HTTP {status}: not a part of the object", Kind.WRONG
+        return Failure(kind, text, status)
+    text = f"HTTP {status}: {_message(answer) or 'no text'}"
+    if status == 401:
+        return Failure(Kind.UNAUTHORIZED, text, status, token=token)
+    if status in _DOUBTFUL:
+        return Failure(Kind.DOUBTFUL, text, status)
+    if status == 416:
+        return Failure(Kind.WRONG, text, status)
+    if status in _STANDARD and status not in _TEMPORARY:
+        return Failure(Kind.REFUSED, text, status)
+    pause = retry_after_seconds(answer.headers)
+    return Failure(Kind.TEMPORARY, text, status, pause)
+
+
+def _message(answer: Answer) -> str:
+    """Returns what an answer says, in the words of the service if they are its."""
+    text = answer.body[:1000].decode("utf-8", "replace")
+    with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+        text = str(json.loads(answer.body)["error"]["message"])
+    text = " ".join(text.split())
+    return f"{text[:_SHOWN_CHARS]}..." if len(text) > _SHOWN_CHARS else text
+
+
+def _strange(answer: Answer) -> str:
+    kind = answer.headers.get("content-type", "no Content-Type")
+    return (
+        f"answer that is not from Cloud Storage: status {answer.status}, {kind}, "
+        f"{_message(answer)!r}"
+    )

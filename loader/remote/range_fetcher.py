@@ -23,8 +23,9 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.remote.object_reads import (
     ByteRange,
     Failure,
-    ObjectRead,
+    Kind,
     ObjectReads,
+    ReadsInFlight,
 )
 from gristmill.loader.remote.read_options import ReadOptions
 from gristmill.loader.remote.request_limit import (
@@ -39,10 +40,13 @@ _LONGEST_PAUSE_SECONDS = 8.0
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 # After this many wrong answers to a range, it fails before its deadline.
 _WRONG_ANSWERS = 4
-# How long to wait for the oldest request before checking the others.
-_POLL_SECONDS = 0.002
+# After so many times its timeout, an answer that is late is not waited for any more.
+_LATEST_TIMEOUTS = 3
+# What is left of the deadline after a server asked for more: a share of it at most.
+_LAST_TRY_SECONDS = 2.0
+_LAST_TRY_SHARE = 0.25
+_SLOTS_SECONDS = 0.01
 _THROTTLED = (429, 503)
-_TEMPORARY = (0, 408, 429, 500, 502, 503, 504)
 
 
 @dataclasses.dataclass
@@ -76,7 +80,8 @@ class RangeFetcher:
     def __init__(self, options: ReadOptions | None = None):
         self.options = options or ReadOptions()
         self.counts = ReadCounts()
-        self._reads, self._process = ObjectReads(), os.getpid()
+        self._reads = ObjectReads(timeout_seconds=self.options.timeout_seconds)
+        self._process = os.getpid()
         self._busy = threading.local()
         self.limit = RequestLimit(self.options.in_flight)
         self._hedging = HedgePolicy(self.options.hedge_factor)
@@ -111,7 +116,7 @@ class RangeFetcher:
         if os.getpid() != self._process:
             raise StorageError(
                 "cannot read object storage in a process that was forked after the "
-                "first read: it lacks the client's threads",
+                "first read: it would share connections with the first",
                 cure="start worker processes with the method 'spawn', or open the "
                 "dataset in the worker",
             )
@@ -123,7 +128,6 @@ class _Request:
 
     number: int
     sent_at: float
-    read: ObjectRead
     holds_slot: bool = True  # It counts as in flight until it times out.
     finished: bool = False
 
@@ -140,10 +144,8 @@ class _Call:
         self._fetcher, self._ranges, self._take = fetcher, ranges, take
         self._options, self._counts = fetcher.options, fetcher.counts
         self._slots = RequestSlots(fetcher.limit)
-        # In flight, oldest first.
-        self._sent: collections.deque[_Request] = collections.deque()
-        self._done: collections.deque[_Request] = collections.deque()
-        self._polled_at = 0.0
+        self._reads: ReadsInFlight[_Request] = ReadsInFlight(fetcher._reads)
+        self._in_flight: set[_Request] = set()
         self._waiting = collections.deque(range(len(ranges)))
         # A heap of (when, serial number, what): a range to retry or a request to check.
         # The serial numbers make entries comparable.
@@ -161,33 +163,20 @@ class _Call:
             while self._open:
                 self._run_timers(time.monotonic())
                 self._send_waiting()
-                if self._sent:
-                    self._poll()
+                if self._in_flight:
+                    seconds = self._idle_seconds()
+                    if self._waiting:  # For slots that other threads give back.
+                        seconds = min(seconds, _SLOTS_SECONDS)
+                    for request, outcome in self._reads.wait(seconds):
+                        self._finish(request, outcome)
                 elif not self._waiting:  # All that is left is to be retried.
                     time.sleep(self._idle_seconds())
-                while self._done:
-                    self._finish(self._done.popleft())
         finally:
             self._slots.give_back_all()
-            for request in itertools.chain(self._sent, self._done):
-                request.read.give_up()
+            self._reads.close()
 
-    def _poll(self) -> None:
-        """Waits a moment for answers, and collects those that are there."""
-        sent, done = self._sent, self._done
-        sent[0].read.wait(min(self._idle_seconds(), _POLL_SECONDS))
-        while sent and sent[0].read.done():
-            done.append(sent.popleft())
-        now = time.monotonic()
-        if now - self._polled_at >= _POLL_SECONDS:
-            # The oldest may be late while others are done.
-            self._polled_at = now
-            self._sent = collections.deque()
-            for request in sent:
-                (done if request.read.done() else self._sent).append(request)
-
-    def _finish(self, request: _Request) -> None:
-        outcome = request.read.outcome()
+    def _finish(self, request: _Request, outcome: bytes | Failure) -> None:
+        self._in_flight.discard(request)
         request.finished = True
         if request.holds_slot:
             refused = isinstance(outcome, Failure) and outcome.status in _THROTTLED
@@ -209,7 +198,7 @@ class _Call:
                 self._waiting.popleft()  # A late answer has arrived meanwhile.
                 continue
             # With nothing in flight there is nothing else to wait for.
-            wait_seconds = 0.0 if self._sent or self._done else 0.1
+            wait_seconds = 0.0 if self._in_flight else 0.1
             if not self._slots.take(wait_seconds=wait_seconds):
                 return
             self._send(self._waiting.popleft())
@@ -219,8 +208,9 @@ class _Call:
         self._begun_at.setdefault(number, now)
         fetcher, wanted = self._fetcher, self._ranges[number]
         self._counts.requests += 1
-        request = _Request(number, now, fetcher._reads.start(wanted))
-        self._sent.append(request)
+        request = _Request(number, now)
+        self._reads.start(wanted, request)
+        self._in_flight.add(request)
         self._latest[number] = request
         late = now + fetcher._hedging.late_after_seconds
         self._set_timer(min(late, self._times_out_at(request)), request)
@@ -259,6 +249,10 @@ class _Call:
     def _handle_late(self, request: _Request, now: float) -> None:
         """Sends a second request beside a late one, or in place of one timed out."""
         number = request.number
+        if not request.holds_slot:
+            self._in_flight.discard(request)
+            self._reads.give_up(request)
+            return
         silence = f"no answer in {self._timeout_seconds(number):,.1f} seconds"
         if now - self._begun_at[number] >= self._options.deadline_seconds:
             self._give_up(number, self._last_errors.get(number, silence))
@@ -268,6 +262,8 @@ class _Call:
             request.holds_slot = False
             self._last_errors[number] = silence
             self._slots.give_back(answered=False)
+            patience = _LATEST_TIMEOUTS * self._timeout_seconds(number)
+            self._set_timer(request.sent_at + patience, request)
             if latest:
                 self._failed[number] += 1
                 self._counts.retries += 1
@@ -282,41 +278,47 @@ class _Call:
         """Schedules a retry after a failure, or raises if that is of no use."""
         number = request.number
         wanted, now = self._ranges[number], time.monotonic()
-        if outcome.changed:
-            raise _changed(wanted, outcome.text)
         self._last_errors[number] = outcome.text
         if outcome.status in _THROTTLED:
             self._counts.throttled += 1
-        if outcome.wrong or outcome.status not in _TEMPORARY:
+        if outcome.kind is not Kind.TEMPORARY:
             self._wrong[number] += 1
-            if not outcome.wrong or self._wrong[number] == _WRONG_ANSWERS:
+            final = outcome.kind is Kind.REFUSED
+            if final or self._wrong[number] == _WRONG_ANSWERS:
                 self._refuse(wanted, outcome)
+        if outcome.kind is Kind.DOUBTFUL:
+            _look_again(wanted)
+        elif outcome.kind is Kind.UNAUTHORIZED:
+            self._fetcher._reads.token(refused=outcome.token)
         if now - self._begun_at[number] >= self._options.deadline_seconds:
             self._give_up(number, outcome.text)
         if self._latest[number] is not request or not request.holds_slot:
             return  # Another request is on its way.
         pause = _FIRST_PAUSE_SECONDS * 2 ** min(self._failed[number], 10)
         pause = min(pause, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
-        last = self._begun_at[number] + self._options.deadline_seconds
+        deadline = self._options.deadline_seconds
+        last = self._begun_at[number] + deadline
+        # A server that asks for more time than is left is tried before the deadline.
+        margin = min(_LAST_TRY_SECONDS, _LAST_TRY_SHARE * deadline)
+        pause = max(pause, min(outcome.pause_seconds, last - margin - now))
         self._failed[number] += 1
         self._counts.retries += 1
         self._set_timer(min(now + pause, max(last, now)), number)
 
     def _refuse(self, wanted: ByteRange, failure: Failure) -> NoReturn:
         cure = "run the same again; if it fails again, look at the object"
-        if failure.status == 401:
+        if failure.kind is Kind.UNAUTHORIZED:
             cure = (
                 "run `gcloud auth application-default login`, or let "
                 "GOOGLE_APPLICATION_CREDENTIALS name a key file"
             )
         elif failure.status == 403:
             cure = "give this account the role roles/storage.objectViewer on the bucket"
-        elif failure.wrong and wanted.version is not None:
+        elif not failure.status:
+            cure = "let REQUESTS_CA_BUNDLE name the certificates to trust"
+        elif failure.kind in (Kind.WRONG, Kind.DOUBTFUL):
             # The object may have been replaced by a shorter one.
-            found = storage_for(wanted.path).stat(wanted.path)
-            if found is None or found.version != wanted.version:
-                got = "no object" if found is None else f"version {found.version}"
-                raise _changed(wanted, got)
+            _look_again(wanted)
         raise _error(wanted, failure.text, cure)
 
     def _give_up(self, number: int, text: str) -> NoReturn:
@@ -329,8 +331,13 @@ class _Call:
         )
 
 
-def _changed(wanted: ByteRange, got: str) -> StorageChangedError:
-    return StorageChangedError(
+def _look_again(wanted: ByteRange) -> None:
+    """Asks for the object itself; raises if it is not the one that is read."""
+    found = storage_for(wanted.path).stat(wanted.path)
+    if found is not None and wanted.version in (None, found.version):
+        return
+    got = "no object" if found is None else f"version {found.version}"
+    raise StorageChangedError(
         "object was deleted or written again while it was in use",
         where=str(wanted),
         expected=f"version {wanted.version}" if wanted.version else "an object",

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
+from gristmill.loader.notebook import table_text
+
+_MIB = 1 << 20
 
 
 # Not frozen, which takes several times as long to make: there is one for each batch.
@@ -121,6 +125,36 @@ class FeedStats:
         for name in COUNTS:
             less[name] = getattr(self, name) - getattr(before, name)
         return dataclasses.replace(self, **less)
+
+    def __str__(self) -> str:
+        return table_text(type(self).__name__, self._facts())
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        """Yields what people ask first; the fields have all."""
+        size = self.record_bytes / _MIB
+        yield (
+            "given",
+            f"{self.batches:,} batches, {self.records:,} records, {size:,.1f} MiB",
+        )
+        speed = self.record_bytes_per_second / _MIB
+        yield "speed", f"{self.records_per_second:,.0f} records/s, {speed:,.1f} MiB/s"
+        yield (
+            "trainer",
+            f"waited {self.wait_seconds:,.1f} s ({self.waiting_share:.0%}), worked "
+            f"{self.busy_seconds:,.1f} s; {self.startup_seconds:,.1f} s for "
+            f"{self.startups:,} starts",
+        )
+        for name in ("read", "decode"):
+            seconds = getattr(self, f"{name}_seconds")
+            cpu = getattr(self, f"{name}_cpu_seconds")
+            yield name, f"{seconds:,.1f} s in all threads, {cpu:,.1f} s of processors"
+        made = f"{self.workers:,} workers" if self.workers else "threads"
+        yield (
+            "now",
+            f"{self.ready_batches:,} batches ready of {self.prefetch:,}, {made}",
+        )
+        if self.cache != NOT_CACHED:
+            yield "cache", f"{self.cache.hits:,} hits, {self.cache.misses:,} misses"
 
     @property
     def batches_per_second(self) -> float:

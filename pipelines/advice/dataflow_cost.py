@@ -19,6 +19,8 @@ class Assumptions:
     Attributes:
         busy: Part of a vCPU's time that goes into what was measured. The rest goes
             into requests, encryption, waiting, uneven ends, and the runner itself.
+        vcpu_speed: Of a vCPU, relative to a core of the measured machine. One of E2 is
+            a thread of a core that is shared: half of it where both are at work.
         start_minutes: Time from the start of a machine to its first shard.
         vcpus: Of one machine.
         memory_gb: Of one machine.
@@ -34,6 +36,7 @@ class Assumptions:
     """
 
     busy: float = 0.7
+    vcpu_speed: float = 1.0
     start_minutes: float = 4.0
     vcpus: int = 4
     memory_gb: float = 16.0
@@ -104,7 +107,8 @@ def cost_of(
         given: What was not measured.
     """
     prices, given = prices or Prices(), given or Assumptions()
-    work_hours = found.cpu_seconds_per_gb * input_bytes / 1e9 / given.busy / 3600
+    seconds_per_gb = found.cpu_seconds_per_gb / given.vcpu_speed
+    work_hours = seconds_per_gb * input_bytes / 1e9 / given.busy / 3600
     start_hours = given.start_minutes / 60
     vcpus = given.vcpus * given.machines
     vcpu_hours = work_hours + start_hours * vcpus
@@ -116,10 +120,7 @@ def cost_of(
     class_b = given.class_b_per_shard * shards + reads + files
     return Cost(
         vcpu_hours=vcpu_hours,
-        machine_mb_per_second=1000
-        * given.vcpus
-        * found.output_ratio
-        / found.cpu_seconds_per_gb,
+        machine_mb_per_second=1000 * given.vcpus * found.output_ratio / seconds_per_gb,
         minutes=60 * vcpu_hours / vcpus,
         class_a=class_a,
         class_b=class_b,

@@ -26,6 +26,7 @@ class Prices:
         class_a: A request that writes or lists, to a bucket of class Standard.
         class_b: A request that reads, likewise.
         gb_between_regions: A GB between two regions of North America.
+        shuffled_gb: A GB that Dataflow shuffles for a batch job, before its reductions.
         gb_month: A GB in a bucket of class Standard, for a month.
     """
 
@@ -35,4 +36,5 @@ class Prices:
     class_a: float = 0.005 / 1000
     class_b: float = 0.0004 / 1000
     gb_between_regions: float = 0.02
+    shuffled_gb: float = 0.011
     gb_month: float = 0.020

@@ -13,11 +13,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.errors import InputError
 from gristmill.pipelines.beam_options import (
+    DRY_RUN,
     ignored_options,
     known_options,
     without_flag_values,
 )
 from gristmill.pipelines.beam_runners import runner_path, takes_other_options
+from gristmill.pipelines.options.definitions import LaunchOptions
 
 
 def checked_options(runner: str, given: Sequence[str]) -> list[str]:
@@ -38,7 +40,15 @@ def checked_options(runner: str, given: Sequence[str]) -> list[str]:
             got=f"{runner}, and {other} after --",
             cure="give --runner once, before --",
         )
-    options = [f"--runner={runner_path(runner)}", *given]
+    if DRY_RUN in given and not LaunchOptions(runner=runner).on_dataflow:
+        raise InputError(
+            f"{DRY_RUN} only applies to Dataflow",
+            got=f"--runner {runner}, which would run the pipeline",
+            cure="drop it, or give --runner DataflowRunner; gristmill plan says what a "
+            "conversion would make",
+        )
+    of_beam = [f"{each}=True" if each == DRY_RUN else each for each in given]
+    options = [f"--runner={runner_path(runner)}", *of_beam]
     said = io.StringIO()
     try:
         # Beam would print all its options and end the process, with the output taken.

@@ -188,7 +188,7 @@ def bench_loader(
     rows = f"{batch_size // hosts:,}"
     rows += "" if hosts == 1 else f" of {batch_size:,} rows"
     how = "1 worker" if workers == 1 else f"{workers or 'no'} workers"
-    how += f", batches of {rows}, {shuffle} shuffle"
+    how += f", batches of {rows}, {shuffle} shuffle, seed {seed}"
     click.echo(f"{opened!r}"[1:-1])
     click.echo(measured_text(measured, how))
     _next(measured.waiting.cause, workers, shuffle)

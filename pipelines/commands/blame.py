@@ -1,13 +1,19 @@
-"""`gristmill blame`: ranks the documents that were in the rows of a loss spike."""
+"""`gristmill blame`: the documents of some steps, by given losses."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import itertools
 import json
-from typing import Any
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
+from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.commands.errors import (
     EPILOG,
     at_least,
@@ -18,20 +24,30 @@ from gristmill.pipelines.commands.order import opened_batches, order_options
 from gristmill.pipelines.console.common_options import command_line
 from gristmill.pipelines.console.messages import next_step
 
+if TYPE_CHECKING:
+    from gristmill.loader.batches import Batches
+
+_BAD = AttributeError, KeyError, OSError, TypeError, ValueError
+
+
+class _Loss(NamedTuple):
+    value: float
+    step: int
+    row: int  # Of the global batch; -1 where the loss is that of the whole step.
+
 
 @click.command("blame", epilog=EPILOG)
 @click.option(
     "--steps",
     metavar="A:B",
     required=True,
-    help="Steps of the spike, from A to before B, such as 3000:3005.",
+    help="Steps to look at, from A to before B, such as 3000:3005.",
 )
 @click.option(
     "--losses",
-    type=click.Path(dir_okay=False),
     metavar="FILE",
     required=True,
-    help="CSV or JSON lines with step, loss and, if known, row, token, end_token.",
+    help="CSV or JSON lines with step, loss and, if known, row.",
 )
 @click.option(
     "--most",
@@ -45,56 +61,97 @@ from gristmill.pipelines.console.messages import next_step
 @json_option
 @click.pass_context
 @errors_reported
-def blame(
-    ctx: click.Context,
-    /,
-    *,
-    dataset: tuple[str, ...],
-    steps: str,
-    losses: str,
-    most: int,
-    as_json: bool,
-    **order: Any,
-) -> None:
-    """Rank the documents that were in the rows of a loss spike.
+def blame(ctx: click.Context, /, *, as_json: bool, **options: Any) -> None:
+    """List the documents of steps, the highest losses first.
 
-    The losses of the steps are compared with the median of those of other steps in the
-    file. A document is suspect if the losses that it was in are high, the more of them
-    the more. DATASET and the options of the order are those of gristmill trace.
+    Where rows are not packed, these are records. DATASET and the options of the order
+    are those of gristmill trace.
     """
-    from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
-    from gristmill.dataset.storage.paths import path_text
-    from gristmill.loader.provenance.blame import blame as ranked
-    from gristmill.loader.provenance.excess import excess
-    from gristmill.pipelines.results.losses import read_losses
-    from gristmill.pipelines.results.suspects import suspects_text
-
-    bounds = [int(text) if text.isdecimal() else -1 for text in steps.split(":")]
+    own = {name: options.pop(name) for name in ("dataset", "steps", "losses", "most")}
+    bounds = [int(one) if one.isdecimal() else -1 for one in own["steps"].split(":")]
     if len(bounds) != 2 or not -1 < bounds[0] < bounds[1]:
         raise InputError(
             "not a range of steps",
             expected="--steps A:B, from A to before B",
-            got=steps,
+            got=own["steps"],
             cure="give two steps, such as --steps 3000:3005",
         )
     try:
-        batches = opened_batches(ctx, dataset, **order)
-        found = excess(read_losses(path_text(losses, "losses")), range(*bounds))
-        suspects = ranked(batches, found, most=most)
+        batches = opened_batches(ctx, own["dataset"], **options)
+        losses = _read(path_text(own["losses"], "losses"), range(*bounds))
+        found = list(itertools.islice(_documents(batches, losses), own["most"]))
     except (OutOfRangeError, StateMismatchError) as e:
         raise InputError(**e.facts()) from e
-    if not as_json:
-        click.echo(suspects_text(found, suspects))
-        if suspects:
-            same = command_line(ctx, without=("steps", "losses", "most"))[1:]
-            step, row = suspects[0].rows[0]
-            next_step("trace", *same, "--step", step, "--row", row, "--show")
+    fields = [one for one, _ in found]
+    if as_json:
+        click.echo(json.dumps({"losses": len(losses), "documents": fields}))
         return
-    fields = {
-        "baseline": found.baseline,
-        "deviation": found.deviation,
-        "losses": len(found.deviations),
-        "high": found.high,
-        "documents": [dataclasses.asdict(one) for one in suspects],
-    }
-    click.echo(json.dumps(fields))
+    for number, (one, lines) in enumerate(found, 1):
+        seen = f"loss {one['loss']}, step {one['step']:,} row {one['row']:,}"
+        click.echo(f"{number:>4}. " + "\n      ".join([seen, *lines]))
+    same = command_line(ctx, without=("steps", "losses", "most"))[1:]
+    worst = ("--step", fields[0]["step"], "--row", fields[0]["row"])
+    next_step("trace", *same, *worst, "--show")
+
+
+def _read(path: str, steps: range) -> list[_Loss]:
+    """Returns the losses of some steps in a file; NaN and the highest first."""
+    found: list[_Loss] = []
+    first = 1
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows: Any = map(json.loads, filter(str.strip, file))
+            if file.read(1) != "{":
+                rows, first = csv.DictReader(file, skipinitialspace=True), 2
+            file.seek(0)
+            for row in rows:
+                of_row = -1 if row.get("row") in (None, "") else int(row["row"])
+                found.append(_Loss(float(row["loss"]), int(row["step"]), of_row))
+    except (*_BAD, RecursionError) as e:
+        raise InputError(
+            "the file of losses cannot be read",
+            where=f"{path}, line {first + len(found):,}",
+            expected="columns step, loss and, if known, row",
+            got=f"no {e}" if isinstance(e, KeyError) else str(e),
+            cure="give CSV with these names in its first line, or JSON in each line",
+        ) from e
+    chosen = [one for one in found if one.step in steps]
+    if not chosen:
+        raise InputError(
+            "no losses of these steps",
+            where=path,
+            cure="give losses of these steps",
+        )
+    return sorted(chosen, key=lambda one: (one.value == one.value, -one.value))
+
+
+def _documents(
+    batches: Batches, losses: list[_Loss]
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yields the documents of rows, each once: as fields, and in lines for people."""
+    from gristmill.loader.provenance.locate import locate
+    from gristmill.pipelines.results.location import source_lines
+    from gristmill.pipelines.results.source_details import Detail
+
+    seen = set()
+    for value, step, of_row in losses:
+        rows = range(len(batches.schedule.positions(step)))
+        for row in rows if of_row < 0 else [of_row]:
+            where = locate(batches, step, row)
+            place, gone = where.shard, where.removed_from
+            if gone is not None:
+                place = f"{where.dataset} as edition {gone}, removed since"
+            for one in where.pieces or [where]:
+                kind = "document" if where.pieces else "record"
+                number = getattr(one, kind)
+                if (key := (place, number)) in seen:
+                    continue
+                seen.add(key)
+                fields = dataclasses.asdict(one) | {"step": step, "row": row}
+                fields |= {"dataset": where.dataset, "shard": where.shard}
+                fields["removed_from"] = gone
+                fields["loss"] = value if math.isfinite(value) else str(value)
+                lines = [f"{kind:8} {number:,} of {place}"]
+                if getattr(one, "removed", False):
+                    lines[0] += ", removed: padding now"
+                yield fields, [*lines, *source_lines(one, Detail())]

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 def doctor(*, dataset: str | None, as_json: bool) -> None:
     """Check this machine, and where DATASET is stored.
 
-    Without DATASET, checks only the machine. Looks at versions, native builds, limits,
+    Without DATASET, checks only the machine. Looks at versions, native builds,
     shared memory, disks, credentials; of a dataset also at unfinished jobs, group size,
     mount and bucket. Says of each finding why it matters and what to do. Changes
     nothing. Exit code 1 if there is an error.
     """
     from gristmill.pipelines.doctor.checks import examine
+    from gristmill.pipelines.doctor.versions import installed_versions
 
     findings = examine(dataset)
     counts = collections.Counter(finding.level for finding in findings)
@@ -43,6 +44,7 @@ def doctor(*, dataset: str | None, as_json: bool) -> None:
         document = {
             "errors": counts["error"],
             "warnings": counts["warning"],
+            "installed": installed_versions(),
             "findings": [dataclasses.asdict(finding) for finding in findings],
         }
         click.echo(json.dumps(document, ensure_ascii=False))

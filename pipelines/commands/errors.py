@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _LOOKING = (
     "bench_loader",
     "blame",
+    "diff",
     "doctor",
     "head",
     "inspect",
@@ -36,7 +38,10 @@ _LOOKING = (
     "view",
 )
 # Commands that print when they have written a dataset, or submitted a job.
-_WRITING = ("convert", "index")
+_WRITING = ("clean", "convert", "index", "remove", "rollback")
+
+# An option of ours; those of Beam have underscores.
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w=])")
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -89,6 +94,8 @@ def errors_reported(command: F) -> F:
         except KeyboardInterrupt:
             exit_interrupted(as_json=bool(kwargs.get("as_json")))
         except GristmillError as e:
+            if e.cure is not None:
+                e.cure += _homes_of_options(e.cure)
             tell(f"error: {e}")
             if kwargs.get("as_json"):
                 print_error_json(type(e).__name__, **e.facts())
@@ -97,6 +104,32 @@ def errors_reported(command: F) -> F:
             sys.exit(_exit_code(e))
 
     return wrapped  # type: ignore[return-value]
+
+
+def _homes_of_options(cure: str) -> str:
+    """Returns which commands have the options of a cure that the running one lacks.
+
+    What reads data is used by commands that make datasets and by others that look.
+    """
+    ctx = click.get_current_context(silent=True)
+    group = ctx.parent.command if ctx is not None and ctx.parent is not None else None
+    if ctx is None or not isinstance(group, click.Group):
+        return ""
+
+    def has(command: click.Command | None, option: str) -> bool:
+        return command is not None and any(option in p.opts for p in command.params)
+
+    text = ""
+    for option in sorted(set(_OPTION.findall(cure))):
+        if not has(ctx.command, option):
+            names = [
+                name
+                for name in group.list_commands(ctx)
+                if has(group.get_command(ctx, name), option)
+            ]
+            if names and not any(f"gristmill {name}" in cure for name in names):
+                text += f" ({option} is an option of gristmill {', '.join(names)})"
+    return text
 
 
 def exit_interrupted(*, as_json: bool) -> NoReturn:

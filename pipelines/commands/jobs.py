@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,11 +34,30 @@ if TYPE_CHECKING:
     from gristmill.pipelines.results.conversion import Outcome
 
 
+class _Inputs(click.Argument):
+    """One path or more, before other arguments or after them."""
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Names the argument after these as missing, where one path was given.
+
+        Click gives the only path to the last argument, and misses the inputs.
+        """
+        last = [each for each in ctx.command.params if isinstance(each, click.Argument)]
+        # What is not given is an empty tuple, or a mark of click's own.
+        given = isinstance(paths := opts.get(str(self.name)), tuple) and paths
+        if not given and isinstance(opts.get(str(last[-1].name)), str):
+            raise click.MissingParameter(ctx=ctx, param=last[-1])
+        return super().handle_parse_result(ctx, opts, args)
+
+
 def parameter_of(option: Option) -> click.Parameter:
-    """Returns what click needs to know of an option."""
+    """Returns the parameter of click for an option."""
     if option.required:
+        kind_of = _Inputs if option.kind == "paths" else click.Argument
         count = -1 if option.kind == "paths" else 1
-        return click.Argument(
+        return kind_of(
             [option.name], nargs=count, required=True, metavar=option.metavar
         )
     if option.kind == "flag":
@@ -90,7 +109,7 @@ def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
         ) -> None:
             launch = LaunchOptions(**{name: given.pop(name) for name in launch_names})
             options = COMMANDS[name](**given)
-            beam_options = _beam_options(launch, workers, ctx.obj or ())
+            beam_options = beam_options_of(launch, workers, ctx.obj or ())
             if beam_options is not None and launch.on_dataflow:
                 from gristmill.pipelines.dataflow.submit import submit
 
@@ -105,7 +124,7 @@ def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
     return decorated
 
 
-def _beam_options(
+def beam_options_of(
     launch: LaunchOptions, workers: int | None, given: Sequence[str]
 ) -> list[str] | None:
     """Returns the options for Beam, None to run without it. Refuses useless options."""
@@ -123,9 +142,10 @@ def _beam_options(
             "--workers has no effect with --runner",
             cure="drop --workers, or use the runner's own option",
         )
-    if (launch.wait or launch.cross_region) and not launch.on_dataflow:
+    for_dataflow = (launch.wait, launch.cross_region, launch.install_on_workers)
+    if any(for_dataflow) and not launch.on_dataflow:
         raise InputError(
-            "--wait and --cross-region only apply to Dataflow",
+            "--wait, --cross-region and --install-on-workers only apply to Dataflow",
             cure="drop them, or add --runner DataflowRunner",
         )
     if launch.runner is None:

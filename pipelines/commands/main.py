@@ -7,6 +7,7 @@ command needs, its function imports.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import io
 import os
@@ -45,11 +46,15 @@ _SECTIONS = {
         "index": "jobs",
         "pack": "jobs",
         "repack": "jobs",
+        "rollback": "go_back",
+        "clean": "go_back",
+        "remove": "remove",
     },
     "Check and look": {
         "status": "show",
         "verify": "jobs",
         "inspect": "show",
+        "diff": "diff",
         "head": "head",
         "view": "view",
     },
@@ -70,6 +75,17 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return find_command(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Finds the command; suggests the nearest name for one that does not exist."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as e:
+            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            suggested = "".join(f" Did you mean '{name}'?" for name in near)
+            raise click.UsageError(e.message + suggested, ctx) from e
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import functools
-import glob
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from gristmill.pipelines.commands.errors import at_least
+from gristmill.pipelines.console.messages import note
+from gristmill.pipelines.options.given_datasets import (
+    by_name,
+    check_mixture,
+    opened_datasets,
+    shares_of,
+)
 
 if TYPE_CHECKING:
     from gristmill.loader import Dataset
     from gristmill.loader.batches import Batches
     from gristmill.loader.order import ShuffleName
+    from gristmill.loader.order.mixture import Weight
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,14 +31,14 @@ _OPTIONS = (
         "--split",
         metavar="NAME",
         show_default="the only one",
-        help="Split to read; A,B joins two.",
+        help="Split to read; A,B joins two. Of a mixture also NAME=A,NAME=B.",
     ),
     click.option(
         "--edition",
-        type=at_least(1),
-        metavar="N",
+        metavar="N|NAME=N,...",
         show_default="the last, or the state's",
-        help="Edition of the split that was open, counted from 1.",
+        help="Edition of the split that was open, counted from 1. Of datasets that are "
+        "joined, of each, such as 2,last; of a mixture, NAME=N,...",
     ),
     click.option(
         "--seed",
@@ -87,7 +94,21 @@ _OPTIONS = (
         "--weights",
         metavar="NAME=SHARE,...",
         show_default="numbers of records",
-        help="Weights of the datasets of a mixture, such as web=3,books=1.",
+        help="Weights of the datasets of a mixture, such as web=3,books=1: shares of "
+        "rows, as in global_batches(weights=...).",
+    ),
+    click.option(
+        "--token-weights",
+        metavar="NAME=SHARE,...",
+        show_default="none",
+        help="Instead of --weights, shares of tokens, as in loader.token_weights.",
+    ),
+    click.option(
+        "--tokens-per-row",
+        metavar="N|NAME=N,...",
+        show_default="known of packed rows",
+        help="With --token-weights: tokens of each record of datasets that are not "
+        "packed rows.",
     ),
     click.option(
         "--state",
@@ -113,11 +134,13 @@ def opened_batches(
     dataset: tuple[str, ...],
     *,
     split: str | None,
-    edition: int | None,
+    edition: str | None,
     state: str | None,
     **order: Any,
 ) -> Batches:
     """Returns the batches that the options of a command mean.
+
+    Says which order they mean, since another one has other records.
 
     Raises:
         InputError: They do not go together, or there are no such batches.
@@ -131,12 +154,18 @@ def opened_batches(
             got=", ".join(given),
             cure="leave out these options, or --state",
         )
-    if order["weights"] is not None:
-        check_mixture(dataset, "--weights")
+    for option in ("weights", "token_weights"):
+        if order[option] is not None:
+            check_mixture(dataset, f"--{option.replace('_', '-')}")
     datasets = opened_datasets(dataset, split, edition)
-    if state is None:
-        return _batches(datasets, **order)
-    return _batches_of_state(datasets, state)
+    if state is not None:
+        return _batches_of_state(datasets, state)
+    batches = _batches(datasets, **order)
+    note(f"the order of these options: {batches.order_text}")
+    packed = any(one.packed_counts() is not None for one in batches.datasets)
+    if order["weights"] is not None and packed:
+        note("--weights are shares of rows; --token-weights takes shares of tokens")
+    return batches
 
 
 def order_given(ctx: click.Context, order: Iterable[str]) -> list[str]:
@@ -148,72 +177,6 @@ def order_given(ctx: click.Context, order: Iterable[str]) -> list[str]:
     ]
 
 
-def check_mixture(dataset: tuple[str, ...], option: str) -> None:
-    """Raises InputError for an option of a mixture, where there is one dataset."""
-    from gristmill.dataset.errors import InputError
-
-    if mixture_of(dataset) is None:
-        raise InputError(
-            f"{option} is for a mixture",
-            got=f"one dataset, {' '.join(dataset)}",
-            cure=f"leave out {option}, or give NAME=PATH for each dataset",
-        )
-
-
-def mixture_of(given: Sequence[str]) -> dict[str, str] | None:
-    """Returns the paths of a mixture by their names, None for paths without names.
-
-    What is there as it was given is a path, also one with `=` in it.
-
-    Raises:
-        InputError: Two datasets have the same name, or some have none.
-    """
-    from gristmill.dataset.errors import InputError
-
-    named = dict(item.split("=", 1) for item in given if _is_named(item))
-    if named and len(named) < len(given):
-        raise InputError(
-            "datasets of a mixture need different names",
-            expected="NAME=PATH for each",
-            got=" ".join(given),
-            cure="give each dataset as NAME=PATH, with another NAME",
-        )
-    return named or None
-
-
-def _is_named(item: str) -> bool:
-    name, equals, _ = item.partition("=")
-    return bool(name and equals and "://" not in name and not glob.glob(item))
-
-
-def opened_datasets(
-    given: tuple[str, ...], split: str | None, edition: int | None
-) -> Dataset | dict[str, Dataset]:
-    """Opens a path, the paths of a mixture by their names, or paths that are joined.
-
-    Raises:
-        InputError: The arguments do not go together, or there is no such dataset.
-    """
-    from gristmill.dataset.errors import InputError
-    from gristmill.loader import open as open_dataset
-
-    if edition is not None and len(given) > 1:
-        raise InputError(
-            "--edition is for a single dataset",
-            got=" ".join(given),
-            cure="give --state, which has the edition of each",
-        )
-    splits = split.split(",") if split is not None and "," in split else split
-    if (named := mixture_of(given)) is not None:
-        return {
-            name: open_dataset(path, split=split, edition=edition)
-            for name, path in named.items()
-        }
-    if len(given) == 1:
-        return open_dataset(given[0], split=splits, edition=edition)
-    return open_dataset(given, split=splits)
-
-
 def _batches(
     datasets: Dataset | dict[str, Dataset],
     *,
@@ -223,6 +186,8 @@ def _batches(
     window_blocks: int | None,
     keep_remainder: bool,
     weights: str | None,
+    token_weights: str | None,
+    tokens_per_row: str | None,
     **order: Any,
 ) -> Batches:
     from gristmill.dataset.errors import InputError
@@ -240,17 +205,57 @@ def _batches(
             got=shuffle,
             cure="give --shuffle block, or leave them out",
         )
-    shares = None
-    if weights is not None:
-        shares = dict(part.partition("=")[::2] for part in weights.split(","))
     return global_batches(
         datasets,
         batch_size=batch_size,
         shuffle=BlockShuffle(**blocks) if blocks else shuffle,
         drop_remainder=not keep_remainder,
-        weights=shares,
+        weights=_weights(datasets, weights, token_weights, tokens_per_row),
         **order,
     )
+
+
+def _weights(
+    datasets: Dataset | Mapping[str, Dataset],
+    weights: str | None,
+    token_weights: str | None,
+    tokens_per_row: str | None,
+) -> Mapping[str, Weight] | None:
+    """Returns the shares of rows that the options of a mixture mean."""
+    from gristmill.dataset.errors import InputError
+    from gristmill.loader import token_weights as weights_of_tokens
+
+    if weights is not None and token_weights is not None:
+        raise InputError(
+            "--weights and --token-weights exclude each other",
+            cure="give --weights for shares of rows, --token-weights for shares of "
+            "tokens",
+        )
+    if tokens_per_row is not None and token_weights is None:
+        raise InputError(
+            "--tokens-per-row is for --token-weights",
+            cure="leave it out, or give --token-weights",
+        )
+    if token_weights is None or not isinstance(datasets, Mapping):
+        return None if weights is None else shares_of(weights, "--weights")
+    shares = shares_of(token_weights, "--token-weights")
+    each = None if tokens_per_row is None else _tokens_per_row(tokens_per_row)
+    return weights_of_tokens(datasets, shares, tokens_per_row=each)
+
+
+def _tokens_per_row(text: str) -> int | dict[str, int]:
+    from gristmill.dataset.errors import InputError
+
+    found = by_name(text, "--tokens-per-row")
+    numbers = {name: int(v[0]) for name, v in found.items() if v[0].isdecimal()}
+    if len(numbers) < len(found) or any(len(values) > 1 for values in found.values()):
+        raise InputError(
+            "--tokens-per-row is not a number of tokens",
+            expected="N, or NAME=N,...",
+            got=text,
+            cure="give one number for all datasets, or one for each name",
+        )
+    return numbers[""] if numbers.keys() == {""} else numbers
 
 
 def _batches_of_state(datasets: Dataset | dict[str, Dataset], path: str) -> Batches:

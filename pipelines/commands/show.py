@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import json
 from typing import TYPE_CHECKING
 
 import click
@@ -14,15 +16,33 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog=EPILOG)
-@click.argument("dataset")
+@click.argument("dataset", metavar="DATASET[@EDITION]")
+@click.option(
+    "--files",
+    is_flag=True,
+    help="Print the paths of the shards instead, in the order of their records.",
+)
+@click.option(
+    "--split",
+    metavar="NAME",
+    show_default="the only one",
+    help="With --files: the split.",
+)
 @json_option
 @errors_reported
-def inspect(*, dataset: str, as_json: bool) -> None:
+def inspect(*, dataset: str, files: bool, split: str | None, as_json: bool) -> None:
     """Show splits, sizes, features and source of a dataset.
 
-    Also its editions, what --map changed, what was quarantined, and where its shards
-    are uneven or take more than their input. Reads metadata alone, and no record.
+    Also its editions and what made them, what --map changed, what was quarantined, and
+    where its shards are uneven or take more than their input. Reads metadata alone, and
+    no record.
+
+    With --files, prints the shards of one split, for Grain and other readers that take
+    a list of files; DATASET@EDITION has those of when that edition was the newest.
     """
+    if files:
+        _print_files(dataset, split, as_json=as_json)
+        return
     from gristmill.dataset.errors import NotADatasetError
     from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.pipelines.results.contents import manifest_json, manifest_text
@@ -44,13 +64,27 @@ def inspect(*, dataset: str, as_json: bool) -> None:
         next_step("head", dataset, "--split", first)
 
 
+def _print_files(text: str, split: str | None, *, as_json: bool) -> None:
+    from gristmill.dataset.metadata.choose_state import chosen_split, state_of
+    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.pipelines.options.given_datasets import path_and_edition
+    from gristmill.pipelines.results.edition_history import edition_files
+
+    dataset, edition = path_and_edition(text)
+    manifest = open_manifest(dataset)
+    chosen = manifest.splits[chosen_split(dataset, manifest, split)]
+    state = chosen if edition is None else state_of(dataset, chosen, edition)
+    paths = [*edition_files(dataset, state)]
+    click.echo(json.dumps(paths) if as_json else "\n".join(paths))
+
+
 def _is_input(error: NotADatasetError, path: str) -> bool:
     """Tells whether there are files instead of a dataset."""
     from gristmill.dataset.storage.lookup import storage_for
 
     if (error.got or "").startswith(("a file", "files")):
         return True
-    return error.got == "none" and bool(storage_for(path).match(path))
+    return glob.has_magic(path) and bool(storage_for(path).match(path))
 
 
 @click.command(epilog=EPILOG)

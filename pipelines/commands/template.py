@@ -113,7 +113,16 @@ def command_line(
                 cure=f"give {option.name}=VALUE among the template's parameters",
             )
         if option.required:
-            positional += value.split(",") if option.kind == "paths" else [value]
+            words = value.split(",") if option.kind == "paths" else [value]
+            for word in words:
+                if word.startswith("-"):
+                    raise InputError(
+                        f"parameter {option.name} would be taken for an option",
+                        expected="no hyphen at the start of a value",
+                        got=repr(word),
+                        cure=f"correct {option.name} among the template's parameters",
+                    )
+            positional += words
         elif option.kind == "flag":
             if value not in ("", "true", "false"):
                 raise InputError(

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
 from gristmill.pipelines.commands.order import (
-    check_mixture,
-    mixture_of,
     opened_batches,
+    order_given,
     order_options,
 )
 from gristmill.pipelines.console.common_options import command_line
 from gristmill.pipelines.console.messages import next_step
+from gristmill.pipelines.options.given_datasets import (
+    check_mixture,
+    mixture_of,
+    opened_datasets,
+)
 
 if TYPE_CHECKING:
     from gristmill.loader.batches import Batches
@@ -51,7 +55,9 @@ if TYPE_CHECKING:
     "--record",
     type=int,
     metavar="N",
-    help="Find the steps and rows of this record instead, counted from 0.",
+    help="Find the steps and rows of this record instead, counted from 0; without "
+    "--batch-size and --state, only its source. With --state, --edition is the one in "
+    "which it has this number.",
 )
 @click.option(
     "--document",
@@ -105,8 +111,8 @@ def trace(
     """Find the record of a training step's row, and its source.
 
     Of a packed row, find the document of each piece. DATASET is a path, or NAME=PATH
-    for each dataset of a mixture; several paths are joined. Give the arguments that
-    gristmill.loader.global_batches got, or the --state of a feed.
+    for each dataset of a mixture; several paths, also of one NAME, are joined. Give the
+    arguments that gristmill.loader.global_batches got, or the --state of a feed.
     """
     from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
 
@@ -125,6 +131,18 @@ def trace(
     if stop_epoch is None:
         stop_epoch = first_epoch + 1
     try:
+        asked = {*order, "first_epoch", "stop_epoch"} - {"split", "edition"}
+        if record is not None and not order_given(ctx, asked):
+            _trace_record(ctx, dataset, record, name, show=show, as_json=as_json)
+            return
+        of_edition = None
+        if (
+            record is not None
+            and order["state"]
+            and (order["edition"] or "").isdecimal()
+        ):
+            # The state says which editions were open.
+            of_edition, order["edition"] = int(order["edition"]), None
         batches = opened_batches(ctx, dataset, **order)
         if step is not None and row is not None:
             seen = _trace_row(batches, step, row, token, show=show, as_json=as_json)
@@ -136,12 +154,13 @@ def trace(
                 where = ("--record", seen.record, *of)
                 next_step(*again, *where, why="where it is seen again")
         elif record is not None:
-            found = batches.find(
-                record, name, first_epoch=first_epoch, stop_epoch=stop_epoch
-            )
+            epochs = {"first_epoch": first_epoch, "stop_epoch": stop_epoch}
+            found = batches.find(record, name, edition=of_edition, **epochs)
             _print_sightings(found, as_json=as_json)
             if show:
                 of_it = batches.datasets[batches.number_of(name)]
+                if of_edition is not None:
+                    of_it = of_it.as_of(of_edition)
                 _print_record(of_it, record, as_json=as_json)
             _next_row(ctx, found)
         elif document is not None:
@@ -153,6 +172,44 @@ def trace(
             _next_row(ctx, [seen for piece in pieces for seen in piece.sightings])
     except (OutOfRangeError, StateMismatchError) as e:
         raise InputError(**e.facts()) from e
+
+
+def _trace_record(
+    ctx: click.Context,
+    dataset: tuple[str, ...],
+    record: int,
+    name: str | None,
+    *,
+    show: bool,
+    as_json: bool,
+) -> None:
+    """Prints where a record comes from, whatever the order."""
+    from gristmill.dataset.errors import InputError
+    from gristmill.loader.provenance.locate import locate_record
+    from gristmill.pipelines.results.location import location_json, location_text
+    from gristmill.pipelines.results.source_details import detailed
+
+    opened = opened_datasets(dataset, ctx.params["split"], ctx.params["edition"])
+    if isinstance(opened, Mapping):
+        if name not in opened:
+            raise InputError(
+                "the mixture has no such dataset",
+                expected=f"--of with one of {', '.join(opened)}",
+                got=name,
+                cure="give the name of one of these",
+            )
+        opened = opened[name]
+    location = detailed(locate_record(opened, record, name=name), [opened])
+    if as_json:
+        fields = location_json(location)
+        del fields["epoch"]
+        click.echo(json.dumps(fields))
+    else:
+        click.echo(location_text(location))
+    if show:
+        _print_record(opened, record, as_json=as_json)
+    again = (*command_line(ctx, without=("show",)), "--batch-size", "N")
+    next_step(*again, why="the steps that it is seen in")
 
 
 def _trace_row(
@@ -175,7 +232,8 @@ def _trace_row(
         fields = {"step": step, "row": row} | location_json(location)
         click.echo(json.dumps(fields))
     else:
-        click.echo(location_text(step, row, location, token))
+        click.echo(f"step {step:,}, row {row:,}: epoch {location.found.epoch:,}")
+        click.echo(location_text(location, token))
     if show:
         seen = row_at(batches, step, row)
         _print_record(seen.dataset, seen.record, as_json=as_json)

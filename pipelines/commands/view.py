@@ -13,9 +13,7 @@ import click
 
 from gristmill.pipelines.commands.errors import EPILOG, errors_reported
 from gristmill.pipelines.commands.order import (
-    mixture_of,
     opened_batches,
-    opened_datasets,
     order_given,
     order_options,
     read_state,
@@ -23,6 +21,7 @@ from gristmill.pipelines.commands.order import (
 from gristmill.pipelines.console.common_options import command_line
 from gristmill.pipelines.console.ending import exit_now
 from gristmill.pipelines.console.messages import next_step, note
+from gristmill.pipelines.options.given_datasets import mixture_of, opened_datasets
 
 
 @click.command("view", epilog=EPILOG)
@@ -56,7 +55,7 @@ def view(
     *,
     dataset: tuple[str, ...],
     split: str | None,
-    edition: int | None,
+    edition: str | None,
     state: str | None,
     tokenizer: str | None,
     html: str | None,
@@ -119,7 +118,8 @@ def _default_split(dataset: tuple[str, ...]) -> str | None:
     """Returns the split to begin with of a single dataset that has several."""
     from gristmill.dataset.metadata.read_manifest import read_manifest
 
-    paths = [*(mixture_of(dataset) or {}).values()] or [*dataset]
+    paths = [path for some in (mixture_of(dataset) or {}).values() for path in some]
+    paths = paths or [*dataset]
     manifest = read_manifest(paths[0]) if len(paths) == 1 else None
     if manifest is None or not manifest.splits:
         return None

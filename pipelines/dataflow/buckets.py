@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from gristmill.dataset.errors import InputError, StorageError
 from gristmill.dataset.storage.object_names import split_path
 from gristmill.dataset.storage.paths import path_texts
+from gristmill.pipelines.dataflow.clients import storage_retry
 from gristmill.pipelines.dataflow.permissions import READ, STAGE, WRITE, bucket_roles
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import Options, VerifyOptions
@@ -159,7 +160,14 @@ def check_buckets(
     return notes
 
 
-def describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucket:
+def describe(
+    client: Any,
+    name: str,
+    wanted: frozenset[str],
+    what: str,
+    *,
+    seconds: float = _SECONDS,
+) -> Bucket:
     """Returns what Cloud Storage says of a bucket.
 
     Args:
@@ -167,6 +175,7 @@ def describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucke
         name: The bucket.
         wanted: Permissions to ask for.
         what: Its role, for messages.
+        seconds: How long to make each of two requests again.
 
     Raises:
         InputError: There is no such bucket.
@@ -174,26 +183,19 @@ def describe(client: Any, name: str, wanted: frozenset[str], what: str) -> Bucke
     """
     from google.api_core.exceptions import Forbidden
 
-    bucket = client.bucket(name)
+    bucket, retry = client.bucket(name), storage_retry(seconds=seconds)
     location, regions, storage_class = "", (), ""
     with explained(name, what):
-        granted = set(bucket.test_iam_permissions(sorted(wanted), retry=retry()))
+        granted = set(bucket.test_iam_permissions(sorted(wanted), retry=retry))
         # roles/storage.objectUser does not show buckets, only what is in them.
         try:
-            bucket.reload(retry=retry())
+            bucket.reload(retry=retry)
             location = bucket.location or ""
             regions = tuple(bucket.data_locations or ())
             storage_class = bucket.storage_class or ""
         except Forbidden:
             granted.discard("storage.buckets.get")
     return Bucket(location, regions, frozenset(granted), storage_class)
-
-
-def retry() -> Any:
-    """Returns how often a request is made again: for some seconds, not for minutes."""
-    from google.cloud.storage.retry import DEFAULT_RETRY
-
-    return DEFAULT_RETRY.with_timeout(_SECONDS)
 
 
 @contextlib.contextmanager

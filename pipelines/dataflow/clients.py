@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -12,6 +11,8 @@ from gristmill.dataset.errors import InputError, StorageError
 T = TypeVar("T")
 
 _SECONDS = 10.0
+_PAUSE_SECONDS = 0.2  # At most, before a request is made for the second time.
+_BUSY = (429, 500, 502, 503, 504)
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
@@ -63,17 +64,41 @@ def storage_client(
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.storage import Client
 
-    from gristmill.dataset.storage.gcs_session import GcsSession
+    from gristmill.dataset.storage.gcs_client.emulator import emulator_url
+    from gristmill.dataset.storage.gcs_client.session import GcsSession
 
-    credentials = None if anonymous else find_credentials()
-    if anonymous or os.environ.get("STORAGE_EMULATOR_HOST"):
-        credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    session = GcsSession(credentials, timeout_seconds=seconds)
-    return Client(project=project, credentials=credentials, _http=session)
+    server = emulator_url()
+    credentials = (
+        AnonymousCredentials()  # type: ignore[no-untyped-call]
+        if anonymous or server
+        else find_credentials()
+    )
+    return Client(
+        project=project,
+        credentials=credentials,
+        client_options={"api_endpoint": server} if server else None,
+        _http=GcsSession(credentials, timeout_seconds=seconds),
+    )
+
+
+def storage_retry(*, seconds: float = _SECONDS) -> Any:
+    """Returns how requests of this client are made again: for seconds, not minutes.
+
+    What a server asks for with `Retry-After` is kept to, within this time.
+    """
+    from google.cloud.storage.retry import DEFAULT_RETRY
+
+    from gristmill.dataset.storage.gcs_client.patient_retry import PatientRetry
+
+    return PatientRetry(
+        DEFAULT_RETRY._predicate, initial=_PAUSE_SECONDS, timeout=seconds
+    )
 
 
 def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
     """Returns the status and the document that a service of Google Cloud answers with.
+
+    One that is busy is asked again for some seconds, when it says with `Retry-After`.
 
     Args:
         url: What to get.
@@ -83,15 +108,33 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
         StorageError: It does not answer.
     """
     import requests
+    from google.api_core import exceptions as api
+    from google.api_core.retry import if_exception_type
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import AuthorizedSession
 
+    from gristmill.dataset.storage.gcs_client.patient_retry import PatientRetry
+
+    def ask() -> requests.Response:
+        answer = session.get(url, timeout=_SECONDS)
+        if answer.status_code in _BUSY:
+            raise api.from_http_response(answer)  # type: ignore[no-untyped-call]
+        return answer
+
+    retry = PatientRetry(
+        if_exception_type(api.GoogleAPICallError),
+        initial=_PAUSE_SECONDS,
+        timeout=_SECONDS,
+    )
     try:
         session = requests.Session()
         if not anonymous:
             session = AuthorizedSession(find_credentials())  # type: ignore[no-untyped-call]
         with session:
-            answer = session.get(url, timeout=_SECONDS)
+            try:
+                answer = retry(ask)()
+            except api.RetryError as e:
+                answer = e.cause.response  # Still busy: as it says.
             document = answer.json()
     except (requests.RequestException, GoogleAuthError, ValueError) as e:
         raise StorageError(

@@ -50,7 +50,8 @@ def set_defaults(
     if cloud.staging_location is None:
         cloud.staging_location = cloud.temp_location
     if cloud.job_name is None:
-        # Dataflow runs one job of a name at a time: no two jobs write to one output.
+        # Dataflow runs one job of a name at a time: a second one for this output is
+        # refused, unless it is a template's, which has a name.
         base = re.sub("[^a-z0-9]+", "-", layout.base_name(target).lower()).strip("-")
         place = hashlib.sha256(target.encode()).hexdigest()[:8]
         parts = ["gristmill", pipeline, *filter(None, [base[:30].strip("-")]), place]

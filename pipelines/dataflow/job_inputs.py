@@ -11,13 +11,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import read_footer
-from gristmill.dataset.errors import CorruptShardError, CorruptStreamError, InputError
+from gristmill.dataset.errors import (
+    CorruptRecordError,
+    CorruptShardError,
+    CorruptStreamError,
+    InputError,
+    MissingPackageError,
+)
 from gristmill.dataset.file_formats import (
     ARRAY_RECORD,
     HEAD_BYTES,
     compression_of,
     format_of,
 )
+from gristmill.dataset.parquet.parquet_file import ParquetFile
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
@@ -26,12 +33,15 @@ from gristmill.dataset.storage.object_names import (
     split_path,
 )
 from gristmill.dataset.streams.inflated_stream import InflatedStream
-from gristmill.pipelines.dataflow.buckets import Use, explained, retry
+from gristmill.pipelines.dataflow.buckets import Use, explained
+from gristmill.pipelines.dataflow.clients import storage_retry
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
+from gristmill.transforms.sources.formats import FORMATS
 
 _SECONDS = 10.0
 _MOST_FILES = 10_000
 _SAMPLE_BYTES = 1 << 18
+_SAMPLED_GROUPS, _SAMPLED_ROWS = 4, 64
 _MOST_INFLATED_BYTES = 32 << 20
 
 
@@ -110,7 +120,9 @@ def _list_one(use: Use, client: Any, ends: float) -> tuple[list[ListedFile], str
     bucket, name = split_path(use.path)
     with explained(bucket, use.what):
         # A plain name wins: objects may have `[` in their names.
-        plain = client.list_blobs(bucket, prefix=name, max_results=1, retry=retry())
+        plain = client.list_blobs(
+            bucket, prefix=name, max_results=1, retry=storage_retry()
+        )
         found = [_listed(bucket, blob) for blob in plain if blob.name == name]
         if found and not name.endswith("/"):
             return found, "", True
@@ -120,7 +132,7 @@ def _list_one(use: Use, client: Any, ends: float) -> tuple[list[ListedFile], str
             prefix=prefix,
             delimiter=None if deep else "/",
             fields="items(name,size),nextPageToken,prefixes",
-            retry=retry(),
+            retry=storage_retry(),
         )
         found, seen, example = [], 0, ""
         for page in blobs.pages:
@@ -193,9 +205,14 @@ def shard_sizes(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> ShardS
 
 
 def _decoded_times(file: ListedFile) -> float:
-    """Returns how many bytes a byte of an ArrayRecord file decodes to; 1 of others."""
+    """Returns how many bytes a byte of a file decodes to.
+
+    Of ArrayRecord the footer tells, of Parquet a sample; 1 of others.
+    """
     storage = storage_for(file.path)
     found = format_of(storage.read(file.path, 0, HEAD_BYTES))
+    if found is not None and found.name == FORMATS["parquet"].found_as:
+        return max(1.0, _decoded_rows(file) / file.size_bytes)
     if found is None or found.name != ARRAY_RECORD:
         return 1.0
     read = functools.partial(storage.read, file.path)
@@ -204,6 +221,29 @@ def _decoded_times(file: ListedFile) -> float:
     except CorruptShardError:
         return 1.0  # The job says so, with its place.
     return max(1.0, float(footer.chunk_decoded_bytes.sum()) / file.size_bytes)
+
+
+def _decoded_rows(file: ListedFile) -> float:
+    """Returns about how large all rows of a Parquet file are, 0 if that is not known.
+
+    The footer tells the size of encoded pages alone: of values that repeat, a few bytes
+    can stand for gigabytes. So the first rows of some row groups are decoded.
+    """
+    decoded_bytes = 0.0
+    try:
+        with ParquetFile(file.path, file.size_bytes, None) as table:
+            groups = table.places.groups
+            some = groups[:: max(1, len(groups) // _SAMPLED_GROUPS)]
+            for group in some:
+                names = table.schema.names
+                sample = table.batches(group, names, most_rows=_SAMPLED_ROWS)
+                batch = next(sample, None)
+                if batch is not None and batch.num_rows:
+                    rows = table.places.rows / len(some)
+                    decoded_bytes += batch.nbytes / batch.num_rows * rows
+    except (CorruptRecordError, InputError, MissingPackageError):
+        return 0.0  # The job says so, with its place.
+    return decoded_bytes
 
 
 def _inflation(path: str) -> float | None:

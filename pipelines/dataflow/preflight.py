@@ -6,6 +6,7 @@ of a template that is the account of the workers.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 
 from apache_beam.options.pipeline_options import (
@@ -13,6 +14,7 @@ from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     PipelineOptions,
     SetupOptions,
+    TestOptions,
     WorkerOptions,
 )
 
@@ -34,44 +36,82 @@ from gristmill.pipelines.options.definitions import (
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.transforms.tokens.tokenizers import is_function
 
+# What only the service or the job itself can find.
+_LATER = "the workers' account, quotas, the image, and what is in the input files"
+
+
+@dataclasses.dataclass
+class Checks:
+    """What was checked before a job is submitted.
+
+    Attributes:
+        notes: Remarks for the user.
+        done: What was looked at.
+        left_out: What was not.
+        is_offline: Whether nothing was asked for in Google Cloud: a dry run without
+            credentials.
+    """
+
+    notes: list[str] = dataclasses.field(default_factory=list)
+    done: list[str] = dataclasses.field(default_factory=list)
+    left_out: list[str] = dataclasses.field(default_factory=lambda: [_LATER])
+    is_offline: bool = False
+
 
 def preflight(
     options: Options, launch: LaunchOptions, beam_options: PipelineOptions
-) -> list[str]:
-    """Checks what can be checked before the job runs; returns remarks."""
+) -> Checks:
+    """Checks what can be checked before the job runs.
+
+    A dry run goes without credentials: what needs them is left out.
+    """
+    checks = Checks()
     plan = plan_of(options) if isinstance(options, ConvertOptions) else None
     cloud = beam_options.view_as(GoogleCloudOptions)
     temporary = dict.fromkeys(
         [cloud.temp_location, cloud.staging_location, cloud.template_location]
     )
     uses = uses_of(options, temporary=filter(None, temporary))
-    _check_worker_setup(options, beam_options)
+    _check_worker_setup(options, launch, beam_options)
+    checks.done += ["options", "how the workers get the package"]
     workers = beam_options.view_as(WorkerOptions)
-    client = storage_client(cloud.project, anonymous=cloud.no_auth)
+    try:
+        client = storage_client(cloud.project, anonymous=cloud.no_auth)
+    except InputError as e:
+        if not beam_options.view_as(TestOptions).dry_run:
+            raise
+        checks.is_offline = True
+        checks.left_out.insert(0, f"all else: {e.what}. To do: {e.cure}")
+        return checks
     listed = Listed([], whole=False, notes=[])
     if cloud.impersonate_service_account:
-        notes = ["buckets were not checked: the job is submitted by another account"]
+        checks.notes.append(
+            "buckets were not checked: the job is submitted by another account"
+        )
+        checks.left_out.insert(0, "buckets")
     else:
         zone = workers.worker_zone or workers.zone or ""
         region = workers.worker_region or zone.rpartition("-")[0] or cloud.region
-        notes = check_buckets(
+        checks.notes += check_buckets(
             uses, client=client, region=region, cross_region=launch.cross_region
         )
-        notes += check_private_access(workers, cloud, region=region)
+        checks.notes += check_private_access(workers, cloud, region=region)
         listed = list_inputs(uses, client=client)
-        notes += listed.notes
+        checks.notes += listed.notes
+        checks.done += ["buckets and this account's roles", "subnetwork", "inputs"]
     if isinstance(options, VerifyOptions):
         open_manifest(options.dataset)
     if isinstance(options, ConvertOptions) and plan is not None:
         splits = [job.split for job in conversion_of(options).jobs]
-        notes += check_output(options, splits=splits)
-        notes += check_disk(
+        checks.notes += check_output(options, splits=splits)
+        checks.notes += check_disk(
             shard_sizes(listed, plan, copies=copies_of(options)),
             threads=beam_options.view_as(DebugOptions).number_of_worker_harness_threads,
             machine_type=workers.machine_type,
             disk_gb=workers.disk_size_gb,
         )
-    return notes
+        checks.done += ["output", "disk of the workers"]
+    return checks
 
 
 def copies_of(options: ConvertOptions) -> int:
@@ -84,16 +124,31 @@ def copies_of(options: ConvertOptions) -> int:
 def has_worker_setup(beam_options: PipelineOptions) -> bool:
     """Returns whether the options say how workers get the package."""
     setup = beam_options.view_as(SetupOptions)
+    return bool(setup.setup_file or setup.extra_packages or _has_image(beam_options))
+
+
+def _has_image(beam_options: PipelineOptions) -> bool:
+    """Returns whether workers start from an image that was made for the job."""
+    setup = beam_options.view_as(SetupOptions)
     workers = beam_options.view_as(WorkerOptions)
-    return bool(
-        setup.setup_file
-        or setup.extra_packages
-        or workers.sdk_container_image
-        or setup.prebuild_sdk_container_engine
-    )
+    return bool(workers.sdk_container_image or setup.prebuild_sdk_container_engine)
 
 
-def _check_worker_setup(options: Options, beam_options: PipelineOptions) -> None:
+def _check_worker_setup(
+    options: Options, launch: LaunchOptions, beam_options: PipelineOptions
+) -> None:
+    public = beam_options.view_as(WorkerOptions).use_public_ips
+    if not (public or launch.install_on_workers or _has_image(beam_options)):
+        # Beam's image does not hold what the package requires, such as array_record.
+        raise InputError(
+            "the workers could not install gristmill",
+            expected="an image that holds it, or a package index that the workers can "
+            "reach",
+            got="Beam's own image, and workers without public addresses",
+            cure="give --sdk_container_image=IMAGE, which deploy/build.sh builds; or "
+            "--use_public_ips; or --install-on-workers, if the network of the workers "
+            "reaches a package index, such as through Cloud NAT",
+        )
     setup = beam_options.view_as(SetupOptions)
     for path in (setup.setup_file, setup.requirements_file):
         if path is not None and not pathlib.Path(path).exists():

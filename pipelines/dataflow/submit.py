@@ -57,24 +57,32 @@ def submit(
     beam_options = PipelineOptions(list(beam_arguments))
     pipeline = next(name for name, cls in COMMANDS.items() if type(options) is cls)
     set_defaults(beam_options, pipeline, options)
-    notes = preflight(options, launch, beam_options)
-    notes += [
+    checks = preflight(options, launch, beam_options)
+    checks.notes += [
         f"Beam ignores {ignored.argument}"
         for ignored in ignored_options(beam_arguments)
     ]
-    with _worker_setup(options, beam_options):
-        result = _run(options, beam_options)
+    result = None
+    if not checks.is_offline:
+        with _worker_setup(options, beam_options):
+            result = _run(options, beam_options)
+        checks.done.append("graph of the job")
     cloud = beam_options.view_as(GoogleCloudOptions)
     submission = Submission(
         pipeline=pipeline,
         state="submitted",
-        target=_dataset(options),
+        target=target_of(options) if checks.is_offline else _dataset(options),
         project=cloud.project,
         region=cloud.region,
-        notes=tuple(notes),
+        notes=tuple(checks.notes),
     )
-    if beam_options.view_as(TestOptions).dry_run:
-        return dataclasses.replace(submission, state="dry run")
+    if result is None or beam_options.view_as(TestOptions).dry_run:
+        return dataclasses.replace(
+            submission,
+            state="dry run",
+            checked=tuple(checks.done),
+            not_checked=tuple(checks.left_out),
+        )
     if not result.has_job:
         return dataclasses.replace(
             submission, state="template", template=cloud.template_location

@@ -1,8 +1,7 @@
-"""Whether a dataset's bucket is in the region of this machine, and may be used."""
+"""The place and class of a dataset's bucket, and whether it may be used."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from gristmill.dataset.storage.object_names import split_path
@@ -10,7 +9,6 @@ from gristmill.pipelines.dataflow.buckets import Bucket, describe
 from gristmill.pipelines.dataflow.clients import storage_client, within
 from gristmill.pipelines.dataflow.permissions import READ, WRITE, bucket_roles
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
-from gristmill.pipelines.doctor.metadata_server import this_machine
 from gristmill.pipelines.doctor.place import Place
 
 _SECONDS = 4.0
@@ -27,18 +25,18 @@ def look_at_bucket(place: Place) -> Iterator[Finding]:
     if not place.remote:
         return
     name = split_path(place.path)[0]
-    anonymous = bool(os.environ.get("STORAGE_EMULATOR_HOST"))
     bucket = within(
         lambda: describe(
-            storage_client(None, anonymous=anonymous, seconds=_SECONDS),
+            storage_client(None, anonymous=False, seconds=_SECONDS),
             name,
             WRITE,
             "dataset",
+            seconds=_SECONDS / 3,  # Each of two: then there is time for the answer.
         ),
         seconds=_SECONDS,
         what=f"asking for the bucket {name}",
     )
-    found = [*_refusals(name, bucket), *_region(name, bucket), *_class(name, bucket)]
+    found = [*_refusals(name, bucket), *_location(name, bucket), *_class(name, bucket)]
     yield from found
 
 
@@ -57,9 +55,8 @@ def _refusals(name: str, bucket: Bucket) -> Iterator[Finding]:
         yield ok(f"this account may read gs://{name}, and not write there")
 
 
-def _region(name: str, bucket: Bucket) -> Iterator[Finding]:
+def _location(name: str, bucket: Bucket) -> Iterator[Finding]:
     where = "+".join(bucket.regions) or bucket.location
-    machine = this_machine()
     if not where:
         yield warning(
             f"the location of gs://{name} is not known: this account may not see it",
@@ -67,19 +64,8 @@ def _region(name: str, bucket: Bucket) -> Iterator[Finding]:
             cure=f"gcloud storage buckets add-iam-policy-binding gs://{name} "
             "--member=serviceAccount:ACCOUNT --role=roles/storage.legacyBucketReader",
         )
-    elif machine is None:
-        yield ok(f"gs://{name} is in {where}; this machine is in no region of Google's")
-    elif bucket.near(machine.region):
-        yield ok(f"gs://{name} is in {where}, this machine in {machine.region}")
     else:
-        yield warning(
-            f"gs://{name} is in {where}, this machine in {machine.region}",
-            why="each request takes tens of milliseconds more, and traffic between "
-            "regions is charged by the byte",
-            cure=f"train in {where}, or copy it once: gcloud storage buckets create "
-            f"gs://NEW --location={machine.region} && gcloud storage cp -r "
-            f"gs://{name}/DATASET gs://NEW",
-        )
+        yield ok(f"gs://{name} is in {where}")
 
 
 def _class(name: str, bucket: Bucket) -> Iterator[Finding]:

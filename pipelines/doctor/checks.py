@@ -12,7 +12,6 @@ from gristmill.dataset.errors import GristmillError
 from gristmill.pipelines.doctor.bucket import look_at_bucket
 from gristmill.pipelines.doctor.builds import look_at_builds
 from gristmill.pipelines.doctor.credentials import look_at_credentials
-from gristmill.pipelines.doctor.descriptors import look_at_descriptors
 from gristmill.pipelines.doctor.disks import look_at_disks
 from gristmill.pipelines.doctor.finding import Finding, error, warning
 from gristmill.pipelines.doctor.group_size import look_at_group_size
@@ -28,7 +27,6 @@ Look = Callable[[Place | None], Iterable[Finding]]
 MACHINE_CHECKS: dict[str, Look] = {
     "versions": look_at_versions,
     "builds": look_at_builds,
-    "descriptors": look_at_descriptors,
     "shared memory": look_at_shared_memory,
     "disk": look_at_disks,
     "credentials": look_at_credentials,

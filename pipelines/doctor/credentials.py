@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gristmill.dataset.daemon_call import daemon_call
+from gristmill.dataset.storage.gcs_client.emulator import emulator_url
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
-from gristmill.pipelines.doctor.metadata_server import Machine, this_machine
 from gristmill.pipelines.doctor.place import Place
 
 _SECONDS = 5.0
@@ -52,7 +52,7 @@ def look_at_credentials(place: Place | None) -> Iterator[Finding]:
     needed = place is not None and place.remote
     bad = error if needed else warning
     why = "gs:// paths cannot be read or written"
-    if emulator := os.environ.get("STORAGE_EMULATOR_HOST"):
+    if emulator := emulator_url():
         yield warning(
             f"STORAGE_EMULATOR_HOST is set: gs:// paths lead to {emulator}, without "
             "credentials",
@@ -80,25 +80,23 @@ def look_at_credentials(place: Place | None) -> Iterator[Finding]:
         )
         return
     find = daemon_call(_find, thread_name="gristmill-doctor-credentials")
-    machine = this_machine()
     try:
         found = find.result(_SECONDS)
     except (TimeoutError, google.auth.exceptions.GoogleAuthError) as e:
         late = isinstance(e, TimeoutError)
         said = f"none found in {_SECONDS:g} seconds" if late else "none found"
-        if not needed and machine is None and not key_file:
+        if not needed and not key_file:
             yield ok(f"{said}; gs:// paths need them: `{_LOG_IN}`")
             return
         if not late:
             said = f"none that can be used: {str(e).splitlines()[0]}"
         yield bad(said, why=why, cure=f"{_LOG_IN}, or {_KEY_FILE}=KEY_FILE")
         return
-    yield from _judged(found, machine, bad=bad, why=why, key_file=key_file)
+    yield from _judged(found, bad=bad, why=why, key_file=key_file)
 
 
 def _judged(
     found: _Found,
-    machine: Machine | None,
     *,
     bad: Callable[..., Finding],
     why: str,
@@ -119,18 +117,19 @@ def _judged(
             state, cure = "expired or revoked", _LOG_IN
         yield bad(f"{seen}; {state}: {found.failure}", why=why, cure=cure)
         return
-    scopes = _scopes(found.credentials, machine)
-    if scopes is not None and not scopes & _READING:
+    # Those of a machine's service account are not told.
+    scopes = frozenset(getattr(found.credentials, "granted_scopes", None) or ())
+    if scopes and not scopes & _READING:
         yield bad(
             f"{seen}; its scopes do not include Cloud Storage: {_shown(scopes)}",
             why=f"{why}, whatever roles the account has",
-            cure=_more_scopes(machine),
+            cure=f"{_LOG_IN} --scopes={_REQUESTED[0]}",
         )
-    elif scopes is not None and not scopes & _WRITING:
+    elif scopes and not scopes & _WRITING:
         yield warning(
             f"{seen}; its scopes allow reading alone: {_shown(scopes)}",
             why="conversions into gs:// are refused, whatever roles the account has",
-            cure=_more_scopes(machine),
+            cure=f"{_LOG_IN} --scopes={_REQUESTED[0]}",
         )
     else:
         yield ok(f"{seen}; they gave a token")
@@ -168,24 +167,5 @@ def _described(credentials: Any) -> tuple[str, str]:
     return next(named, f"{kind.__module__}.{kind.__name__}"), account
 
 
-def _scopes(credentials: Any, machine: Machine | None) -> frozenset[str] | None:
-    """Returns the scopes that a token has, None where nobody tells."""
-    if type(credentials).__module__ == "google.auth.compute_engine.credentials":
-        return None if machine is None else machine.scopes
-    granted = getattr(credentials, "granted_scopes", None)
-    return frozenset(granted) if granted else None
-
-
 def _shown(scopes: frozenset[str]) -> str:
     return ", ".join(sorted(scope.removeprefix(_AUTH) for scope in scopes))
-
-
-def _more_scopes(machine: Machine | None) -> str:
-    if machine is None:
-        return f"{_LOG_IN} --scopes={_REQUESTED[0]}"
-    name, zone = machine.name or "INSTANCE", machine.zone
-    return (
-        f"gcloud compute instances stop {name} --zone {zone} && gcloud compute "
-        f"instances set-service-account {name} --zone {zone} --scopes cloud-platform "
-        f"&& gcloud compute instances start {name} --zone {zone}"
-    )

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator
 
+from gristmill.dataset.commit.garbage import garbage_editions
 from gristmill.dataset.commit.leftovers import find_leftovers
 from gristmill.dataset.commit.listings import Listings
 from gristmill.dataset.errors import InvalidDatasetError, NotADatasetError
@@ -16,6 +17,7 @@ from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.results.edition_history import glob_warning, space_of_replaced
 from gristmill.pipelines.results.formatting import plural, size_text
 from gristmill.pipelines.results.status import SplitStatus, Status, read_status
 
@@ -45,6 +47,8 @@ def look_at_jobs(place: Place) -> Iterator[Finding]:
     found = [*_jobs(place, status, manifest)]
     if not found and manifest is not None:
         found = [*_left_over(place, manifest)]
+    if manifest is not None:
+        found += _kept(place, manifest)
     yield from found
     if manifest is not None and not found:
         records = sum(split.records for split in manifest.splits.values())
@@ -61,32 +65,22 @@ def _jobs(place: Place, status: Status, manifest: Manifest | None) -> Iterator[F
         if split.committed:
             continue
         give_up = _giving_up(path, split.split)
-        yield _unfinished(place, split, "", give_up, fatal=manifest is None)
-    for split in status.replacements:
-        aside = _deletion_aside(path, split.split)
-        yield _unfinished(place, split, " that is to replace it", aside)
-    for name in status.moving:
-        yield error(
-            f"split {name}: the exchange of its files for new ones is not finished",
-            why="it cannot be read before",
-            cure="run the command that replaced it again: it moves the files, and "
-            "converts nothing",
-        )
+        yield _unfinished(place, split, give_up, fatal=manifest is None)
     for one in status.writing:
         yield warning(
             f"split {one.split}: written by a program and not committed, "
             f"{one.finished_parts:,} of {plural(one.parts, 'part')} finished",
             why="readers do not see it, and its files take space",
             cure="run the program again with resume=True"
-            + _or_give_up(_deletion_aside(path, one.split)),
+            + _or_give_up(_deletion_of_parts(path, one.split)),
         )
 
 
 def _unfinished(
-    place: Place, split: SplitStatus, what: str, give_up: str, *, fatal: bool = False
+    place: Place, split: SplitStatus, give_up: str, *, fatal: bool = False
 ) -> Finding:
     done = f"{split.finished_shards:,} of {plural(split.shards, 'shard')} finished"
-    seen = f"split {split.split}: a job{what} is not committed, {done}"
+    seen = f"split {split.split}: a job is not committed, {done}"
     if place.remote:
         look = f"gristmill status {shlex.quote(place.path)}"
         return (error if fatal else warning)(
@@ -109,13 +103,23 @@ def _or_give_up(command: str) -> str:
     return f"; to give up: {command}" if command else ""
 
 
-def _deletion_aside(path: str, split: str) -> str:
-    """Returns the command that deletes the new files of a split, "" if unknown."""
+def _deletion_of_parts(path: str, split: str) -> str:
+    """Returns the command that deletes what a program has written, "" if unknown."""
     if storage_for(path).remote:
         return ""
     # The name of another split can end so.
-    found = glob.glob(layout.aside_dir(glob.escape(path), "*", glob.escape(split)))
-    return f"rm -r {shlex.quote(found[0])}" if len(found) == 1 else ""
+    found = [
+        marker
+        for key in (split, f"{split}.e*")
+        for marker in glob.glob(
+            layout.join(glob.escape(path), layout.write_path("*", key))
+        )
+    ]
+    if len(found) != 1:
+        return ""
+    own = layout.base_name(found[0]).removesuffix(".write.json")
+    place = layout.join(path, f"tmp-{own}")
+    return f"rm -r {shlex.quote(place)} {shlex.quote(found[0])}"
 
 
 def _giving_up(path: str, split: str) -> str:
@@ -137,12 +141,8 @@ def _giving_up(path: str, split: str) -> str:
 def _is_running(path: str, split: str) -> bool:
     storage, place = storage_for(path), glob.escape(path)
     name = f"tmp-*-{glob.escape(split)}"
-    patterns = (name, f"{layout.ASIDE_PREFIX}*/{name}")
-    return any(
-        storage.is_in_use(directory)
-        for pattern in patterns
-        for directory in glob.glob(layout.join(place, pattern))
-    )
+    found = glob.glob(layout.join(place, name))
+    return any(storage.is_in_use(directory) for directory in found)
 
 
 def _age(path: str) -> str:
@@ -157,6 +157,21 @@ def _age(path: str) -> str:
     return f"; the last file changed {age} ago"
 
 
+def _kept(place: Place, manifest: Manifest) -> Iterator[Finding]:
+    for name, split in sorted(manifest.splits.items()):
+        if split.replaced:
+            size = size_text(space_of_replaced(place.path, split))
+            yield warning(
+                f"split {name}: {size} of replaced editions are kept",
+                why=glob_warning(manifest, name),
+                cure=f"once no run reads them: {_clean(place)}",
+            )
+
+
+def _clean(place: Place) -> str:
+    return f"gristmill clean {shlex.quote(place.path)}"
+
+
 def _left_over(place: Place, manifest: Manifest) -> Iterator[Finding]:
     files = sorted(find_leftovers(place.path, manifest, Listings(place.path)))
     if not files:
@@ -168,8 +183,15 @@ def _left_over(place: Place, manifest: Manifest) -> Iterator[Finding]:
         f"{plural(len(files), 'file')} of commands that were killed, or still run: "
         f"{size_text(size)}, such as {files[0]}",
         why="they are no part of the dataset, and take space",
-        cure=_deletion(place, files) + ", once no command writes there",
+        cure=_clean(place)
+        if any(_has_garbage(place, manifest, name) for name in manifest.splits)
+        else _deletion(place, files) + ", once no command writes there",
     )
+
+
+def _has_garbage(place: Place, manifest: Manifest, split: str) -> bool:
+    found = garbage_editions(place.path, manifest, split)
+    return bool(found.described or found.tables)
 
 
 def _deletion(place: Place, files: Iterable[str]) -> str:

@@ -131,17 +131,22 @@ class _ConversionReader:
 
 @contextlib.contextmanager
 def conversion_shown(
-    prepared: Sequence[PreparedJob], progress_dir: str, *, show: bool
+    prepared: Sequence[PreparedJob],
+    progress_dir: str,
+    *,
+    job: ConversionJob,
+    show: bool,
 ) -> Iterator[None]:
     """Shows the progress of a conversion while the body runs, if it is to be shown.
 
     Args:
         prepared: The jobs of the conversion.
         progress_dir: Directory where workers on this machine write their progress.
+        job: The first of them as it was given, for the name of what it does.
         show: Whether to show it.
     """
     if show:
-        with _shown(_label(prepared[0].job), _ConversionReader(prepared, progress_dir)):
+        with _shown(_label(job), _ConversionReader(prepared, progress_dir)):
             yield
     else:
         yield

@@ -11,7 +11,6 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import check_in_place
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
@@ -46,12 +45,14 @@ class Conversion(NamedTuple):
         features: The schema, where known.
         tfds_directory: The TFDS directory that the jobs come from, if any.
         overwrite: Whether to replace what is there of these splits.
+        keep_replaced: Whether what is replaced is kept.
     """
 
     jobs: tuple[ConversionJob, ...]
     features: Mapping[str, Any] | None
     tfds_directory: str | None
     overwrite: bool = False
+    keep_replaced: bool = False
 
 
 def conversion_of(options: ConvertOptions) -> Conversion:
@@ -60,6 +61,11 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     Reads only a directory with splits; to append, also the metadata of the dataset and
     a listing of the inputs.
     """
+    found = _conversion_of(options)
+    return found._replace(keep_replaced=bool(options.keep_replaced))
+
+
+def _conversion_of(options: ConvertOptions) -> Conversion:
     inputs = path_texts(options.input, "input")
     output = path_text(options.output, "output")
     output = output.rstrip("/") or output
@@ -152,6 +158,7 @@ def _fields_of(
             input_format=options.input_format,
             columns=tuple(options.columns.split(",")) if options.columns else (),
             record=options.record or "",
+            nulls=options.nulls,
         ),
     }
     if isinstance(options, PackingOptions) and options.length is not None:
@@ -205,7 +212,6 @@ def _of_dataset(
     """Returns a job for each split of a dataset; what describes it comes along."""
     check_apart(output, directory)
     manifest = open_manifest(directory)
-    check_in_place(directory, manifest)
     every = sorted(manifest.splits)
     jobs = tuple(
         ConversionJob(

@@ -16,7 +16,7 @@ from gristmill.dataset.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.pipelines.options.option import option, required
 from gristmill.pipelines.options.patterns import GS_PATH, GS_PATHS, POSITIVE, SIZE
-from gristmill.transforms.sources.formats import FILE_FORMATS
+from gristmill.transforms.sources.formats import FILE_FORMATS, Nulls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +63,17 @@ class ConvertOptions:
         regex="example|line|column:.+",
         group="Source",
         example="column:text",
+    )
+    nulls: Nulls = option(  # noqa: RUF009 (a field, as the others)
+        "choice",
+        "Rows with nulls",
+        "What to do with a row of Parquet or JSON lines whose document, or another "
+        "column that is taken, is null: fail where no record can be made of it, or "
+        "skip the row.",
+        default="fail",
+        choices=get_args(Nulls),
+        group="Source",
+        example="skip",
     )
     map: str | None = option(
         "text",
@@ -218,6 +229,15 @@ class ConvertOptions:
         group="Target",
         example="true",
     )
+    keep_replaced: bool | None = option(
+        "flag",
+        "Keep what is replaced",
+        "With --overwrite: keep what is replaced as an edition to go back to, until "
+        "gristmill clean.",
+        default=False,
+        group="Target",
+        example="true",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -278,3 +298,4 @@ class AppendOptions(ConvertOptions):
         group="Target",
         example="true",
     )
+    keep_replaced: None = None  # Nothing is replaced.

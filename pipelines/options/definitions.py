@@ -92,6 +92,15 @@ class IndexOptions:
         group="Target",
         example="true",
     )
+    keep_replaced: bool = option(
+        "flag",
+        "Keep what is replaced",
+        "With --overwrite: keep what is replaced as an edition to go back to, until "
+        "gristmill clean.",
+        False,
+        group="Target",
+        example="true",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,6 +129,14 @@ class LaunchOptions:
         default=False,
         group="Location",
         example="true",
+    )
+    install_on_workers: bool = option(
+        "flag",
+        "Install on workers",
+        "On Dataflow: let workers without public addresses install the package when "
+        "they start. Their network must reach a package index, such as through Cloud "
+        "NAT.",
+        default=False,
     )
 
     @property

@@ -9,6 +9,7 @@ from gristmill.dataset.metadata.layout import SPLIT_PATTERN
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.option import option, required
 from gristmill.pipelines.options.patterns import GS_PATH, POSITIVE
+from gristmill.transforms.sources.formats import Nulls
 from gristmill.transforms.tokens.pack_options import Method, Rows
 
 
@@ -146,6 +147,7 @@ class RepackOptions(PackingOptions):
     input_format: str = "packed"
     columns: None = None
     record: None = None
+    nulls: Nulls = "fail"
     map: None = None
     split: str | None = option(
         "text",

@@ -9,6 +9,11 @@ from gristmill.dataset.metadata.features import FeatureSpec, parse_features
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.splits import Split
+from gristmill.pipelines.results.edition_history import (
+    history_lines,
+    made_by,
+    space_of_replaced,
+)
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
 from gristmill.pipelines.results.packed import (
     packed_lines,
@@ -34,10 +39,9 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
         lines += [f"split {name}", *_split_lines(split, dataset)]
         lines += _packed_lines(split, dataset)
         lines += _feature_lines(split)
-        if split.editions:
-            lines.append(f"  editions  {len(split.editions):,}")
-        for number, edition in enumerate(split.editions, 1):
-            lines += [f"edition {number:,} of {name}"]
+        lines += history_lines(manifest, name, dataset)
+        for edition in split.editions:
+            lines += [f"edition {edition.edition:,} of {name}"]
             # The split has the warnings of all.
             lines += [
                 line
@@ -46,10 +50,6 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
             ]
             if split.features is None:  # Or else all have the same.
                 lines += _feature_lines(edition)
-    lines += [
-        f"split {name}\n  being replaced: its new files are on their way"
-        for name in sorted(manifest.replacing)
-    ]
     return "\n".join(lines)
 
 
@@ -58,7 +58,22 @@ def manifest_json(manifest: Manifest, dataset: str) -> bytes:
     document = json.loads(manifest.encode())
     document["summary"] = {
         name: SplitStorage.of(dataset, split).as_dict()
-        | {"editions": [SplitStorage.of(dataset, e).as_dict() for e in split.parts]}
+        | {
+            "editions": [
+                SplitStorage.of(dataset, part).as_dict()
+                | {"edition": part.edition, "made_by": made_by(split, part.edition)}
+                for part in split.parts
+            ],
+            "replaced": [
+                {
+                    "editions": state.numbers,
+                    "made_by": made_by(split, state.edition),
+                    "records": state.records,
+                }
+                for state in split.replaced
+            ],
+            "replaced_bytes": space_of_replaced(dataset, split),
+        }
         for name, split in sorted(manifest.splits.items())
     }
     text = json.dumps(document, indent=2, ensure_ascii=False)

@@ -9,6 +9,7 @@ from gristmill.dataset.arrayrecord.writer_options import Check
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
+from gristmill.pipelines.results.edition_history import glob_warning
 from gristmill.pipelines.results.formatting import map_text, plural, size_text
 from gristmill.pipelines.results.packed import packed_lines, packed_split
 
@@ -70,6 +71,8 @@ class Outcome:
                 f"{plural(split.source['records'], 'record')} from "
                 f"{plural(split.source['files'], 'file')}"
             )
+            if nulls := split.source.get("null_rows"):
+                lines.append(f"  nulls        {plural(nulls, 'row')} left out")
             if (mapped := map_text(split)) is not None:
                 lines.append(f"  --map        {mapped}")
             if (packed := packed_split(split, self.output)) is not None:
@@ -96,7 +99,7 @@ class Outcome:
                 f"  {plural(self.repaired_shards, 'shard')} made again from the right "
                 "offset"
             )
-        lines += [f"note: {note}" for note in self.notes]
+        lines += [f"note: {note}" for note in (*self.notes, *self._globs())]
         seconds = max(self.seconds, 1e-9)
         lines.append(
             f"{self.output}/dataset.json in {self.seconds:,.1f} s"
@@ -104,6 +107,15 @@ class Outcome:
             + (f", {tokens / 1e6 / seconds:,.2f} M tokens/s" if tokens else "")
         )
         return "\n".join(lines)
+
+    def _globs(self) -> list[str]:
+        """Says which globs match files of editions that were replaced and are kept."""
+        names = dict.fromkeys(layout.parse_edition_key(key)[0] for key in self.splits)
+        return [
+            glob_warning(self.manifest, name)
+            for name in names
+            if (split := self.manifest.splits.get(name)) is not None and split.replaced
+        ]
 
     def _compared(self, split: Split) -> str:
         """Says what was compared before the commit."""

@@ -20,6 +20,8 @@ NOT_SEEN = (
 def location_json(location: DetailedLocation) -> dict[str, Any]:
     """Returns a location as JSON fields; those of pieces only of a packed row."""
     fields = dataclasses.asdict(location.found)
+    if location.found.removed_from is None:
+        del fields["removed_from"]
     if not location.found.pieces:
         del fields["pieces"]
     else:
@@ -38,19 +40,18 @@ def location_json(location: DetailedLocation) -> dict[str, Any]:
     return fields
 
 
-def location_text(
-    step: int, row: int, location: DetailedLocation, token: int | None = None
-) -> str:
+def location_text(location: DetailedLocation, token: int | None = None) -> str:
     """Returns a location in lines for people."""
     found = location.found
-    lines = [
-        f"step {step:,}, row {row:,}: epoch {found.epoch:,}",
-        f"dataset  {found.dataset}",
-        f"record   {found.record:,}",
-        f"shard    {found.shard}",
-        f"         record {found.record_in_shard:,} of the shard, in the chunk at byte "
-        f"offset {found.offset_bytes:,}",
-    ]
+    lines = [f"dataset  {found.dataset}", f"record   {found.record:,}"]
+    if found.removed_from is not None:
+        lines[-1] += f" of edition {found.removed_from}, removed since"
+    if found.shard is not None:
+        lines += [
+            f"shard    {found.shard}",
+            f"         record {found.record_in_shard:,} of the shard, in the chunk at "
+            f"byte offset {found.offset_bytes:,}",
+        ]
     for piece, detail in zip(found.pieces, location.details, strict=True):
         lines.append(
             f"tokens   {piece.begin_token:,} to {piece.end_token:,}: document "
@@ -60,6 +61,7 @@ def location_text(
                 if piece.first_token
                 else ""
             )
+            + (", removed: padding now" if piece.removed else "")
         )
         lines += source_lines(piece, detail)
     if token is not None and not found.pieces:
@@ -107,7 +109,8 @@ def document_text(found: FoundDocument) -> str:
     lines = [
         f"dataset  {found.dataset}",
         f"shard    {found.shard}",
-        f"         document {found.document:,} of the shard",
+        f"         document {found.document:,} of the shard"
+        + (", removed: it was" if found.removed else ""),
     ]
     if not found.pieces:
         lines.append("         it has no token: it is in no row")

@@ -52,7 +52,7 @@ def tokenizer_text(split: Split) -> str:
 def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
     """Returns what packed rows hold, as pairs of a head and a text."""
     counts = packed.counts
-    places = counts.tokens + counts.padding_tokens
+    places = counts.tokens + counts.removed_tokens + counts.padding_tokens
     share = 100 * counts.padding_tokens / places if places else 0.0
     documents = f"{counts.documents:,}"
     added = f", {counts.special_tokens:,} of them added" * bool(counts.special_tokens)
@@ -75,6 +75,10 @@ def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
             f"{plural(counts.truncated_tokens, 'token')}"
         )
     lines.append(("cut", cut))
+    if counts.removed_documents:
+        gone = plural(counts.removed_documents, "document")
+        tokens = plural(counts.removed_tokens, "token")
+        lines.append(("removed", f"{gone} of {tokens}, which are padding now"))
     if counts.empty_documents:
         empty = plural(counts.empty_documents, "document")
         lines.append(("left out", f"{empty} without a token"))

@@ -44,10 +44,14 @@ def shown_json(number: int, record: bytes, row_format: RowFormat | None) -> str:
 def _row_text(number: int, record: bytes, row_format: RowFormat, full: bool) -> str:
     """Returns a packed row as text: the first ids of each piece, or all."""
     pieces = _pieces(record, row_format)
-    tokens = plural(sum(len(ids) for _, ids in pieces), "token")
+    tokens = plural(sum(len(ids) for _, ids, gone in pieces if not gone), "token")
     head = f"record {number}: {len(record):,} bytes, {tokens} in "
     lines = [head + plural(len(pieces), "piece")]
-    for first, ids in pieces:
+    for first, ids, removed in pieces:
+        if removed:
+            places = plural(len(ids), "place")
+            lines.append(f"  a document that was removed: {places} of padding")
+            continue
         some = ids if full else ids[:_IDS_SHOWN]
         shown = " ".join(map(str, some))
         if len(ids) > len(some):
@@ -60,15 +64,22 @@ def _row_text(number: int, record: bytes, row_format: RowFormat, full: bool) -> 
 def _row_json(number: int, record: bytes, row_format: RowFormat) -> str:
     """Returns a packed row as one line of JSON, with all ids of each piece."""
     pieces = [
-        {"first": first, "ids": ids} for first, ids in _pieces(record, row_format)
+        {"first": first, "ids": ids} | ({"removed": True} if removed else {})
+        for first, ids, removed in _pieces(record, row_format)
     ]
     return json.dumps({"record": number, "bytes": len(record), "pieces": pieces})
 
 
-def _pieces(record: bytes, row_format: RowFormat) -> list[tuple[int, list[int]]]:
-    """Returns the position in its document, and the ids, of each piece of a row."""
+def _pieces(record: bytes, row_format: RowFormat) -> list[tuple[int, list[int], bool]]:
+    """Returns the position in its document, and the ids, of each piece of a row.
+
+    And whether the document was removed: the ids are 0 then.
+    """
     row = decode_rows(row_format, [record])
     ends = np.cumsum(row.lengths)
     parts = np.split(row.tokens, ends[:-1])
-    firsts = row.firsts.tolist()
-    return [(first, ids.tolist()) for first, ids in zip(firsts, parts, strict=True)]
+    firsts, removed = row.positions.tolist(), row.removed.tolist()
+    return [
+        (first, ids.tolist(), gone)
+        for first, ids, gone in zip(firsts, parts, removed, strict=True)
+    ]

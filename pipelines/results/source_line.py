@@ -84,7 +84,7 @@ def source_files(location: Location, datasets: Iterable[Dataset]) -> set[InputFi
     return {
         file
         for dataset in datasets
-        if location.shard.startswith(dataset.path)
+        if (location.shard or "").startswith(dataset.path)
         for file in _files(dataset, location)
     }
 
@@ -94,9 +94,13 @@ def _files(dataset: Dataset, location: Location) -> Iterable[InputFile]:
     manifest, split = dataset.manifest, dataset.split
     if manifest is None or split is None:
         return
-    shard = location.shard.removeprefix(dataset.path).lstrip("/")
-    number = layout.edition_of(shard, manifest.name, split) - 1
-    for part in manifest.splits[split].parts[number : number + 1]:
+    shard = (location.shard or "").removeprefix(dataset.path).lstrip("/")
+    number, parts = (
+        layout.edition_of(shard, manifest.name, split),
+        manifest.splits[split].parts,
+    )
+    # An edition from which records were removed has shards of another one.
+    for part in [one for one in parts if one.edition == number] or parts:
         if not location.passed:
             files = read_source_files(dataset.path, part)
         else:

@@ -7,17 +7,16 @@ when `dataset.json` names it.
 from __future__ import annotations
 
 import dataclasses
-import glob
 import json
-import posixpath
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.commit.staged_parts import PARTS_DIR
 from gristmill.dataset.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
@@ -25,6 +24,7 @@ from gristmill.pipelines.results.formatting import plural, size_text
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _JOB = re.compile(r".+\.job\.json")
+_WRITE = re.compile(r".+\.write\.json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,29 +75,29 @@ class Status:
         dataset: Its directory.
         committed: Whether all splits are committed.
         splits: The splits, sorted by name.
-        replacements: What is being made to replace splits, sorted by name.
-        moving: Splits whose new files are being moved to their places.
         writing: What programs write, sorted by name.
+        replaced: Editions that were replaced and are kept, by `layout.edition_key`.
     """
 
     dataset: str
     committed: bool
     splits: tuple[SplitStatus, ...]
-    replacements: tuple[SplitStatus, ...] = ()
-    moving: tuple[str, ...] = ()
     writing: tuple[WritingStatus, ...] = ()
+    replaced: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Returns the progress as text."""
         state = "committed" if self.committed else "NOT committed"
         lines = [f"{self.dataset}: {state}", *map(_text, self.splits)]
-        lines += [f"to replace {_text(split)}" for split in self.replacements]
-        lines += [f"split {name}: new files are being moved" for name in self.moving]
         lines += [
             f"split {one.split}: {plural(one.finished_shards, 'shard')} written by a "
             f"program, {one.finished_parts:,} of {plural(one.parts, 'part')} finished"
             for one in self.writing
         ]
+        for split, edition in map(layout.parse_edition_key, self.replaced):
+            lines.append(
+                f"split {split}: edition {edition:,} was replaced, and is kept"
+            )
         return "\n".join(lines)
 
     def json(self) -> str:
@@ -119,7 +119,7 @@ def read_status(dataset: str) -> Status:
         for info in storage.list(layout.join(dataset, layout.INDEX_DIR))
     }
     splits = {}
-    committed = manifest.editions if manifest else {}
+    known = manifest.splits if manifest else {}
     for name, split in (manifest.splits if manifest else {}).items():
         splits[name] = SplitStatus(
             split=name,
@@ -130,14 +130,14 @@ def read_status(dataset: str) -> Status:
         )
     for file in sorted(filter(_JOB.fullmatch, listed)):
         job = _read_description(layout.join(dataset, layout.INDEX_DIR, file), "job")
-        if job["split"] not in committed:
+        name, edition = layout.parse_edition_key(job["split"])
+        # Lower numbers are of editions that are there, or were replaced.
+        if name not in known or edition > known[name].last_edition:
             prepared = PreparedJob.load(dataset, job["name"], job["split"])
             if prepared is not None:
                 splits[job["split"]] = _unfinished(prepared, listed)
-    moving = tuple(sorted(manifest.replacing if manifest else ()))
-    replacements = () if moving else _replacements(dataset)
-    writing = () if moving else _writing(dataset)
-    if not (splits or moving or replacements or writing):
+    writing = _writing(dataset, manifest, listed)
+    if not (splits or writing):
         raise NotADatasetError(
             "no dataset and no conversion here",
             where=dataset,
@@ -147,13 +147,12 @@ def read_status(dataset: str) -> Status:
         )
     return Status(
         dataset=dataset,
-        committed=bool(splits)
-        and not moving
-        and all(split.committed for split in splits.values()),
+        committed=bool(splits) and all(split.committed for split in splits.values()),
         splits=tuple(splits[name] for name in sorted(splits)),
-        replacements=replacements,
-        moving=moving,
         writing=writing,
+        replaced=tuple(sorted(manifest.known.keys() - manifest.editions.keys()))
+        if manifest
+        else (),
     )
 
 
@@ -173,36 +172,28 @@ def _read_description(path: str, key: str) -> dict[str, Any]:
     return given
 
 
-def _replacements(dataset: str) -> tuple[SplitStatus, ...]:
+def _writing(
+    dataset: str, manifest: Manifest | None, listed: Iterable[str]
+) -> tuple[WritingStatus, ...]:
     found = []
     storage = storage_for(dataset)
-    aside = layout.aside_dir(glob.escape(dataset), "*", "*")
-    for info in storage.match(layout.join(aside, layout.INDEX_DIR, "*.job.json")):
-        index_dir = posixpath.dirname(info.path)
-        job = _read_description(info.path, "job")
-        place = posixpath.dirname(index_dir)
-        prepared = PreparedJob.load(place, job["name"], job["split"])
-        if prepared is not None:
-            listed = {layout.base_name(each.path) for each in storage.list(index_dir)}
-            found.append(_unfinished(prepared, listed))
-    return tuple(sorted(found, key=lambda split: split.split))
-
-
-def _writing(dataset: str) -> tuple[WritingStatus, ...]:
-    found = []
-    storage = storage_for(dataset)
-    aside = layout.aside_dir(glob.escape(dataset), "*", "*")
-    for info in storage.match(layout.join(aside, layout.INDEX_DIR, "*.write.json")):
-        options = _read_description(info.path, "options")
+    splits = {} if manifest is None else manifest.splits
+    for file in sorted(filter(_WRITE.fullmatch, listed)):
+        options = _read_description(
+            layout.join(dataset, layout.INDEX_DIR, file), "options"
+        )
         if "parts" not in options:
             continue  # Of a pipeline.
-        place = info.path.removesuffix(
-            layout.join("", layout.write_path(options["name"], options["split"]))
-        )
-        files = [each.path for each in storage.list_tree(layout.join(place, PARTS_DIR))]
+        name, split = options["name"], options["split"]
+        key = file.removeprefix(f"{name}-").removesuffix(".write.json")
+        _, edition = layout.parse_edition_key(key)
+        if split in splits and edition <= splits[split].last_edition:
+            continue  # Another command has made the edition.
+        place = layout.temporary_dir(dataset, name, key)
+        files = [each.path for each in storage.list_tree(place)]
         found.append(
             WritingStatus(
-                split=options["split"],
+                split=split,
                 parts=options["parts"],
                 finished_parts=sum(path.endswith(".npz") for path in files),
                 finished_shards=sum(path.endswith(".index") for path in files),

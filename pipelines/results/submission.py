@@ -25,6 +25,8 @@ class Submission:
         job_id: ID of the job, if one was created.
         template: Path of the job's description, if one was written.
         notes: Remarks for the user.
+        checked: What a dry run has looked at.
+        not_checked: What it has not.
     """
 
     pipeline: str
@@ -35,6 +37,8 @@ class Submission:
     job_id: str | None = None
     template: str | None = None
     notes: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[str, ...] = ()
 
     @property
     def url(self) -> str | None:
@@ -62,6 +66,8 @@ class Submission:
             lines.append(f"  progress  gristmill status {target}")
         if self.state == "done":
             lines.append(f"  dataset   gristmill inspect {target}")
+        lines += [f"  checked   {what}" for what in self.checked]
+        lines += [f"  not yet   {what}" for what in self.not_checked]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
     def json(self) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import logging
 import secrets
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -23,6 +25,11 @@ _HOST = "127.0.0.1"
 _NAMES = (_HOST, "localhost", "[::1]")
 """Names by which a browser of this machine, or the end of a tunnel, may ask."""
 _TOKEN_BYTES = 16
+_STRANGERS = 32
+"""Connections at a time that have not said the token; the oldest makes room."""
+_STRANGER_SECONDS = 10
+_USER_SECONDS = 600
+"""How long a connection may say nothing."""
 _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -59,6 +66,8 @@ class PageServer(http.server.ThreadingHTTPServer):
         self.opened, self.page = opened, page
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
         self._once: set[str] = set()
+        self._lock = threading.Lock()
+        self._strangers: dict[Any, None] = {}  # Sockets, the oldest first.
         try:
             super().__init__((_HOST, port), _Handler)
         except (OSError, OverflowError) as e:
@@ -75,6 +84,27 @@ class PageServer(http.server.ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = _HOST, self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers a connection in a thread; of those without a token, few at a time."""
+        with self._lock:
+            self._strangers[request] = None
+            oldest = next(iter(self._strangers))
+            if len(self._strangers) > _STRANGERS:
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Closes a connection."""
+        self.admitted(request)
+        super().shutdown_request(request)
+
+    def admitted(self, request: Any) -> None:
+        """Notes that a connection is none of a stranger's, or is closed."""
+        with self._lock:
+            self._strangers.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing where a browser went away; logs what else went wrong."""
@@ -112,14 +142,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server: PageServer
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "gristmill", ""
-    timeout = 600
+    timeout = _STRANGER_SECONDS
 
     def do_GET(self) -> None:
         """Sends the page, an answer or an error."""
         token, slash, address = self.path.removeprefix("/").partition("/")
         if not self.server.admits(token):
-            self._send(b"Not found\n", "text/plain", HTTPStatus.NOT_FOUND)
-        elif not self._is_local():
+            closed = {"Connection": "close"}
+            self._send(b"Not found\n", "text/plain", HTTPStatus.NOT_FOUND, closed)
+            return
+        self.server.admitted(self.request)
+        self.connection.settimeout(_USER_SECONDS)
+        if not self._is_local():
             error = InputError(
                 "the page is for browsers of this machine",
                 expected=f"a Host of {', '.join(_NAMES)}",

@@ -52,7 +52,7 @@ def write_html(opened: Opened, path: str, *, command: str) -> None:
     overview = held.add("overview")
     order = overview.get("order") or {}
     if order:
-        held.add("spread", of=next(iter(opened.datasets)))
+        held.add("quality", of=next(iter(opened.datasets)))
     if order.get("mixture"):
         held.add("mixture")
     names = [

@@ -26,9 +26,8 @@ RECORDS = [text_records(count, seed=count) for count in (7, 30, 50)]
 RECORDS += [[], [record[::-1] for record in RECORDS[2]]]
 FAULTS = ("503", "lost", "reset", "412", "500", "cut", "429", "403")
 OPERATIONS = ("insert", "copy", "delete", "stat", "media", "list", "")
-TOLD = "is being replaced"
 
-Content = tuple[list[bytes], int] | str  # Records and number of shards, or TOLD.
+Content = tuple[list[bytes], int]  # Records and number of shards.
 
 
 class CrashError(BaseException):
@@ -81,7 +80,7 @@ def what_is_there(output: str) -> dict[str, Content]:
     manifest = read_manifest(output)
     if manifest is None:
         return {}
-    found: dict[str, Content] = dict.fromkeys(manifest.replacing, TOLD)
+    found: dict[str, Content] = {}
     for name, split in manifest.splits.items():
         dataset = open_dataset(output, name, cache_dir="")
         found[name] = dataset.read(range(len(dataset))), split.shards
@@ -101,7 +100,6 @@ def check(
     output: str,
     command: Command,
     before: dict[str, Content],
-    coming: dict[str, list[Content]],
     *,
     done: bool,
 ) -> dict[str, Content]:
@@ -111,26 +109,18 @@ def check(
         output: The dataset.
         command: The command.
         before: What was there.
-        coming: What exchanges that were not finished can bring. It is updated.
         done: Whether the command said that it was done.
     """
     now = what_is_there(output)
     for split in {*before, *now}:
-        allowed = [before.get(split), *coming.get(split, ())]
-        if split in command.made:
-            allowed += [command.made[split], *([] if done else [TOLD])]
-        assert now.get(split) in allowed, split
-        if now.get(split) != TOLD:
-            coming.pop(split, None)
-        elif split in command.made:
-            coming.setdefault(split, []).append(command.made[split])
+        assert now.get(split) in (before.get(split), command.made.get(split)), split
         assert now.get(split) is not None or before.get(split) is None
     if done:
         assert command.made.items() <= now.items()
         found = verify(output, workers=1)
         assert found.findings == ()
-        aside = tuple(f".new-data-{split}/" for split in command.made)
-        left = [path for path in found.leftovers if path.startswith(aside)]
+        shards = tuple(f"data-{split}.array_record-" for split in command.made)
+        left = [path for path in found.leftovers if path.startswith(shards)]
         assert not (command.overwrite and left)
     return now
 
@@ -156,14 +146,13 @@ def test_a_dataset_is_what_a_command_has_made(
     for number, records in enumerate(RECORDS):
         junk = b"" if number else b"junk"
         (tmp_path / f"in-{number}").write_bytes(junk + frames_of(records))
-    output, kind, moves = str(tmp_path / "out"), LocalStorage, "_move"
+    output, kind, moves = str(tmp_path / "out"), LocalStorage, "_link"
     with GcsServer("bucket") as server:
         if place == "gs":
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
             output, kind, moves = "gs://bucket/out", GcsStorage, "_copy"
         steps = Steps(monkeypatch, kind, moves)
         before: dict[str, Content] = {}
-        coming: dict[str, list[Content]] = {}
         command = command_of(chance, tmp_path, output)
         for _ in range(rounds):
             if chance.random() < 0.75:  # Otherwise the same once more.
@@ -178,4 +167,4 @@ def test_a_dataset_is_what_a_command_has_made(
             done = run(command)
             steps.left = 0
             server.faults.clear()
-            before = check(output, command, before, coming, done=done)
+            before = check(output, command, before, done=done)

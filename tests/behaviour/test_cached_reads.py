@@ -15,7 +15,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
 from tests.support.records import AWKWARD_RECORDS, text_records
+from tests.support.unreadable import fail_reads
+from tests.support.waiting import until
 
 FILES = (
     text_records(400, seed=1),
@@ -46,7 +48,9 @@ RECORDS = list(itertools.chain(*FILES))
 ORDER = np.random.default_rng(3).permutation(len(RECORDS)).tolist()
 EXPECTED = [RECORDS[i] for i in ORDER]
 SHARD = "d-train.array_record-0000{}-of-00004"
-OPTIONS = ReadOptions(timeout_seconds=0.5, deadline_seconds=3, hedge_factor=None)
+# A busy machine answers late: what counts requests waits, and asks once.
+OPTIONS = ReadOptions(timeout_seconds=30, deadline_seconds=60, hedge_factor=None)
+IMPATIENT = ReadOptions(timeout_seconds=0.5, deadline_seconds=3, hedge_factor=None)
 PLENTY = 1 << 30
 SOON = CopyOptions(
     range_bytes=100_000, full_pause_seconds=0.2, failed_pause_seconds=0.2
@@ -71,11 +75,12 @@ def open_c4(
     tmp_path: pathlib.Path,
     cache_bytes: int | None = PLENTY,
     path: str = "c4",
+    read_options: ReadOptions = OPTIONS,
     **options: float,
 ) -> loader.Dataset:
     dataset = loader.open(
         f"gs://bucket/{path}",
-        read_options=OPTIONS,
+        read_options=read_options,
         cache_dir=tmp_path / "cache",
         cache_bytes=cache_bytes,
     )
@@ -96,13 +101,6 @@ def copies(tmp_path: pathlib.Path) -> dict[str, int]:
         with contextlib.suppress(FileNotFoundError):
             sizes[path.name] = path.stat().st_size
     return sizes
-
-
-def until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    stop = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < stop
-        time.sleep(0.02)
 
 
 def filled(dataset: loader.Dataset, tmp_path: pathlib.Path, count: int = 3) -> None:
@@ -208,8 +206,8 @@ def test_filling_takes_a_share_of_the_time_while_records_are_read(
     server.latency_seconds = 0.005
     dataset = open_c4(tmp_path, time_share=share)
     assert dataset[ORDER] == EXPECTED
-    begin = time.monotonic()
-    while len(copies(tmp_path)) < 3 and time.monotonic() - begin < 1.5:
+    stop = time.monotonic() + (60 if share == 1.0 else 1.5)
+    while len(copies(tmp_path)) < 3 and time.monotonic() < stop:
         dataset.read([400, 404])  # of the shard that comes last
     assert (len(copies(tmp_path)) == 3) == (share == 1.0)
 
@@ -243,7 +241,7 @@ def test_processes_fill_one_cache_once(
 ) -> None:
     data = pickle.dumps(open_c4(tmp_path))
     with multiprocessing.get_context("spawn").Pool(2) as pool:
-        done = pool.starmap(_read_until_cached, [(data, 20.0)] * 2, chunksize=1)
+        done = pool.starmap(_read_until_cached, [(data, 60.0)] * 2, chunksize=1)
     assert all(right and not misses for right, _, misses in done)
     size = sum(copies(tmp_path).values())
     assert sum(counts.filled_bytes for _, counts, _ in done) == size
@@ -354,13 +352,13 @@ def test_a_killed_process_leaves_nothing_behind(
 def test_a_process_ends_cleanly_while_it_fills(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
-    server.fail("slow", "media", name=SHARD.format(3), times=100, skip=2, seconds=0.3)
+    server.fail("slow", "media", name=SHARD.format(3), times=100, skip=2, seconds=200)
     process = start(server, tmp_path, "")
     begin = time.monotonic()
     _, errors = process.communicate()
     assert process.returncode == 0
     assert "Error" not in errors.replace("google_auth_provider", "")
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 100
     assert len(copies(tmp_path)) < 3
 
 
@@ -369,7 +367,8 @@ def test_a_process_ends_cleanly_while_it_fills(
 
 @pytest.mark.parametrize("kind", ["flip", "503", "429", "cut", "short", "stall"])
 def test_filling_survives(server: GcsServer, tmp_path: pathlib.Path, kind: str) -> None:
-    dataset = open_c4(tmp_path)
+    options = IMPATIENT if kind == "stall" else OPTIONS
+    dataset = open_c4(tmp_path, read_options=options)
     assert dataset[0] == RECORDS[0]
     server.fail(kind, "media", name=SHARD.format(3), skip=2, times=2)
     assert dataset[500] == RECORDS[500]
@@ -409,9 +408,9 @@ def test_a_damaged_copy_is_deleted_and_its_records_are_fetched(
 
 
 @pytest.mark.parametrize("verify", [None, "never"])
-@pytest.mark.parametrize("suffix", [".shard", ".index"])
-def test_what_is_truncated_in_the_cache_while_it_is_mapped_is_fetched_again(
-    server: GcsServer, tmp_path: pathlib.Path, suffix: str, verify: Any
+@pytest.mark.parametrize("unreadable", [False, True])
+def test_a_copy_that_cannot_be_read_while_it_is_in_use_is_fetched_again(
+    server: GcsServer, tmp_path: pathlib.Path, unreadable: bool, verify: Any
 ) -> None:
     filled(open_c4(tmp_path), tmp_path)
     dataset = loader.open(
@@ -422,8 +421,10 @@ def test_what_is_truncated_in_the_cache_while_it_is_mapped_is_fetched_again(
         cache_bytes=PLENTY,
     )
     assert dataset[ORDER] == EXPECTED
-    for path in (tmp_path / "cache").rglob(f"00000000{suffix}"):
+    for path in (tmp_path / "cache").rglob("00000000.shard"):
         os.truncate(path, 0)
+    if unreadable:
+        fail_reads(dataset._reader.open_shards.get(0).data)
     forget(server)
     assert dataset[ORDER] == EXPECTED
     assert server.requests
@@ -488,7 +489,7 @@ def test_a_disk_that_is_full_stops_nothing(
 def test_a_server_that_is_down_stops_nothing_that_has_copies(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
-    dataset = open_c4(tmp_path)
+    dataset = open_c4(tmp_path, read_options=IMPATIENT)
     assert dataset[:400] == RECORDS[:400]
     until(lambda: len(copies(tmp_path)) == 1)
     server.go_down()

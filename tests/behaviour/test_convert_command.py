@@ -17,7 +17,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.storage.directory_lock import in_use
 from tests.support.conversion import contents
 from tests.support.records import read_array_records, text_records, write_tfrecords
 from tests.support.shell import (
@@ -53,7 +55,7 @@ def test_convert_keeps_every_record_in_order(dataset):
     ("options", "shards"),
     [
         (["--match-shards"], FILES),
-        (["--num-shards", "4"], 4),
+        (["--num-shards", "4", "--workers", "2"], 4),
         (["--records-per-shard", "90"], 7),
         (["--shard-size", "40kB"], 6),
         ([], 1),
@@ -64,9 +66,7 @@ def test_every_plan(source, tmp_path, options: Sequence[str], shards: int):
         "convert",
         "*.tfrecord",
         tmp_path / "out",
-        *options,
-        "--workers",
-        "2",
+        *("--workers", "1", *options),
         cwd=source,
     )
     assert f"600 records in {shards} shard" in text
@@ -97,8 +97,19 @@ def test_second_run_says_so_and_other_options_are_an_error(source, dataset):
     assert {path: path.stat().st_mtime_ns for path in dataset.rglob("*")} == before
     done = gristmill("convert", "*.tfrecord", dataset, "--num-shards", "4", cwd=source)
     assert done.returncode == 2
-    assert "plan.value was 5, is 4" in done.stderr
+    assert "the plan was 5 shards, is 4 shards" in done.stderr
     assert "--overwrite" in done.stderr
+
+
+def test_another_process_that_makes_shards_there_is_told(source, tmp_path):
+    command = ("convert", "*.tfrecord", tmp_path / "out", "--num-shards", "2")
+    with in_use(layout.temporary_dir(str(tmp_path / "out"), "out", "train")):
+        done = gristmill(*command, cwd=source)
+    assert done.returncode == 0
+    note = "note: another process of this machine makes shards of split train in "
+    assert f"{note}{tmp_path}/out now. Both make all that is missing" in done.stderr
+    done = gristmill(*command, "--overwrite", cwd=source)
+    assert "another process" not in done.stderr
 
 
 def test_overwrite(source, tmp_path):

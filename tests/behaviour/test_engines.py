@@ -253,7 +253,7 @@ def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path):
         prepared=(made,),
     )
     assert killed == [workers[0].pid]
-    assert workers[0].wait(10) == -signal.SIGKILL
+    assert workers[0].wait(60) == -signal.SIGKILL
     assert workers[1].poll() is None
     assert contents(tmp_path / "out") == contents(tmp_path / "reference")
     assert open_manifest(str(tmp_path / "out")).splits["train"].records == 450

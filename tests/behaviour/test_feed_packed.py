@@ -55,6 +55,7 @@ def test_counts_are_those_of_the_rows(opened, places):
         counts = dataset.packed_counts()
         assert (counts.tokens, counts.pieces) == (lengths.sum(), ends[-1])
         assert counts.padding_tokens == LENGTH * len(dataset) - counts.tokens
+        assert counts.most_pieces == np.diff(ends, prepend=0).max()
     joined = loader.open([places["web"], places["week"]])
     both = opened["web"].packed_counts() + opened["week"].packed_counts()
     assert joined.packed_counts() == both
@@ -83,7 +84,10 @@ def test_weights_are_shares_of_tokens(opened):
     assert weights["code"] > Fraction(38, 100)
 
     batches = loader.global_batches(datasets, batch_size=50, seed=3, weights=weights)
-    assert repr(batches).endswith("seed 3, of tokens web 70.00%, code 30.00%>")
+    share = f"{float(weights['web']):.2%}, code {float(weights['code']):.2%}"
+    assert repr(batches).endswith(
+        f"seed 3, of rows web {share}, of tokens web 70.00%, code 30.00%>"
+    )
     by_rows = batches.with_weights({"web": 7, "code": 3}, step=0)
     assert "of tokens web 78.06%, code 21.94%" in repr(by_rows)
 

@@ -15,8 +15,8 @@ from gristmill.dataset.metadata import shard_index
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Exchange, Split
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import REMOVED, PackedCounts
 from tests.support.shards import report
 
 TEXT = (
@@ -42,13 +42,10 @@ def first_cells(text: str) -> set[str]:
 
 
 def test_fields_of_dataset_json():
-    exchange = Exchange(aside=("train",))
-    manifest = Manifest(name="c4", splits={}, exchange=exchange)
+    manifest = Manifest(name="c4", splits={})
     split_fields = {field.name for field in dataclasses.fields(Split)} - {"extra"}
     document = json.loads(manifest.encode())
     assert first_cells(section(r"dataset\.json")) == document.keys() | split_fields
-    table = TEXT[TEXT.index("| field of `exchange` ") :].partition("\n\n")[0]
-    assert first_cells(table) - {"exchange"} == document["exchange"].keys()
 
 
 def test_the_example_of_dataset_json_has_all_fields():
@@ -57,6 +54,7 @@ def test_the_example_of_dataset_json_has_all_fields():
     assert document.keys() == json.loads(Manifest(name="c4", splits={}).encode()).keys()
     split_fields = {field.name for field in dataclasses.fields(Split)} - {"extra"}
     optional = {"editions", "features", "packed"}
+    optional |= {"edition", "last_edition", "replaced", "removed"}
     assert document["splits"]["train"].keys() == split_fields - optional
     # Totals and digest are right too.
     assert Manifest.decode(example.encode(), where="docs").name == "c4"
@@ -66,12 +64,16 @@ def test_columns_of_the_table():
     data = ShardTable.of([report(packed=PackedCounts())]).encode()
     with np.load(io.BytesIO(data)) as arrays:
         text = section("Table of shards")
-        assert first_cells(text) == set(arrays.files)
+        columns = {name: array.dtype.name for name, array in arrays.items()}
+        # After a removal alone.
+        columns["span_skipped_records"] = "int64"
+        columns |= {f"packed_{name}": "int64" for name in REMOVED}
+        assert first_cells(text) == columns.keys()
         rows = re.findall(r"^\| (`.*?) \| (\w+) \|", text, re.MULTILINE)
         types = {
             name: kind for cell, kind in rows for name in first_cells(f"| {cell} |")
         }
-        assert types == {name: array.dtype.name for name, array in arrays.items()}
+        assert types == columns
 
 
 def test_header_of_the_index():

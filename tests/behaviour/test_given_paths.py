@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 
 import apache_beam as beam
 import pytest
@@ -140,6 +141,6 @@ def test_an_empty_argument_is_refused(arguments, place, monkeypatch, capsys):
         main(arguments)
     assert ended.value.code == 2
     message = capsys.readouterr().err
-    assert message.startswith("error: ")
+    assert re.match(r"(note: .*\n)*error: ", message)
     assert "to do: " in message
     assert contents(place) == before

@@ -23,6 +23,7 @@ from gristmill.transforms import (
     ReadArrayRecords,
     ReadRecords,
     ReadTFRecords,
+    RemoveRecords,
     VerifyDataset,
     WriteArrayRecords,
 )
@@ -42,6 +43,7 @@ GRAPHS = [
     [ReadArrayRecords("in")],
     [ReadRecords("in")],
     [ReadTFRecords("in")],
+    [RemoveRecords(dataset="in", records=[3])],
     [VerifyDataset("in")],
     [VerifyDataset("in", quick=True)],
     [beam.Create([b"record"]), WriteArrayRecords("out", num_shards=3)],

@@ -32,6 +32,7 @@ from gristmill.transforms.conversion.count_records import (
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.source_of import source_of
 from tests.support.conversion import (
     contents,
@@ -148,6 +149,33 @@ def test_a_false_start_within_quotes_is_repaired(tmp_path) -> None:
     )
     assert result.repaired_shards > 0
     assert [example_of(r) for r in read_output(tmp_path / "out")] == rows
+
+
+@pytest.mark.parametrize("inner", ["then, {0} and more\nno\n", '"a" "{0}"\n', "{0},x"])
+def test_a_record_over_many_shards_is_read_a_few_times(tmp_path, monkeypatch, inner):
+    cell = "".join(inner.format(number) for number in range(150_000))
+    rows = [{"n": 1, "s": "a"}, {"n": 2, "s": cell}, {"n": 3, "s": "b"}]
+    data = csv_of(rows)
+    (tmp_path / "in.csv").write_bytes(data)
+    searched = []
+
+    def counted(name: str) -> None:
+        call = getattr(CsvSplitter, name)
+
+        def count(self: CsvSplitter, data: bytes, **options: bool) -> object:
+            searched.append(len(data))
+            return call(self, data, **options)
+
+        monkeypatch.setattr(CsvSplitter, name, count)
+
+    counted("ends")
+    counted("next_start")
+    plan = ("num_shards", 33)
+    convert(
+        job_of(tmp_path / "in.csv", tmp_path / "o", plan=plan, records=asked("csv"))
+    )
+    assert [example_of(r) for r in read_output(tmp_path / "o")] == rows
+    assert sum(searched) < 30 * len(data)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -267,6 +295,37 @@ def test_bad_lines_are_named_or_set_aside(tmp_path, name, plan) -> None:
     assert [aside for _, aside in regions] == [BAD[name][0]] * len(offsets)
     assert all(BAD[name][1] in region["detail"] for region, _ in regions)
     assert read(name, output) == expected(name)
+
+
+@pytest.mark.parametrize("kind", ["plain", "gzip"])
+@pytest.mark.parametrize("shards", [1, 7])
+@pytest.mark.parametrize("name", ["csv", "tsv"])
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [(b'X"abc\n1Xd\n2Xe\n', 41), (b'3X"the last cell,\ncut', 41)],
+    ids=["unclosed", "cut"],
+)
+def test_a_quote_that_is_never_closed(tmp_path, name, end, line, shards, kind) -> None:
+    # What is behind it is in the field: it is no row, nor left out in silence.
+    tab = b"\t" if name == "tsv" else b","
+    good = tab.join([b"n", b"t\n"]) + b"".join(b"%d%sx\n" % (n, tab) for n in range(39))
+    broken = good + end.replace(b"X", tab)
+    files = {"a": good, "b": broken, "c": good}
+    for file, data in files.items():
+        data = COMPRESS["gzip"](data) if kind == "gzip" else data
+        (tmp_path / f"{file}.in").write_bytes(data)
+    given = {"plan": ("num_shards", shards), "records": asked(name)}
+    inputs = str(tmp_path / "*.in")
+    with pytest.raises(CorruptRecordError, match="never closed") as error:
+        convert(job_of(inputs, tmp_path / "fails", **given))
+    where = f"{tmp_path}/b.in, line {line}, byte offset {len(good)}"
+    assert error.value.where == where
+    convert(job_of(inputs, tmp_path / "out", on_corrupt="quarantine", **given))
+    ((region, aside),) = quarantined(tmp_path / "out")
+    assert region["begin_bytes"] == len(good)
+    assert aside == broken[len(good) :]
+    found = [example_of(record)["n"] for record in read_output(tmp_path / "out")]
+    assert found == [*range(39)] * 3
 
 
 @pytest.mark.parametrize("name", FILES)

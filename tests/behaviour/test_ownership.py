@@ -144,7 +144,7 @@ class TestInputs:
         for overwrite in (False, True):
             inputs = (f"{out}/a.tfrecord", f"{out}/index/b.tfrecord")
             convert(job_of(inputs, out, names=BESIDE), overwrite=overwrite)
-        found = read_array_records(out / "x-00000-of-00001.arrayrecord")
+        found = read_array_records(out / "x-e00002-00000-of-00001.arrayrecord")
         assert found == RECORDS * 2
 
     def test_in_a_bucket(self, monkeypatch):
@@ -177,7 +177,9 @@ class TestInputs:
             taken = take_output(prepared, overwrite="changed")
             commit_shards([other], map(make_shard, shard_tasks(taken.prepared)))
             names = [name for name in server.objects.buckets["bucket"] if "/a" in name]
-            assert names == ["in/a", "out/a.x", "out/index/a.x.index"]
+            assert names == ["in/a"]
+            names = [n for n in server.objects.buckets["bucket"] if "e00002-a" in n]
+            assert names == ["out/e00002-a.x", "out/index/e00002-a.x.index"]
 
 
 class TestIndexed:

@@ -29,6 +29,7 @@ from gristmill.transforms import (
     beam_yaml,
 )
 from tests.support.conversion import contents
+from tests.support.pipelines import counters
 
 MODULE = """
 def words(texts):
@@ -115,10 +116,8 @@ def test_the_transform_counts_documents_and_tokens() -> None:
     result = pipeline.run()
     result.wait_until_finish()
     assert same("beam")
-    wanted = beam.metrics.MetricsFilter().with_namespace("gristmill")
     counted = {
-        counter.key.metric.name.replace("-", "_"): counter.result
-        for counter in result.metrics().query(wanted)["counters"]
+        name.replace("-", "_"): value for name, value in counters(result).items()
     }
     packed = open_manifest("beam").splits["train"].packed or {}
     names = counted.keys() & packed.keys()

@@ -13,13 +13,14 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.jobs.appended_job import open_to_append
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.tokens.pack_options import PackOptions
-from tests.support.datasets import convert
+from tests.support.datasets import convert, describe
 from tests.support.packed import documents, pack
 
 HOST = {"process_index": 0, "process_count": 1}
@@ -75,13 +76,43 @@ def test_packed_rows_of_other_records_are_refused(opened, places):
     for dataset in (both, opened["plain"]):
         with pytest.raises(InputError, match="does not hold packed rows"):
             loader.PackedRows.of(dataset)
-    # These say nothing of their records: the first of them does.
+    with pytest.raises(InputError, match="does not hold packed rows") as refused:
+        feed_of(opened["plain"], rows)
+    assert "records as a conversion read them" in str(refused.value)
+    # Files say nothing of their records: the first of them does.
     files = loader.open(glob.glob(f"{places['plain']}/*.array_record*"))
-    for dataset in (opened["plain"], files):
-        feed = feed_of(dataset, rows)
-        with pytest.raises(DecodeError, match="no packed row") as refused, feed:
-            next(feed)
-        assert places["plain"] in str(refused.value)
+    feed = feed_of(files, rows)
+    with pytest.raises(DecodeError, match="no packed row") as refused, feed:
+        next(feed)
+    assert places["plain"] in str(refused.value)
+    with pytest.raises(DecodeError, match="it begins otherwise") as refused:
+        rows([b"a text of some words"])
+    assert "1 to 32 pieces" in str(refused.value)
+
+
+def test_a_decoder_of_other_features_is_refused(tmp_path):
+    path = convert(tmp_path, [[b"not read"] * 8])
+    spec = FeatureSpec(kind="int64", dtype="int64", shape=(None,))
+    describe(path, encode_features({"ids": spec}))
+    dataset = loader.open(path)
+    column = loader.FixedFeature("int64")
+    for decode, message in (
+        (EXAMPLES, "no feature 'inputs'"),
+        (loader.TokenDecoder(length=32, feature="inputs"), "no feature 'inputs'"),
+        (TOKENS, "decoded as tokens alone"),
+        (loader.PackedRows(length=8), "does not hold packed rows"),
+        (loader.PackedRows(length=8, rows="example"), "does not hold packed rows"),
+    ):
+        with pytest.raises(InputError, match=message):
+            feed_of(dataset, decode)
+    for feature in (
+        dataclasses.replace(column, default=0),
+        loader.PaddedFeature("int64", length=4),
+        loader.RaggedFeature("int64"),
+    ):
+        feed_of(dataset, loader.ExampleDecoder({"inputs": feature})).close()
+    for ids in (column, loader.RaggedFeature("int64")):
+        feed_of(dataset, loader.ExampleDecoder({"ids": ids})).close()
 
 
 def test_rows_of_several_lengths_need_the_greatest(opened, places):

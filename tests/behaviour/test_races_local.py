@@ -54,7 +54,6 @@ def commit(output: str, name: str, split: Split) -> str | None:
     "rounds",
     [
         20,
-        pytest.param(200, marks=pytest.mark.slow),
         pytest.param(2000, marks=pytest.mark.soak),
     ],
     ids=str,
@@ -237,13 +236,9 @@ def test_two_conversions_that_add_a_split_each(tmp_path):
             other.communicate("\n", timeout=5)
         errors = ended(slow)
         assert slow.returncode == 0, errors
-        told = other.communicate(timeout=120)[1]
-    assert other.returncode != 0
-    assert "file changed while this command ran" in told
-    assert set(open_manifest(str(tmp_path / "out")).splits) == {"train", "test"}
-    with start("validation") as again:
-        errors = ended(again)
-        assert again.returncode == 0, errors
+        errors = other.communicate(timeout=120)[1]
+        # It has found the other split there, which stays, and committed beside it.
+        assert other.returncode == 0, errors
     splits = set(open_manifest(str(tmp_path / "out")).splits)
     assert splits == {"train", "test", "validation"}
     assert not [name for name in os.listdir(tmp_path / "out") if name[0] == "."]

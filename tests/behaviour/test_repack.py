@@ -105,6 +105,7 @@ def content_of(output: str) -> dict[str, bytes]:
 def ledger(split: Split) -> dict[str, Any]:
     found = PackedSplit.parse(split.packed or {}, where="here").counts.as_dict()
     names = ("pieces", "padding_tokens", "cut_documents", "empty_documents")
+    names += ("most_pieces",)
     return {name: found[name] for name in found if name not in names}
 
 

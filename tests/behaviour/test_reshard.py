@@ -35,7 +35,7 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
 def run(*argv: str | os.PathLike[str]) -> str:
     result = CliRunner().invoke(cli, [str(arg) for arg in argv])
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 @pytest.mark.slow

@@ -258,8 +258,14 @@ class TestChanged:
     @pytest.mark.parametrize(
         ("change", "difference"),
         [
-            ({"plan": PlanOptions(kind="num_shards", value=7)}, "plan.value was 6"),
-            ({"plan": PlanOptions(kind="shard_bytes", value=6)}, "plan.kind was"),
+            (
+                {"plan": PlanOptions(kind="num_shards", value=7)},
+                "the plan was 6 shards, is 7 shards",
+            ),
+            (
+                {"plan": PlanOptions(kind="shard_bytes", value=6)},
+                "is 6 bytes of input a shard",
+            ),
             ({"writer": WriterOptions(group_size=2)}, "writer.group_size was 1, is 2"),
             ({"writer": WriterOptions(compression="snappy")}, "writer.compression was"),
             ({"map": "os.path:basename"}, "map was None, is 'os.path:basename'"),
@@ -533,11 +539,12 @@ class TestOverwrite:
         assert read_output(job.output, "test") == [b"one", b"two"]
         names = {path.name for path in pathlib.Path(job.output).rglob("*train*")}
         assert names == {
-            *("data-train.array_record-00000-of-00002",),
-            *("data-train.array_record-00001-of-00002",),
-            *("data-train.array_record-00000-of-00002.index",),
-            *("data-train.array_record-00001-of-00002.index",),
-            *("data-train.job.json", "data-train.inputs.npz", "data-train.shards.npz"),
+            *("data-train.array_record-e00002-00000-of-00002",),
+            *("data-train.array_record-e00002-00001-of-00002",),
+            *("data-train.array_record-e00002-00000-of-00002.index",),
+            *("data-train.array_record-e00002-00001-of-00002.index",),
+            *("data-train.e00002.job.json", "data-train.e00002.inputs.npz"),
+            "data-train.e00002.shards.npz",
         }
 
     def test_quarantine_of_the_earlier_run_goes(self, job, inputs):

@@ -6,8 +6,10 @@ what depends on those is tested with the server of `tests.support`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
+import random
 import socket
 import subprocess
 import time
@@ -17,9 +19,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from gristmill import loader
 from gristmill.dataset.errors import JobChangedError, StorageChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.pipelines.commands.main import main
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -58,11 +62,64 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait()
 
 
+COMMANDS = (
+    ("convert gs://in/more/a.tfrecord gs://out/more --num-shards 2", "300 records"),
+    (
+        "convert gs://in/more/a.tfrecord gs://out/more --num-shards 3 --overwrite",
+        "in 3",
+    ),
+    ("append gs://out/more gs://in/more/b.tfrecord", "200 records"),
+    ("verify gs://out/more", "whole; 500 records"),
+    ("inspect gs://out/more", "500"),
+    ("head gs://out/more -n 2", "record 1: "),
+    # Record 399, of the file that was appended.
+    ("trace gs://out/more --batch-size 8 --step 42 --row 4", "gs://in/more/b.tfrecord"),
+    ("pack gs://in/more/ids.jsonl gs://out/rows --column ids --length 16", "rows"),
+    ("verify gs://out/rows", "whole"),
+)
+
+
+@pytest.mark.slow
+def test_commands(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+    storage = storage_for("gs://in")
+    for name, count in (("a", 300), ("b", 200)):
+        data = frames_of(text_records(count, seed=count))
+        storage.write(f"gs://in/more/{name}.tfrecord", data)
+    lines = (json.dumps({"ids": [n + 1, n + 2, n + 3]}) for n in range(50))
+    storage.write("gs://in/more/ids.jsonl", "\n".join(lines).encode())
+    for command, said in COMMANDS:
+        arguments = command.split()
+        if arguments[0] not in ("inspect", "head", "trace"):
+            arguments += ["--workers", "1"]
+        with contextlib.suppress(SystemExit):
+            main(arguments)
+        shown = "".join(capsys.readouterr())
+        assert said in shown, (command, shown)
+    dataset = loader.open("gs://out/more")
+    batches = loader.global_batches(dataset, batch_size=50, epochs=1)
+    with batches.feed(process_index=0, process_count=1) as feed:
+        seen = [record for batch in feed for record in batch]
+    assert sorted(seen) == sorted(
+        record for count in (300, 200) for record in text_records(count, seed=count)
+    )
+
+
+def test_large_uploads(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+    data = random.Random(1).randbytes((17 << 20) + 3)
+    storage = storage_for("gs://out")
+    storage.write("gs://out/large/shard", data, replaces="")
+    assert storage.read("gs://out/large/shard") == data
+
+
 def _create_bucket(url: str, name: str) -> None:
     data = json.dumps({"name": name}).encode()
     kind = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{url}/storage/v1/b?project=p", data, kind)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             urllib.request.urlopen(request).close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,7 +12,7 @@ from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_objects import Objects
-from tests.support.gcs_server import GcsServer
+from tests.support.gcs_server import Fault, GcsServer
 from tests.support.records import frames_of, text_records
 
 SHARDS = 7
@@ -76,8 +75,8 @@ def test_a_listing_proves_all_shards(server: GcsServer) -> None:
         f"sets/data/{layout.table_path('data', 'train')}",
     }
     # 8 files and a directory, 10 files of an index directory; three on a page. And
-    # what might be there to replace the split.
-    assert server.requests["list"] == 3 + 4 + 1
+    # what might be there of parts, and to replace the split.
+    assert server.requests["list"] == 3 + 4 + 2
 
 
 @pytest.mark.parametrize(
@@ -161,24 +160,49 @@ def test_every_byte_is_read_in_few_requests(server: GcsServer) -> None:
     checks = [verify_shard(task) for task in tasks]
     assert [check.findings for check in checks] == [()] * SHARDS
     assert sum(check.records for check in checks) == len(RECORDS)
-    # The index, the end of the shard twice for its footer, and the shard.
-    assert server.requests["media"] <= 5 * SHARDS
+    # The index, the end of the shard with its footer, and the shard.
+    assert server.requests == {"media": 3 * SHARDS}
 
 
+@pytest.mark.parametrize("kind", ["replace", "remove"])
 def test_a_shard_that_changes_while_it_is_verified_is_named(
-    server: GcsServer, stored: dict[str, bytes], tmp_path: pathlib.Path
+    server: GcsServer, kind: str
 ) -> None:
     task = plan_verify(DATASET).tasks[3]
     name = f"sets/data/{name_of(3)}"
-    real = server.objects.stat
-
-    def stat(bucket: str, path: str, query: dict[str, str]) -> object:
-        reply = real(bucket, path, query)
-        if path == name:
-            server.objects.put("bucket", name, stored[name])
-        return reply
-
-    server.objects.stat = stat  # type: ignore[method-assign, assignment]
+    # After the read that says which generation it is.
+    server.faults.append(Fault(kind, "media", name, skip=1))
     findings = [str(finding) for finding in verify_shard(task).findings]
     assert len(findings) == 1
     assert "while it was in use" in findings[0]
+    assert server.faults[0].times == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda data: data, []),  # The same bytes: all is well.
+        (lambda data: data + bytes(1 << 16), ["shard has the wrong size"]),
+        (lambda data: data[: -1 << 16], ["shard has the wrong size"]),
+        (lambda data: b"", ["shard has the wrong size"]),
+        (flipped, ["record"]),
+        (None, ["shard is missing"]),
+    ],
+    ids=["same", "longer", "shorter", "empty", "flipped", "missing"],
+)
+def test_a_shard_is_verified_as_it_is_at_its_turn(
+    server: GcsServer,
+    stored: dict[str, bytes],
+    change: Callable[[bytes], bytes] | None,
+    expected: list[str],
+) -> None:
+    """Not as it was when the dataset was listed: that may be hours ago."""
+    task = plan_verify(DATASET).tasks[3]
+    name = f"sets/data/{name_of(3)}"
+    server.objects.delete("bucket", name, {})
+    if change is not None:
+        server.objects.put("bucket", name, change(stored[name]))
+    found = [finding.what for finding in verify_shard(task).findings]
+    assert bool(found) == bool(expected)
+    for what in expected:
+        assert what in found[0]

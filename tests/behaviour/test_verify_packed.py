@@ -145,6 +145,17 @@ def test_whole_rows(tmp_path) -> None:
     assert PackedCounts.of_dict(fields) == counts
 
 
+def test_rows_of_a_version_that_did_not_count_the_most_pieces_of_one(tmp_path) -> None:
+    before = [
+        dataclasses.replace(s, counts=dataclasses.replace(s.counts, most_pieces=0))
+        for s in WHOLE
+    ]
+    commit_packed(str(tmp_path), before)
+    found = verify(tmp_path)
+    assert not found.findings
+    assert found.packed == before[0].counts + before[1].counts
+
+
 def test_through_beam(tmp_path) -> None:
     shards = [*WHOLE]
     shards[BAD] = dataclasses.replace(WHOLE[BAD], rows=tokens_changed(WHOLE[BAD]))

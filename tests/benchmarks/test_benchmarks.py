@@ -24,6 +24,9 @@ from benchmarks import (
     rounds,
 )
 from benchmarks.contestants import CONTESTANTS, Contestant, Input
+from tests.support import tfds_data
+from tests.support.records import read_tfrecords
+from tests.support.tensorflow_process import with_tensorflow
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Input:
     directory = tmp_path_factory.mktemp("c4_like")
     written = c4_like.write_dataset(directory, size_bytes=300_000, files=2)
     return Input(kind="main", directory=directory, files=tuple(written))
+
+
+@with_tensorflow
+def _parsed(records: list[bytes]) -> dict[str, list[bytes]]:
+    import tensorflow as tf
+
+    spec = {name: tf.io.FixedLenFeature([], tf.string) for name in c4_like.FEATURES}
+    parsed = tf.io.parse_example(records, spec)
+    return {name: tensor.numpy().tolist() for name, tensor in parsed.items()}
+
+
+@with_tensorflow
+def _read_frames_tensorflow(path: str) -> list[bytes]:
+    return list(peers.read_frames_tensorflow(path))
 
 
 class TestC4Like:
@@ -92,28 +109,22 @@ class TestC4Like:
         ]
 
     def test_tensorflow_reads_it(self, source: Input) -> None:
-        tf = pytest.importorskip("tensorflow")
-        spec = {name: tf.io.FixedLenFeature([], tf.string) for name in c4_like.FEATURES}
         for file in source.files:
-            serialized = list(
-                tf.data.TFRecordDataset([str(file.path)]).as_numpy_iterator()
-            )
+            serialized = read_tfrecords(file.path)
             assert len(serialized) == file.records
-            parsed = tf.io.parse_example(serialized, spec)
-            for text in parsed["text"].numpy():
+            parsed = _parsed(serialized)
+            for text in parsed["text"]:
                 first, *others = text.decode().split()
                 assert first[0].isupper() or first[0].isdigit() or not others
                 assert text.endswith(b".")
-            for moment in parsed["timestamp"].numpy():
+            for moment in parsed["timestamp"]:
                 time.strptime(moment.decode(), "%Y-%m-%dT%H:%M:%SZ")
-            assert all(url.startswith(b"https://") for url in parsed["url"].numpy())
+            assert all(url.startswith(b"https://") for url in parsed["url"])
 
     def test_tensorflow_datasets_reads_it(self, source: Input) -> None:
-        tfds = pytest.importorskip("tensorflow_datasets")
-        builder = tfds.builder_from_directory(source.directory)
-        assert builder.info.splits["train"].num_examples == source.records
-        example = next(iter(tfds.as_numpy(builder.as_dataset(split="train"))))
-        assert set(example) == set(c4_like.FEATURES)
+        examples = tfds_data.read_in_order(source.directory, "train")
+        assert len(examples) == source.records
+        assert set(examples[0]) == set(c4_like.FEATURES)
 
     @pytest.mark.parametrize(
         ("text", "expected"),
@@ -194,10 +205,10 @@ class TestMeasureCommand:
     def test_kills_the_tree_after_the_timeout(self) -> None:
         begin = time.monotonic()
         cost = process_cost.measure_command(
-            ["sh", "-c", "sleep 60 & sleep 60"], timeout_seconds=0.3
+            ["sh", "-c", "sleep 300 & sleep 300"], timeout_seconds=0.3
         )
         assert cost.timed_out
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 100
 
     def test_passes_the_environment(self) -> None:
         cost = process_cost.measure_command(
@@ -230,11 +241,8 @@ class TestPeers:
         assert _read_array_records(tmp_path) == expected
 
     def test_both_readers_read_the_same(self, source: Input) -> None:
-        pytest.importorskip("tensorflow")
         path = source.paths[0]
-        assert list(peers.read_frames_tensorflow(path)) == list(
-            peers.read_frames_unchecked(path)
-        )
+        assert _read_frames_tensorflow(path) == list(peers.read_frames_unchecked(path))
 
     @pytest.mark.slow
     @pytest.mark.parametrize("key", ["array_record_beam", "tfds"])
@@ -499,7 +507,7 @@ class TestPlanScale:
         assert re.search(r"\n\| element \| (\d+ B) \| \1 \| 0.00 \|\n", page)
 
     @pytest.mark.parametrize(
-        "path", ["append", "counted", "index", "read", "verify", "write"]
+        "path", ["append", "counted", "index", "read", "replace", "verify", "write"]
     )
     def test_other_paths_hold_their_bounds(self, path: str) -> None:
         found = plan_scale.measure(path, 500)

@@ -12,6 +12,7 @@ def test_steps_are_of_epochs_that_were_extended_or_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(order, "RECORDS", 6_000)
+    monkeypatch.setattr(order, "REMOVED", 20)
     plain = Schedule(
         orders=(DatasetOrder(num_records=order.RECORDS, seed=1),), batch_size=16
     )
@@ -20,12 +21,15 @@ def test_steps_are_of_epochs_that_were_extended_or_not(
         name: {made.grown[0].epoch_at(made.sizes.start(step)) for step in steps}
         for name, (made, steps) in found.items()
     }
-    assert len(found) == 5
+    assert len(found) == 9
     for name, (made, steps) in found.items():
-        assert len(made.extensions) == (0 if name == "no phases" else 10)
+        count = 10 if name.startswith("ten") else int("removed" in name)
+        assert len(made.extensions) == count
         assert order.milliseconds(made, itertools.cycle(steps)) > 0
         # All that was added by then is seen in these steps, mixed with the rest.
         seen = max(int(made.indices(step).max()) for step in steps)
-        assert (seen >= order.RECORDS) == (name != "no phases")
+        # What is removed with nothing added is of fewer numbers.
+        longer = max((one.num_records for one in made.extensions), default=0)
+        assert (seen >= order.RECORDS) == (longer > order.RECORDS)
     assert epochs["ten of 1 %, the epoch extended ten times"] == {0}
     assert min(epochs["ten of 1 %, a later epoch"]) >= 3

@@ -57,7 +57,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_ratios_are_those_of_each_round(folder: pathlib.Path) -> None:
-    lines = Overview(folder).peers().splitlines()
+    lines = Overview(folder, folder).peers().splitlines()
     assert lines[2] == (
         "| `array_record.beam` | array-record 1.2, apache-beam 3.4 | TFRecords to "
         "shards; 2 workers | 5.00\N{MULTIPLICATION SIGN} (4.50..5.50) | "
@@ -66,7 +66,7 @@ def test_ratios_are_those_of_each_round(folder: pathlib.Path) -> None:
 
 
 def test_the_short_table_has_what_was_measured(folder: pathlib.Path) -> None:
-    lines = Overview(folder).peers_in_short("docs/").splitlines()
+    lines = Overview(folder, folder).peers_in_short("docs/").splitlines()
     assert lines[2] == (
         "| `array_record.beam` | TFRecords to shards; 2 workers | "
         "5.00\N{MULTIPLICATION SIGN} | "
@@ -76,28 +76,28 @@ def test_the_short_table_has_what_was_measured(folder: pathlib.Path) -> None:
 
 
 def test_says_what_is_not_known(folder: pathlib.Path) -> None:
-    lines = Overview(folder).peers().splitlines()
+    lines = Overview(folder, folder).peers().splitlines()
     assert len(lines) == 2 + len(PEERS)
     assert lines[3].startswith("| `tfds convert_format` | ? | the same | 2.50")
     assert "| not measured yet | not measured yet | not yet |" in lines[4]
 
 
 def test_lists_the_reports_that_are_there(folder: pathlib.Path) -> None:
-    assert Overview(folder).reports().splitlines() == [
+    assert Overview(folder, folder).reports().splitlines() == [
         "- [Conversion](convert.md): TFRecords to shards, whole processes beside peers "
         "and bare loops: 5.00\N{MULTIPLICATION SIGN} (4.50..5.50) the MB per CPU "
         "second of `array_record.beam`. Measured on 2026-01-02."
     ]
     (folder / "decode.md").write_text("# Decoding\n\nMeasured on 2026-03-04.\n")
-    assert Overview(folder).reports().endswith(". Measured on 2026-03-04.")
+    assert Overview(folder, folder).reports().endswith(". Measured on 2026-03-04.")
     (folder / "encode.md").write_text("# Encoding\n")
     with pytest.raises(ValueError, match=r"encode\.md does not say on which day"):
-        Overview(folder).reports()
+        Overview(folder, folder).reports()
 
 
 def test_every_report_is_listed() -> None:
-    listed = (reports.FOLDER / "index.md").read_text(encoding="utf-8")
-    for path in reports.FOLDER.glob("*.md"):
+    listed = (reports.ROOT / reports.PAGES / "index.md").read_text(encoding="utf-8")
+    for path in (reports.ROOT / reports.PAGES).glob("*.md"):
         assert path.name == "index.md" or f"]({path.name})" in listed, path.name
 
 

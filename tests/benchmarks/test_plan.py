@@ -38,7 +38,7 @@ def test_table_compares_with_the_median_of_the_conversions() -> None:
 
 
 def test_report_is_what_the_runs_say_and_holds_the_bars() -> None:
-    results = json.loads((ROOT / "docs" / "performance" / "plan.json").read_text())
+    results = json.loads((ROOT / "benchmarks" / "results" / "plan.json").read_text())
     page = (ROOT / "docs" / "performance" / "plan.md").read_text(encoding="utf-8")
     assert page == plan.render(results), "run python -m benchmarks.plan"
     assert len(results["runs"]) >= 3

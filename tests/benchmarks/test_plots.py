@@ -67,12 +67,14 @@ def check_texts(svg: str) -> None:
     [
         name
         for name, (report, _, _) in figures.FIGURES.items()
-        if (reports.FOLDER / f"{report}.json").exists()
+        if (reports.ROOT / reports.RESULTS / f"{report}.json").exists()
     ],
 )
 def test_texts_of_the_reports_do_not_meet(name: str) -> None:
     report, title, _ = figures.FIGURES[name]
-    results = json.loads((reports.FOLDER / f"{report}.json").read_text())
+    results = json.loads(
+        (reports.ROOT / reports.RESULTS / f"{report}.json").read_text()
+    )
     canvas = figures.draw(name, results)
     assert canvas is not None
     svg = canvas.svg(title)
@@ -81,7 +83,9 @@ def test_texts_of_the_reports_do_not_meet(name: str) -> None:
     assert "@media (prefers-color-scheme: dark)" in svg
     written = [text for text, *_ in boxes(svg)]
     assert written[0] == title
-    assert f"]({name}.svg)" in (reports.FOLDER / f"{report}.md").read_text()
+    assert (
+        f"]({name}.svg)" in (reports.ROOT / reports.PAGES / f"{report}.md").read_text()
+    )
 
 
 def _panel(*bars: Bar) -> Panel:

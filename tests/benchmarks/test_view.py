@@ -42,7 +42,7 @@ def test_medians_and_ranges_are_told() -> None:
 
 
 def test_the_report_holds_the_bars() -> None:
-    results = json.loads((reports.FOLDER / "view.json").read_text())
+    results = json.loads((reports.ROOT / reports.RESULTS / "view.json").read_text())
     assert results["shards"] >= 1_000_000
     assert len(results["runs"]) >= 5 * len(view.KINDS)
     for run in results["runs"]:

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -44,7 +43,7 @@ def test_what_tensorflow_encodes_is_canonical(features):
 
 
 def test_unset_feature_is_an_empty_list():
-    unset = tf.train.Example()
+    unset = examples.Example()
     unset.features.feature["nothing"].SetInParent()
     assert decode_example(unset.SerializeToString()) == {"nothing": []}
 
@@ -145,13 +144,13 @@ class TestEncode:
     @pytest.mark.parametrize("kind", ["S1", "i8", "f4"])
     def test_an_empty_array_has_the_kind_of_its_dtype(self, kind):
         record = encode_example({"x": np.zeros((0, 3), kind)})
-        feature = tf.train.Example.FromString(record).features.feature["x"]
+        feature = examples.Example.FromString(record).features.feature["x"]
         kinds = {"S1": "bytes_list", "i8": "int64_list", "f4": "float_list"}
         assert feature.WhichOneof("kind") == kinds[kind]
 
     def test_an_empty_list_has_none(self):
         record = encode_example({"x": []})
-        feature = tf.train.Example.FromString(record).features.feature["x"]
+        feature = examples.Example.FromString(record).features.feature["x"]
         assert feature.WhichOneof("kind") is None
         assert record == b"\x0a\x07\x0a\x05\x0a\x01x\x12\x00"
 

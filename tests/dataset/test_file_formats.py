@@ -18,7 +18,7 @@ from tests.support.records import (
     frames_of,
     small_records,
     text_records,
-    write_tfrecords,
+    write_with_tensorflow,
 )
 from tests.support.tars import tar_of
 
@@ -57,7 +57,7 @@ def test_array_records(tmp_path, options):
     "records", [[b""], text_records(100), [b'{"a": 1}\n' * 9]], ids=["", "text", "json"]
 )
 def test_tfrecords_as_tensorflow_writes_them(tmp_path, option, name, records):
-    write_tfrecords(tmp_path / "in", records, compression=option)
+    write_with_tensorflow(tmp_path / "in", records, compression=option)
     assert name_of((tmp_path / "in").read_bytes()) == name
 
 

@@ -13,11 +13,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from google.cloud.dataflow_v1beta3.types import ContainerSpec
+from google.cloud.monitoring_v3.types import AlertPolicy
 from google.protobuf import json_format
 
 from gristmill.pipelines.dataflow import worker_disk
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
 from gristmill.pipelines.options.generated_files import metadata
+from gristmill.transforms.graph import job_metrics
+from tests.support import roles
 from tests.support.dataflow_server import DataflowServer
 from tests.support.gcloud_stand_in import JOB
 from tests.support.gcs_server import GcsServer
@@ -65,7 +68,10 @@ def gcloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     """Variables that lead gcloud to a Storage and a Dataflow on loopback."""
     if shutil.which("gcloud") is None:
         pytest.skip("gcloud is not on this machine")
-    with GcsServer("my-bucket") as storage, DataflowServer() as service:
+    with (
+        GcsServer("my-bucket", "my-bucket-templates") as storage,
+        DataflowServer() as service,
+    ):
         services.update(storage=storage, dataflow=service)
         yield {
             "CLOUDSDK_CONFIG": str(tmp_path_factory.mktemp("gcloud")),
@@ -73,6 +79,7 @@ def gcloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
             "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "true",
             "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_STORAGE": f"{storage.url}/storage/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDBUILD": f"{service.url}/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_DATAFLOW": f"{service.url}/",
             "PROJECT": "my-project",
             "REGION": "us-central1",
@@ -85,7 +92,7 @@ services: dict = {}
 
 def template(name: str) -> dict:
     """Returns a template that was written, in Google's terms."""
-    data = services["storage"].objects.buckets["my-bucket"][name].data
+    data = services["storage"].objects.buckets["my-bucket-templates"][name].data
     # Nothing that Google's message does not have: `read` would fail.
     json_format.Parse(data, ContainerSpec.pb()())
     return json.loads(data)
@@ -94,7 +101,9 @@ def template(name: str) -> dict:
 @pytest.mark.slow
 def test_build_makes_the_image_and_templates(gcloud, docker):
     account = "worker@my-project.iam.gserviceaccount.com"
+    key = "projects/p/locations/l/keyRings/r/cryptoKeys/k"
     given = {"LOCAL": "1", "TAG": "7", "SERVICE_ACCOUNT": account, "SUBNETWORK": "mine"}
+    given["KMS_KEY"] = key
     done = run("deploy/build.sh", env={**gcloud, **docker, **given})
     assert done.returncode == 0, done.stdout
     image = "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:7"
@@ -102,7 +111,7 @@ def test_build_makes_the_image_and_templates(gcloud, docker):
     assert calls[-1] == f"docker push {image}"
     assert done.stdout.endswith(f"The image is {image}\n")
     for pipeline in PIPELINES:
-        written = template(f"templates/gristmill-{pipeline}.json")
+        written = template(f"gristmill-{pipeline}.json")
         assert written["image"] == image
         assert written["sdkInfo"] == {"language": "PYTHON"}
         expected = metadata(pipeline)
@@ -111,12 +120,38 @@ def test_build_makes_the_image_and_templates(gcloud, docker):
         assert written["defaultEnvironment"] == {
             "additionalUserLabels": {"gristmill": pipeline},
             "ipConfiguration": "WORKER_IP_PRIVATE",
+            "kmsKeyName": key,
             "maxWorkers": worker_disk.MAX_WORKERS,
             "serviceAccountEmail": account,
             "subnetwork": "mine",
             "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
             "tempLocation": "gs://my-bucket/gristmill-tmp",
         }
+
+
+@pytest.mark.slow
+def test_build_uploads_with_the_roles_of_the_document(gcloud):
+    """The sources get to Cloud Build, which is not here, and no bucket is made."""
+    objects = services["storage"].objects
+    user = roles.bucket_permissions("building user")["scratch-templates"]
+    asked = {**gcloud, "BUILD_ACCOUNT": "b@my-project.iam.gserviceaccount.com"}
+    try:
+        for granted in (user - {"storage.buckets.get"}, user):
+            objects.granted = {"my-bucket-templates": granted}
+            done = run("deploy/build.sh", env=asked)
+            assert done.returncode != 0
+            uploaded = [
+                name
+                for name in objects.buckets["my-bucket-templates"]
+                if name.startswith("source/")
+            ]
+            assert bool(uploaded) == (granted == user), done.stdout
+    finally:
+        objects.granted = None
+    assert ("POST", "/v1/projects/my-project/locations/us-central1/builds") in (
+        services["dataflow"].requests
+    )
+    assert set(objects.buckets) == {"my-bucket", "my-bucket-templates"}
 
 
 def test_build_names_what_is_missing():
@@ -192,7 +227,7 @@ def test_launch_asks_for_a_job_with_parameters(asked, script, arguments, paramet
     assert found == {
         "--project": "my-project",
         "--region": "us-central1",
-        "--template-file-gcs-location": "gs://my-bucket/templates/"
+        "--template-file-gcs-location": "gs://my-bucket-templates/"
         f"gristmill-{pipeline}.json",
         "--staging-location": "gs://my-bucket/gristmill-tmp/staging",
         "--temp-location": "gs://my-bucket/gristmill-tmp",
@@ -249,7 +284,7 @@ def test_gcloud_launches_as_it_is_asked(gcloud):
     (launch,) = services["dataflow"].launches
     assert launch["launchParameter"] == {
         "jobName": "mine",
-        "containerSpecGcsPath": "gs://my-bucket/templates/gristmill-convert.json",
+        "containerSpecGcsPath": "gs://my-bucket-templates/gristmill-convert.json",
         "parameters": {"input": "gs://a/*,gs://b/*", "output": "gs://c/d", **more},
         "environment": {
             "additionalPipelineOptions": [
@@ -317,6 +352,33 @@ def test_guide_has_the_numbers_of_the_code():
     assert f"shards may have {each} GB of input" in text
     assert f"+ {worker_disk.IMAGE_GB} GB of system and image" in text
     assert f"{round(96 * 2**30 / 1e9)} GB of disk for shards of 1 GiB" in text
+
+
+def test_alerts_are_as_monitoring_takes_them():
+    text = (DEPLOY / "alerts.json").read_text(encoding="utf-8")
+    policy = json_format.Parse(text, AlertPolicy.pb()())
+    runbook = (DEPLOY / "runbook.md").read_text(encoding="utf-8")
+    assert len(policy.conditions) >= 4
+    for condition in policy.conditions:
+        assert f"\n## {condition.display_name}\n" in runbook
+        asked = condition.condition_threshold.filter
+        assert 'resource.label.job_name = starts_with("gristmill-")' in asked
+        if counter := re.search(r'metric_name = "([^"]+)"', asked):
+            assert counter[1] in job_metrics.COUNTERS
+
+
+def test_runbook_names_what_there_is():
+    text = (DEPLOY / "runbook.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)`(?:, `([^`]+)`)? \|", text, re.MULTILINE)
+    names = {name for row in rows for name in row if name}
+    metrics = {*job_metrics.COUNTERS, *job_metrics.DISTRIBUTIONS}
+    assert len(names & metrics) >= 8
+    source = " ".join(
+        re.sub(r"%[\w.]+", "...", path.read_text(encoding="utf-8"))
+        for path in (ROOT / "transforms").rglob("*.py")
+    )
+    for line in names - metrics:
+        assert line in source, line
 
 
 # What others say: Dataflow, its launcher, and the operating system.

@@ -12,13 +12,16 @@ import json
 import os
 import pathlib
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from tests.support import roles
 from tests.support.cloud import Cloud, running
 from tests.support.distributions import ROOT, copy_source
 from tests.support.gcloud_stand_in import JOB
@@ -48,6 +51,31 @@ TERRAFORM = """#!/bin/bash
 if [[ " $* " == *" apply "* ]]; then set -- "$@" -auto-approve; fi
 exec {real} "$@"
 """
+
+
+SUBMITTER = "user who submits without a template, also"
+# Whom the commands of iam.md name, and what; in the words of its table.
+MEMBERS = {
+    "serviceAccount:gristmill-worker@my-project.iam.gserviceaccount.com": (
+        "workers' service account"
+    ),
+    "serviceAccount:gristmill-build@my-project.iam.gserviceaccount.com": (
+        "build's service account"
+    ),
+    "user:builder": "building user",
+    "user:launcher": "launching user",
+}
+PLACES = {
+    ("projects", "my-project"): "project",
+    ("buckets", "gs://raw"): "input bucket",
+    ("buckets", "gs://data"): "output bucket",
+    ("buckets", "gs://my-bucket"): "bucket for temporary files",
+    ("buckets", "gs://my-bucket-templates"): "template bucket",
+    ("repositories", "gristmill"): "image repository",
+} | {
+    ("service-accounts", member.partition(":")[2]): account
+    for member, account in MEMBERS.items()
+}
 
 
 def blocks(document: str, folder: pathlib.Path = DEPLOY) -> list[str]:
@@ -136,12 +164,19 @@ def walk(
 def test_guide_word_by_word(tmp_path):
     with running() as cloud, TerraformProvider() as provider:
         storage = cloud.storage.objects
-        storage.buckets["my-bucket"] = {}
+        storage.buckets |= {"my-bucket": {}, "my-bucket-templates": {}}
+        cloud.dataflow.subnetworks["gristmill"] = True
+        # One person builds, launches and submits, with no more than the roles.
+        people = ("launching user", "building user", SUBMITTER)
+        granted = roles.bucket_permissions(*people)
+        granted["my-bucket"] = granted.pop("scratch")
+        granted["my-bucket-templates"] = granted.pop("scratch-templates")
         for part in range(2):
             data = frames_of(text_records(20, seed=part))
             storage.put("raw", f"c4/{part}.tfrecord", data)
         name = f"gristmill-tmp/staging/template_launches/{JOB}/{LOG}"
         storage.put("my-bucket", name, b"error: no input file matches\n")
+        storage.granted = granted
         done, asked = walk(blocks("README.md"), cloud, tmp_path, **provider.environment)
         assert done.returncode == 0, done.stderr[-3000:]
         # The launcher's log, as the guide shows it.
@@ -160,7 +195,8 @@ def test_guide_word_by_word(tmp_path):
             assert any(line.startswith(part) for line in said), part
         image = "us-central1-docker.pkg.dev/my-project/gristmill/gristmill:1"
         for pipeline in ("convert", "pack", "verify", "index"):
-            spec = storage.buckets["my-bucket"][f"templates/gristmill-{pipeline}.json"]
+            name = f"gristmill-{pipeline}.json"
+            spec = storage.buckets["my-bucket-templates"][name]
             template = json.loads(spec.data)
             assert template["image"] == image
             # The second build knows what Terraform made.
@@ -179,7 +215,7 @@ def test_guide_word_by_word(tmp_path):
 
 @pytest.mark.slow
 def test_how_to_of_a_first_job(tmp_path):
-    _, project, plan, _, submit, status, verify = blocks(
+    _, project, build, plan, _, submit, status, verify = blocks(
         "dataflow.md", ROOT / "docs" / "prepare"
     )
     # No worker runs: what the job would have made is made here, before it is verified.
@@ -187,16 +223,19 @@ def test_how_to_of_a_first_job(tmp_path):
     made = made.replace("plan", "convert", 1).replace("--output ", "")
     with running() as cloud:
         storage = cloud.storage.objects
+        storage.buckets["my-bucket"] = {}
         for part in range(2):
             data = frames_of(text_records(20, seed=part))
             storage.put("raw", f"c4/{part}.tfrecord", data)
-        script = [project, plan, submit, status, made, verify]
+        dry = submit.rstrip() + " --dry_run"
+        script = [project, build, plan, dry, submit, status, made, verify]
         done, asked = walk(script, cloud, tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         assert [job["name"].split("-")[1] for job in cloud.dataflow.jobs.values()] == [
             "convert",
             "verify",
         ]
+    assert "convert checked: nothing was submitted" in done.stdout
     assert "gs://data/c4: committed" in done.stdout
     assert "gristmill convert 'gs://raw/c4/*.tfrecord' gs://data/c4" in done.stdout
     for command in asked:
@@ -211,11 +250,51 @@ def test_commands_of_the_roles(tmp_path):
         "BUCKET": "my-bucket",
         "INPUT_BUCKET": "raw",
         "OUTPUT_BUCKET": "data",
-        "LAUNCHER": "me@example.com",
+        "LAUNCHER": "launcher",
+        "BUILDER": "builder",
+        "KMS_KEY": "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k",
     }
     with running() as cloud:
         done, asked = walk(blocks("iam.md"), cloud, tmp_path, **variables)
     assert done.returncode == 0, done.stderr
-    assert asked
     for command in asked:
         check_known(command)
+    granted = set()
+    for command in asked:
+        if "add-iam-policy-binding" in command and "kms" not in command:
+            at = command.index("add-iam-policy-binding")
+            place = PLACES[command[at - 1], command[at + 1]]
+            value = dict(pairwise(command))
+            granted.add((MEMBERS[value["--member"]], value["--role"], place))
+    # One person launches here and submits.
+    also = {SUBMITTER: "launching user"}
+    assert granted == {
+        (also.get(row.account, row.account), row.role, row.resource)
+        for row in roles.grants()
+    }
+
+
+@pytest.mark.slow
+def test_commands_of_the_runbook_are_known():
+    if shutil.which("gcloud") is None:
+        pytest.skip("gcloud is not on this machine")
+    checked = 0
+    for block in blocks("runbook.md"):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:1] == ["gcloud"]:
+                check_known(words[1:])
+                checked += 1
+    assert checked >= 4
+
+
+def test_no_page_submits_workers_that_could_not_install_the_package():
+    pages = [*DEPLOY.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]
+    found = 0
+    for page in pages:
+        for block in blocks(page.name, page.parent):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.startswith("gristmill") and "DataflowRunner" in line:
+                    assert "--sdk_container_image" in line, f"{page}: {line}"
+                    found += 1
+    assert found >= 5

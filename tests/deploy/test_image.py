@@ -230,8 +230,7 @@ def build(docker: dict[str, str], **variables: str) -> tuple[str, list[str]]:
         step["env"] = [line.replace(f"${{{name}}}", value) for line in step["env"]]
     env = dict(line.split("=", 1) for line in step["env"])
     assert not any("${" in value for value in env.values())
-    others = {k: v for k, v in variables.items() if k[0] != "_"}
-    done = run(step["entrypoint"], *step["args"], env={**docker, **env, **others})
+    done = run(step["entrypoint"], *step["args"], env={**docker, **env})
     assert done.returncode == 0, done.stdout
     calls = pathlib.Path(docker["DOCKER_LOG"]).read_text().splitlines()
     (line,) = [call for call in calls if call.startswith("docker build")]
@@ -253,9 +252,17 @@ def test_build_resolves_its_bases_to_digests(docker):
     assert "apache/beam_python3.11_sdk@sha256:" in line
 
 
+def test_cloud_build_takes_every_base():
+    config = yaml.safe_load((DEPLOY / "cloudbuild.yaml").read_text())
+    bases = {f"_{name}" for name in arguments() if name.endswith("_IMAGE")}
+    assert set(config["substitutions"]) == {"_PYTHON", *bases}
+    script = (DEPLOY / "build.sh").read_text()
+    assert all(re.search(rf"\b{base[1:]}\b", script) for base in bases)
+
+
 def test_build_takes_another_python_and_given_bases(docker):
     given = "registry/python@sha256:0123"
-    line, calls = build(docker, _PYTHON=NEWEST_PYTHON, PYTHON_IMAGE=given)
+    line, calls = build(docker, _PYTHON=NEWEST_PYTHON, _PYTHON_IMAGE=given)
     assert f"--build-arg PYTHON={NEWEST_PYTHON} " in line
     assert f"apache/beam_python{NEWEST_PYTHON}_sdk@sha256:" in line
     assert f"docker pull --quiet --platform linux/amd64 {given}" in calls

@@ -50,11 +50,10 @@ PLACES = {
     "input bucket": "input",
     "output bucket": "output",
     "bucket for temporary files": "temporary",
-    "template bucket": "temporary",
+    "template bucket": "templates",
     "image repository": "repository",
     "workers' service account": "worker",
     "build's service account": "build",
-    "bucket of Cloud Build's sources": "sources",
 }
 Rows = set[tuple[str, str, str]]
 
@@ -170,7 +169,7 @@ def test_what_is_wrong_is_not_valid(terraform, right, wrong, message):
 def test_its_own_tests_pass(terraform):
     done = terraform("test")
     assert done.returncode == 0, done.stdout
-    assert "4 passed, 0 failed" in done.stdout
+    assert "5 passed, 0 failed" in done.stdout
 
 
 def granted(found: dict) -> Rows:
@@ -187,7 +186,7 @@ def granted(found: dict) -> Rows:
         "raw": "input",
         "data": "output",
         "my-bucket": "temporary",
-        "my-project_cloudbuild": "sources",
+        "my-bucket-templates": "templates",
     }
     for kind, resources in found.items():
         for values in resources.values() if kind.endswith("_iam_member") else ():
@@ -215,14 +214,18 @@ def test_plan_grants_what_the_document_lists(terraform):
 
 def test_plan_makes_what_the_guide_makes_by_hand(terraform):
     found = plan(terraform)
-    bucket = found["google_storage_bucket"]["google_storage_bucket.temporary"]
     by_hand = json.loads((ROOT / "deploy" / "lifecycle.json").read_text())
     (rule,) = by_hand["rule"]
-    (made,) = bucket["lifecycle_rule"]
-    assert made["action"][0]["type"] == rule["action"]["type"]
-    (condition,) = made["condition"]
-    assert condition["age"] == rule["condition"]["age"]
-    assert condition["matches_prefix"] == rule["condition"]["matchesPrefix"]
+    prefixes = []
+    for name in ("temporary", "templates"):
+        bucket = found["google_storage_bucket"][f"google_storage_bucket.{name}"]
+        (made,) = bucket["lifecycle_rule"]
+        assert made["action"][0]["type"] == rule["action"]["type"]
+        (condition,) = made["condition"]
+        assert condition["age"] == rule["condition"]["age"]
+        prefixes += condition["matches_prefix"]
+    assert prefixes == rule["condition"]["matchesPrefix"]
+    bucket = found["google_storage_bucket"]["google_storage_bucket.temporary"]
     assert bucket["soft_delete_policy"] == [{"retention_duration_seconds": 0}]
     (network,) = found["google_compute_subnetwork"].values()
     assert network["private_ip_google_access"]
@@ -239,6 +242,7 @@ def test_plan_makes_what_the_guide_makes_by_hand(terraform):
         "PROJECT": "my-project",
         "REGION": "us-central1",
         "BUCKET": "my-bucket",
+        "TEMPLATE_BUCKET": "my-bucket-templates",
         "SERVICE_ACCOUNT": WORKER.removeprefix("serviceAccount:"),
         "SUBNETWORK": "regions/us-central1/subnetworks/gristmill",
         "BUILD_ACCOUNT": BUILD.removeprefix("serviceAccount:"),
@@ -250,8 +254,8 @@ def test_plan_writes_the_templates(terraform):
     assert len(found) == len(PIPELINES)
     for pipeline in PIPELINES:
         values = found[f'google_storage_bucket_object.templates["{pipeline}"]']
-        assert values["bucket"] == "my-bucket"
-        assert values["name"] == f"templates/gristmill-{pipeline}.json"
+        assert values["bucket"] == "my-bucket-templates"
+        assert values["name"] == f"gristmill-{pipeline}.json"
         json_format.Parse(values["content"], ContainerSpec.pb()())
         template = json.loads(values["content"])
         assert template["metadata"] == metadata(pipeline)
@@ -268,17 +272,58 @@ def test_plan_writes_the_templates(terraform):
         }
 
 
+def test_plan_makes_the_alerts(terraform):
+    channel = "projects/my-project/notificationChannels/1"
+    found = plan(terraform, notification_channels=[channel])
+    (policy,) = found["google_monitoring_alert_policy"].values()
+    given = json.loads((ROOT / "deploy" / "alerts.json").read_text(encoding="utf-8"))
+    assert policy["notification_channels"] == [channel]
+    assert policy["display_name"] == given["displayName"]
+    made = [each["condition_threshold"][0] for each in policy["conditions"]]
+    for condition, wanted in zip(made, given["conditions"], strict=True):
+        threshold = wanted["conditionThreshold"]
+        assert condition["filter"] == threshold["filter"]
+        assert condition["threshold_value"] == threshold["thresholdValue"]
+        assert condition["duration"] == threshold["duration"]
+        missing = threshold.get("evaluationMissingData")
+        assert condition["evaluation_missing_data"] == missing
+        (aligned,) = condition["aggregations"]
+        (aggregation,) = threshold["aggregations"]
+        assert aligned["per_series_aligner"] == aggregation["perSeriesAligner"]
+        assert aligned["group_by_fields"] == aggregation["groupByFields"]
+
+
 def test_plan_with_a_key_and_another_subnetwork(terraform):
     key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     shared = f"{COMPUTE}/projects/host/regions/us-central1/subnetworks/shared"
-    found = plan(terraform, kms_key=key, subnetwork=shared, image=None)
+    assert "google_storage_bucket_object" not in plan(terraform, image=None)
+    found = plan(terraform, kms_key=key, subnetwork=shared)
     assert "google_compute_network" not in found
-    assert "google_storage_bucket_object" not in found
-    bucket = found["google_storage_bucket"]["google_storage_bucket.temporary"]
-    assert bucket["encryption"] == [{"default_kms_key_name": key}]
+    for bucket in found["google_storage_bucket"].values():
+        assert bucket["encryption"] == [{"default_kms_key_name": key}]
+    for template in found["google_storage_bucket_object"].values():
+        json_format.Parse(template["content"], ContainerSpec.pb()())
+        environment = json.loads(template["content"])["defaultEnvironment"]
+        assert environment["kmsKeyName"] == key
+        assert environment["subnetwork"] == shared
+    # Google's accounts that store something: without them nothing can be made.
+    granted = found["google_kms_crypto_key_iam_member"].values()
+    assert {each["crypto_key_id"] for each in granted} == {key}
+    assert {each["role"] for each in granted} == {
+        "roles/cloudkms.cryptoKeyEncrypterDecrypter"
+    }
+    agents = {each["member"].split("@")[1].split(".")[0] for each in granted}
+    assert agents == {
+        "compute-system",
+        "dataflow-service-producer-prod",
+        "gcp-sa-artifactregistry",
+        "gs-project-accounts",
+    }
     (images,) = found["google_artifact_registry_repository"].values()
     assert images["kms_key_name"] == key
-    assert f"SUBNETWORK={shared}" in found["outputs"]["environment"]["value"]
+    said = found["outputs"]["environment"]["value"]
+    assert f"SUBNETWORK={shared}\n" in said
+    assert said.endswith(f"\nexport KMS_KEY={key}")
 
 
 def test_first_plan_does_not_know_the_accounts(terraform):

@@ -6,8 +6,11 @@ Covers: pipelines/convert.py, pipelines/index.py, pipelines/verify.py.
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import importlib
 import os
 import pathlib
+import pickle
 import random
 
 import apache_beam as beam
@@ -20,6 +23,8 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.sources import looked_files
+from gristmill.transforms.sources.find_inputs import match_files
 from tests.support.conversion import contents, job_of
 from tests.support.pipelines import (
     BUNDLE_BASED,
@@ -29,6 +34,7 @@ from tests.support.pipelines import (
 )
 from tests.support.records import frames_of, text_records, write_array_records
 
+conversion = importlib.import_module("gristmill.pipelines.convert")
 RUNNERS = pytest.mark.parametrize(
     "runner",
     [
@@ -48,6 +54,21 @@ def nested(tmp_path) -> pathlib.Path:
     records = [b"before", frames_of(inner), b"between", frames_of(inner), b"after"]
     (tmp_path / "in").write_bytes(frames_of(records))
     return tmp_path / "in"
+
+
+@pytest.mark.slow
+def test_worker_processes_look_into_many_files(tmp_path, monkeypatch):
+    (tmp_path / "in").mkdir()
+    for number in range(7):
+        data = frames_of(text_records(3, seed=number))
+        data = data if number % 3 else gzip.compress(data)
+        (tmp_path / "in" / str(number)).write_bytes(data)
+    files = match_files([str(tmp_path / "in")])
+    alone = conversion._look_at(files, workers=2)
+    monkeypatch.setattr(conversion, "_MANY_FILES", 7)
+    monkeypatch.setattr(looked_files, "PART_FILES", 2)
+    monkeypatch.setattr(conversion, "look_at", None)
+    assert conversion._look_at(files, workers=2) == alone
 
 
 @RUNNERS
@@ -169,3 +190,39 @@ def test_a_result_that_does_not_arrive_is_an_error(tmp_path):
     with pytest.raises(JobError, match="its result did not arrive") as caught:
         run_pipeline(NoElement(), IN_MEMORY, result_path=f"{tmp_path}/result")
     assert "gs:// paths" in str(caught.value)
+
+
+class Bomb:
+    """What runs code when it is read."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (pathlib.Path(self.path),)
+
+
+def _put_another(element: object, path: str, bomb: str) -> object:
+    pathlib.Path(path).write_bytes(bytes(32) + pickle.dumps(Bomb(bomb)))
+    return element
+
+
+class ReplacedResult(beam.PTransform):
+    """As where somebody else may write to the bucket of the result."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        self.path = path
+
+    def expand(self, begin):
+        made = begin | beam.Create([1])
+        return made | beam.Map(_put_another, f"{self.path}/result", f"{self.path}/bomb")
+
+
+def test_a_result_of_somebody_else_is_not_read(tmp_path):
+    with pytest.raises(JobError, match="is not from this run") as caught:
+        run_pipeline(
+            ReplacedResult(str(tmp_path)), IN_MEMORY, result_path=f"{tmp_path}/result"
+        )
+    assert "run the same command again" in caught.value.cure
+    assert not list(tmp_path.iterdir())

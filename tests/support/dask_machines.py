@@ -19,31 +19,35 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
+from tests.support.waiting import until
+
 DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
 
-# Loaded by workers that are lost, before they take any work: one ends when it would
-# give a shard its name, the other when it would send one to a bucket.
-_DIES_AT_A_FILE = """
+# Loaded by each worker before it takes any work. Whichever would first give a shard its
+# name ends, and whichever would first send one to a bucket: a file that only one of
+# them can make tells which. A worker that was chosen before might get no such work.
+_LOST_MACHINES = """
 import os, signal, sys
+
+def end_as_first(token):
+    try:
+        os.close(os.open(token, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
 
 def watch(event, args):
     if event in ("os.link", "os.rename"):
         if ".array_record-" in os.path.basename(os.fsdecode(args[1])):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-sys.addaudithook(watch)
-"""
-_DIES_AT_AN_UPLOAD = """
-import os, signal, sys
-
-def watch(event, args):
-    if event == "http.client.send" and isinstance(args[1], (bytes, memoryview)):
+            end_as_first({folder!r} + "/lost-at-a-file")
+    elif event == "http.client.send" and isinstance(args[1], (bytes, memoryview)):
         begin = bytes(args[1][:4096])
         if b".array_record-" in begin and not begin.startswith(b"GET "):
-            os.kill(os.getpid(), signal.SIGKILL)
+            end_as_first({folder!r} + "/lost-at-an-upload")
 
 sys.addaudithook(watch)
 """
+_WORKERS = 4
 
 
 class DaskMachines:
@@ -54,8 +58,7 @@ class DaskMachines:
 
     Attributes:
         address: Of the scheduler.
-        workers: Its workers: the first is lost at its first file, the second at its
-            first upload, the others stay.
+        workers: Its workers: one is lost at the first file, one at the first upload.
     """
 
     def __init__(self, folder: pathlib.Path):
@@ -71,10 +74,9 @@ class DaskMachines:
         self.address = f"tcp://127.0.0.1:{port}"
         try:
             self._start("scheduler", "--host", "127.0.0.1", "--port", str(port))
-            ends = (_DIES_AT_A_FILE, _DIES_AT_AN_UPLOAD, "", "")
-            self.workers = [self._start_worker(end) for end in ends]
+            self.workers = [self._start_worker() for _ in range(_WORKERS)]
             with Client(self.address, timeout=60) as client:
-                client.wait_for_workers(len(ends), timeout=60)
+                client.wait_for_workers(_WORKERS, timeout=60)
         except BaseException:
             self._stack.close()
             raise
@@ -83,14 +85,10 @@ class DaskMachines:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _start_worker(self, preload: str) -> subprocess.Popen[bytes]:
-        """Starts a worker of one thread.
-
-        Args:
-            preload: What it runs at first.
-        """
-        script = self._folder / f"preload-{time.monotonic_ns()}.py"
-        script.write_text(preload)
+    def _start_worker(self) -> subprocess.Popen[bytes]:
+        """Starts a worker of one thread that may be lost."""
+        script = self._folder / "preload.py"
+        script.write_text(_LOST_MACHINES.format(folder=str(self._folder)))
         options = ("--no-nanny", "--nthreads", "1", "--preload", str(script))
         return self._start("worker", self.address, *options)
 
@@ -138,6 +136,10 @@ class DaskMachines:
 
     def check_lost(self, count: int) -> None:
         """Asserts that so many workers were killed, and no others."""
-        for worker in self.workers[:count]:
-            assert worker.wait(30) == -signal.SIGKILL
-        assert all(worker.poll() is None for worker in self.workers[count:])
+        until(lambda: len(self._ended()) >= count)
+        assert self._ended() == [-signal.SIGKILL] * count
+
+    def _ended(self) -> list[int]:
+        """Returns the exit codes of the workers that have ended."""
+        codes = (worker.poll() for worker in self.workers)
+        return [code for code in codes if code is not None]

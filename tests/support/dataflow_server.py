@@ -29,6 +29,7 @@ class DataflowServer:
         errors: What the log of every job says.
         refusal: (status, message) of the answer to the creation of jobs, if refused.
         denied: Permissions that the caller does not have.
+        busy: Headers of 503s, which the next requests for subnetworks get.
         subnetworks: Whether those of the region have Private Google Access, by name.
     """
 
@@ -40,6 +41,7 @@ class DataflowServer:
         self.errors: list[str] = []
         self.refusal: tuple[int, str] | None = None
         self.denied: set[str] = set()
+        self.busy: list[dict[str, str]] = []
         self.subnetworks = {"default": True}
         self._http = http.server.ThreadingHTTPServer(
             ("localhost", 0), type("Handler", (_Handler,), {"service": self})
@@ -126,6 +128,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
         if match := _SUBNETWORK.fullmatch(path):
+            if self.service.busy:
+                headers = self.service.busy.pop(0)
+                self._send(503, _error(503, "The service is busy"), **headers)
+                return
             self._send(*self.service.subnetwork(match[1]))
             return
         self.service.requests.append((self.command, path))
@@ -157,9 +163,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     do_POST = do_GET  # noqa: N815
 
-    def _send(self, status: int, document: dict[str, Any]) -> None:
+    def _send(self, status: int, document: dict[str, Any], **headers: str) -> None:
         data = json.dumps(document).encode()
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

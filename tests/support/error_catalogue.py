@@ -24,6 +24,8 @@ from gristmill.dataset import Writer, WriterOptions, encode_example, errors
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.removal.asked import asked_records
+from gristmill.pipelines.removal.remove import check_found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -490,6 +492,25 @@ def damaged_index(folder: pathlib.Path) -> None:
     loader.open(dataset)[0]
 
 
+@case(
+    errors.ReplacedError,
+    "The split was converted again with `--overwrite` while it was read.",
+    (r"[0-9a-f]{64}", "5c1f..."),
+    (r"gristmill [0-9.a-z]+", "gristmill 1.0"),
+)
+def replaced(folder: pathlib.Path) -> None:
+    dataset = loader.open(converted(folder))
+    change_json(
+        folder / "c4" / "dataset.json",
+        lambda content: (
+            content["splits"]["train"].update(edition=2),
+            content.update(format_version=3),
+        ),
+    )
+    shard(folder).unlink()
+    dataset.read([0])
+
+
 @case(errors.CorruptShardError, "Bytes of a shard have changed.")
 def damaged_shard(folder: pathlib.Path) -> None:
     # The same bytes with every version of a codec.
@@ -523,6 +544,12 @@ def transposed(folder: pathlib.Path) -> None:
 
 
 # --- Reading and feeding.
+
+
+@case(errors.InputError, "A list of records to remove names some that are not there.")
+def not_to_remove(folder: pathlib.Path) -> None:
+    asked = asked_records(converted(folder), ["3", "1000", "c4-00001.tfrecord@0"])
+    check_found(asked, "unwanted.txt", allow_missing=False)
 
 
 @case(errors.OutOfRangeError, "There are fewer steps.")

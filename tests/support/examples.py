@@ -1,4 +1,8 @@
-"""`tf.train.Example` messages, by TensorFlow's own writer and by hand."""
+"""`tf.train.Example` messages, by the library that TensorFlow uses and by hand.
+
+The classes of messages are made here: to import TensorFlow for them takes seconds and
+hundreds of megabytes, in each process of the tests.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from google.protobuf import (
+    descriptor_pb2,
+    descriptor_pool,
+    message_factory,
+    text_format,
+)
 from hypothesis import strategies as st
 
 Values = Sequence[bytes] | Sequence[float] | Sequence[int]
@@ -19,24 +29,60 @@ FLOATS = st.floats(width=32, allow_nan=False)
 BYTES = st.binary(max_size=20)
 
 
+# As tensorflow/core/example/*.proto declare them.
+MESSAGES = """
+name: "tests/example.proto" package: "tensorflow" syntax: "proto3"
+message_type { name: "BytesList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_BYTES } }
+message_type { name: "FloatList"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_FLOAT } }
+message_type { name: "Int64List"
+  field { name: "value" number: 1 label: LABEL_REPEATED type: TYPE_INT64 } }
+message_type { name: "Feature" oneof_decl { name: "kind" }
+  field { name: "bytes_list" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+    type_name: ".tensorflow.BytesList" oneof_index: 0 }
+  field { name: "float_list" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+    type_name: ".tensorflow.FloatList" oneof_index: 0 }
+  field { name: "int64_list" number: 3 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+    type_name: ".tensorflow.Int64List" oneof_index: 0 } }
+message_type { name: "Features"
+  field { name: "feature" number: 1 label: LABEL_REPEATED type: TYPE_MESSAGE
+    type_name: ".tensorflow.Features.FeatureEntry" }
+  nested_type { name: "FeatureEntry" options { map_entry: true }
+    field { name: "key" number: 1 label: LABEL_OPTIONAL type: TYPE_STRING }
+    field { name: "value" number: 2 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+      type_name: ".tensorflow.Feature" } } }
+message_type { name: "Example"
+  field { name: "features" number: 1 label: LABEL_OPTIONAL type: TYPE_MESSAGE
+    type_name: ".tensorflow.Features" } }
+"""
+_pool = descriptor_pool.DescriptorPool()
+_pool.Add(text_format.Parse(MESSAGES, descriptor_pb2.FileDescriptorProto()))
+
+
+def _message(name: str) -> Any:
+    described = _pool.FindMessageTypeByName(f"tensorflow.{name}")
+    return message_factory.GetMessageClass(described)
+
+
+Example, Features, Feature = map(_message, ("Example", "Features", "Feature"))
+BytesList, FloatList, Int64List = map(_message, ("BytesList", "FloatList", "Int64List"))
+
+
 def tf_feature(values: Values) -> Any:
     """Returns a feature of the kind of its first value; without one, of bytes."""
-    import tensorflow as tf
-
     first = values[0] if len(values) else b""
     if isinstance(first, bytes):
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        return Feature(bytes_list=BytesList(value=values))
     if isinstance(first, float):
-        return tf.train.Feature(float_list=tf.train.FloatList(value=values))
-    return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        return Feature(float_list=FloatList(value=values))
+    return Feature(int64_list=Int64List(value=values))
 
 
 def tf_example(features: Mapping[str, Values]) -> bytes:
     """Returns an example as TensorFlow writes it."""
-    import tensorflow as tf
-
     named = {name: tf_feature(values) for name, values in features.items()}
-    example = tf.train.Example(features=tf.train.Features(feature=named))
+    example = Example(features=Features(feature=named))
     return example.SerializeToString(deterministic=True)
 
 
@@ -132,10 +178,8 @@ UNUSUAL = {
 
 def parsed(record: bytes) -> dict[str, list[Any]]:
     """What protocol buffers make of a record."""
-    import tensorflow as tf
-
     found = {}
-    for name, feature in tf.train.Example.FromString(record).features.feature.items():
+    for name, feature in Example.FromString(record).features.feature.items():
         kind = feature.WhichOneof("kind")
         found[name] = [] if kind is None else list(getattr(feature, kind).value)
     return found

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import json
 import re
+import sys
 import threading
 import time
 from typing import Any, NamedTuple
@@ -81,6 +82,9 @@ class Objects:
         denied: Permissions that the caller has in no bucket.
         granted: Permissions that the caller has, by bucket; None for all.
         rewrite_bytes: Most bytes of an object that one request copies; 0 for no bound.
+        words: What is said of a missing `bucket` or `object` in the place of the
+            service's own words.
+        leaves_out_zeros: Whether an empty object has no `size`.
         lock: Held while one request is carried out.
     """
 
@@ -95,6 +99,8 @@ class Objects:
         self.denied: set[str] = set()
         self.granted: dict[str, set[str]] | None = None
         self.rewrite_bytes = 0
+        self.words: dict[str, str] = {}
+        self.leaves_out_zeros = False
         self.uploads: dict[str, dict[str, Any]] = {}
         self.lock = threading.RLock()
 
@@ -140,7 +146,8 @@ class Objects:
             # Whoever may not list is not told what is not there.
             self.demand(bucket, "storage.objects.list")
         if found is None or wanted not in (None, str(found.generation)):
-            raise RefusalError(404, f"No such object: {bucket}/{name}")
+            text = f"No such object: {bucket}/{name}"
+            raise RefusalError(404, self.words.get("object", text))
         self._check_generation(found, query)
         return found
 
@@ -232,13 +239,16 @@ class Objects:
     def resource(self, bucket: str, name: str) -> dict[str, Any]:
         found = self.buckets[bucket][name]
         place = f"{self.url}/download/storage/v1/b/{bucket}/o/{quote(name, safe='')}"
+        size = {"size": str(len(found.data))}
+        if self.leaves_out_zeros and not found.data:
+            size = {}
         return {
             "kind": "storage#object",
             "mediaLink": f"{place}?generation={found.generation}&alt=media",
             "id": f"{bucket}/{name}/{found.generation}",
             "bucket": bucket,
             "name": name,
-            "size": str(len(found.data)),
+            **size,
             "generation": str(found.generation),
             "metageneration": "1",
             "contentType": CONTENT_TYPE,
@@ -296,7 +306,24 @@ class Objects:
     def name_of_upload(self, key: str) -> str:
         return self.uploads[key]["about"]["name"] if key in self.uploads else ""
 
-    def chunk(self, key: str, data: bytes, content_range: str) -> Reply:
+    def lose(self, key: str, *, all_of_it: bool) -> Reply:
+        """Loses what has arrived of an upload, or all that is known of it."""
+        with self.lock:
+            self.uploads[key]["data"].clear()
+            if all_of_it:
+                del self.uploads[key]
+                raise RefusalError(404, "No such upload")
+            return Reply(308, {})
+
+    def chunk(
+        self,
+        key: str,
+        data: bytes,
+        content_range: str,
+        *,
+        keep_bytes: int = sys.maxsize,
+    ) -> Reply:
+        """Takes a piece of an upload, or all but its end."""
         upload = self.uploads.get(key)
         if upload is None:
             raise RefusalError(404, "No such upload")
@@ -312,7 +339,8 @@ class Objects:
                 raise RefusalError(
                     503, f"Got {len(received)} bytes, not {content_range}"
                 )
-            received += data[len(received) - begin :]  # What is there already stays.
+            # What is there already stays.
+            received += data[len(received) - begin : keep_bytes]
         if match[3] != "*" and len(received) == int(match[3]):
             upload["reply"] = self.insert(
                 upload["bucket"], upload["about"], bytes(received), upload["query"]
@@ -323,7 +351,8 @@ class Objects:
 
     def _bucket(self, bucket: str) -> dict[str, StoredObject]:
         if bucket not in self.buckets:
-            raise RefusalError(404, "The specified bucket does not exist.")
+            text = "The specified bucket does not exist."
+            raise RefusalError(404, self.words.get("bucket", text))
         return self.buckets[bucket]
 
     def _check_generation(

@@ -160,7 +160,7 @@ def carry_out(objects: Objects, request: Request, url: str) -> Reply:
         match operation:
             case "chunk":
                 part = headers.get("content-range", "")
-                return objects.chunk(query["upload_id"], data, part)
+                return objects.chunk(query["upload_id"], data, part, **about)
             case "start":
                 return objects.start(url, bucket, about, query)
             case "insert":

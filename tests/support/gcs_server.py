@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import http.server
-import io
 import json
 import socket
 import struct
 import threading
 import time
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tests.support.gcs_objects import Objects, RefusalError, Reply, json_reply
@@ -29,9 +31,13 @@ class Fault:
             before it; `lost`, the answer of a request that was carried out; `cut`, half
             of the body and the end of the connection; `short`, half of the body with
             a Content-Length to match; `stall`, half of the body and then nothing;
-            `drip`, the body a byte every `seconds`; `drip-headers`, all of the answer
-            so; `other`, `answer` instead of its own; `slow`, an answer that takes
-            `seconds` more; `flip`, one bit of the content that is sent or received;
+            `redirect`, to the same place;
+            `part`, a piece of an upload of which `after_bytes` are kept; `forget`, an
+            upload of which nothing is kept any more; `gone`, the end of its session;
+            `drip`, the body a byte every `seconds`; `other`, `answer` instead of its
+            own; `raw`, the bytes `raw` instead of it, and the end of the connection;
+            `slow`, an answer that takes `seconds` more; `flip`, one bit of the content
+            that is sent or received;
             `replace` or `remove`, what happens to the object before it; `hold`, a
             request that waits until `release` is set; `down`, the end of the server.
         operation: `list`, `stat`, `media`, `insert`, `start` or `chunk` (of a resumable
@@ -39,10 +45,14 @@ class Fault:
         name: Part of the object's name.
         times: How many requests it hits.
         skip: How many it lets pass before.
+        after_bytes: How much of a body `cut`, `short` and `stall` send, by default
+            half of it; how much of a piece of an upload is kept.
         message: Of the error, for a status.
+        headers: Of the answer, for a status and for a part.
         seconds: Of a slow answer, or of each byte of one that drips.
         answer: Status, Content-Type and body of one that is not this server's: by
             default what a proxy says.
+        raw: Bytes of any kind.
         lasts_seconds: How long after its first hit it goes on; 0 for no bound.
     """
 
@@ -51,9 +61,12 @@ class Fault:
     name: str = ""
     times: int = 1
     skip: int = 0
+    after_bytes: int = -1
     message: str = "made to fail"
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 1.0
     answer: tuple[int, str, str] = (200, "text/html", "<!DOCTYPE html>\n<p>Sign in")
+    raw: bytes = b""
     lasts_seconds: float = 0.0
     began: float = 0.0
 
@@ -86,6 +99,7 @@ class GcsServer:
         bytes_per_second: Of one connection, in either direction; 0 for no bound.
         held: Set when a request waits.
         release: Set it to let it go on.
+        demand: Called with the headers of each request; it may raise RefusalError.
     """
 
     def __init__(self, *buckets: str):
@@ -101,6 +115,7 @@ class GcsServer:
         self.closing = threading.Event()
         self.held = threading.Event()
         self.release = threading.Event()
+        self.demand: Callable[[Mapping[str, str]], None] = lambda headers: None
         self._http = self._listen(0)
         self._port = self._http.server_address[1]
         self.url = self.objects.url = f"http://127.0.0.1:{self._port}"
@@ -116,6 +131,9 @@ class GcsServer:
 
     def __exit__(self, *error: object) -> None:
         self.go_down()
+        # Each is a thread here, which would keep all objects for as long as its client
+        # keeps the connection.
+        self._http.hang_up()
 
     def go_down(self) -> None:
         """Refuses connections and ends those that there are."""
@@ -174,6 +192,20 @@ class _HttpServer(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._open: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def hang_up(self) -> None:
+        """Ends all connections."""
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):  # It has ended already.
+                connection.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Says nothing: clients that hang up are part of the tests."""
 
@@ -195,7 +227,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         request = self._parse()
         if request.operation == "control":
-            self._send(self.store.control(json.loads(request.data)), "")
+            self._send(self.store.control(json.loads(request.data)), Fault(""))
             return
         fault = self.store.fault_of(request, self.headers.get("Range", ""))
         time.sleep(self.store.latency_seconds + self._transfer_seconds(request.data))
@@ -211,22 +243,40 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if fault.kind == "reset" or self.store.closing.is_set():
             self._reset()
             return
+        if fault.kind == "raw":
+            self.wfile.write(fault.raw)
+            self.close_connection = True
+            return
         try:
+            self.store.demand(request.headers)
+            if request.operation == "chunk" and fault.after_bytes >= 0:
+                keep = {"keep_bytes": fault.after_bytes}
+                reply = carry_out(
+                    self.store.objects, request._replace(about=keep), self.store.url
+                )
+                reply = reply._replace(headers=reply.headers | fault.headers)
+            elif fault.kind in ("forget", "gone"):
+                reply = self.store.objects.lose(
+                    request.query["upload_id"], all_of_it=fault.kind == "gone"
+                )
+            if fault.kind == "redirect":
+                raise RefusalError(307, "elsewhere", Location=self.path)  # noqa: TRY301
             if fault.kind.isdigit():
-                raise RefusalError(int(fault.kind), fault.message)  # noqa: TRY301
+                status = int(fault.kind)
+                raise RefusalError(status, fault.message, **fault.headers)  # noqa: TRY301
             if fault.kind == "flip" and request.data:
                 request = request._replace(data=_flipped(request.data))
             if fault.kind == "other":
                 status, kind, text = fault.answer
                 reply = Reply(status, {"Content-Type": kind}, text.encode())
-            else:
+            elif fault.kind not in ("part", "forget", "gone"):
                 reply = carry_out(self.store.objects, request, self.store.url)
         except RefusalError as refusal:
             reply = refusal.reply
         if request.operation == "media":
             self.store.sent_bytes += len(reply.body)
         sent_only = fault.kind == "flip" and bool(request.data)
-        self._send(reply, "" if sent_only else fault.kind, fault.seconds)
+        self._send(reply, Fault("") if sent_only else fault)
 
     do_POST = do_PUT = do_DELETE = do_HEAD = do_GET  # noqa: N815
 
@@ -237,19 +287,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers = dict(self.headers.items())
         return parse(self.command, self.path, headers, data, self.store.objects)
 
-    def _send(self, reply: Reply, fault: str, seconds: float = 0.0) -> None:
+    def _send(self, reply: Reply, about: Fault) -> None:
+        fault = about.kind
         if fault == "lost":
             self._reset()
             return
         body, length = reply.body, len(reply.body)
         if fault in ("cut", "short", "stall"):
-            body = body[: length // 2]
+            after = about.after_bytes if about.after_bytes >= 0 else length // 2
+            body = body[: min(after, max(length - 1, 0))]
         elif fault == "flip" and body:
             body = _flipped(body)
-        wire = self.wfile
-        if fault == "drip-headers":
-            self.wfile = io.BytesIO()
-        self.send_response(reply.status)
+        self.send_response_only(reply.status)
+        if "Date" not in reply.headers:
+            self.send_header("Date", self.date_time_string())
         for field, value in reply.headers.items():
             self.send_header(field, value)
         if reply.status != 204:
@@ -258,10 +309,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             body = b""
-        if fault == "drip-headers":
-            body, self.wfile = self.wfile.getvalue() + body, wire
-        if fault.startswith("drip"):
-            self._drip(body, seconds)
+        if fault == "drip":
+            self._drip(body, about.seconds)
         elif not self.store.bytes_per_second:
             self.wfile.write(body)
         else:

@@ -69,6 +69,8 @@ def run_as_user(
         env={
             "HOME": str(cwd),
             "PATH": os.pathsep.join(filter(None, [path, os.environ["PATH"]])),
+            # Compiling all modules takes as long as installing them: few are imported.
+            "PIP_COMPILE": "0",
             **{k: v for k, v in os.environ.items() if k.startswith(("PIP_", "SSL_"))},
         },
         stdin=subprocess.DEVNULL,

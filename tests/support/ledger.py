@@ -103,9 +103,10 @@ def in_source(case: Case, kind: str) -> Iterator[None]:
                     changed[at] = _change(changed[at], case.chance)
                     batch = batch._replace(records=changed)
                 else:
-                    rows = LISTS[kind](list(zip(*batch, strict=True)), at)
+                    rows = LISTS[kind](list(zip(*batch[:3], strict=True)), at)
                     columns = zip(*rows, strict=True) if rows else ((), (), ())
-                    batch = RecordBatch(*map(list, columns))
+                    places, records, crc32cs = map(list, columns)
+                    batch = RecordBatch(places, records, crc32cs)
             yield batch
 
     class Reader:

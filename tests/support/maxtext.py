@@ -21,6 +21,8 @@ import grain.experimental
 import jax
 import numpy as np
 
+from tests.support.maxtext_trainers import add_trainers
+
 RECORDED = json.loads(
     (pathlib.Path(__file__).parents[1] / "loader/maxtext/interface.json").read_text()
 )
@@ -232,7 +234,11 @@ def modules() -> dict[str, types.ModuleType]:
     interface.make_grain_train_iterator = make_grain_train_iterator
     interface.make_grain_eval_iterator = make_grain_eval_iterator
     interface.create_data_iterator = create_data_iterator
-    loading.MultiHostDataLoadIterator = MultiHostDataLoadIterator
+    # A class of its own, as its methods are replaced.
+    loading.MultiHostDataLoadIterator = type(
+        "MultiHostDataLoadIterator", (MultiHostDataLoadIterator,), {}
+    )
+    add_trainers(module)
     utils = module("maxtext.input_pipeline.data_processing_utils")
     utils.get_local_batch_size = get_local_batch_size
     checkpoints = module("maxtext.common.grain_utility")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pathlib
 import random
 from collections.abc import Sequence
+from typing import Literal
 
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.example import encode_example
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
@@ -34,6 +36,8 @@ def pack(
     length: int = 32,
     method: Method = "concat",
     vocabulary_size: int | None = None,
+    rows: Literal["packed", "example"] = "packed",
+    group_size: int = 1,
 ) -> str:
     """Packs lists of documents, a shard for each, and returns the dataset."""
     inputs = folder / "in"
@@ -51,7 +55,9 @@ def pack(
             method=method,
             column="ids",
             vocabulary_size=vocabulary_size,
+            rows=rows,
         ),
+        writer=WriterOptions(group_size=group_size),
     )
     prepared = begin_job(job).prepared
     commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])

@@ -181,7 +181,7 @@ def _packed_part(
         method=method,
         counts=sum((r.packed for r in reports if r.packed), PackedCounts()),
     )
-    return dataclasses.replace(split, packed=packed.encode())
+    return dataclasses.replace(split, packed=packed.encode(), edition=part.edition)
 
 
 def _rows(

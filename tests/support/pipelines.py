@@ -9,9 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.metrics import MetricsFilter
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.runner import PipelineResult
 from apache_beam.transforms.trigger import AccumulationMode, AfterWatermark
 from apache_beam.transforms.window import GlobalWindows
+
+from gristmill.transforms.graph.job_metrics import NAMESPACE
 
 IN_MEMORY = ("--runner=FnApiRunner",)
 # Every bundle twice, as after a failure that nobody saw.
@@ -67,3 +71,35 @@ def run(*transforms: Any, argv: Sequence[str] = IN_MEMORY) -> list[Any]:
             )
         written = pathlib.Path(path)  # Of nothing there is no group.
         return list(pickle.loads(written.read_bytes())) if written.exists() else []
+
+
+def ended(*transforms: Any, argv: Sequence[str] = IN_MEMORY) -> PipelineResult:
+    """Runs a chain of transforms and returns what is known of the pipeline then."""
+    pipeline = beam.Pipeline(options=PipelineOptions(list(argv)))
+    applied: Any = pipeline
+    for number, transform in enumerate(transforms):
+        applied = applied | f"Stage{number}" >> transform
+    result = pipeline.run()
+    result.wait_until_finish()
+    return result
+
+
+def counters(result: PipelineResult) -> dict[str, int]:
+    """Returns our counters of a pipeline that has ended, by name."""
+    return {
+        found.key.metric.name: found.result
+        for found in _metrics(result)["counters"]
+        if found.result is not None
+    }
+
+
+def distributions(result: PipelineResult) -> dict[str, Any]:
+    """Returns our distributions of a pipeline that has ended, by name."""
+    found = _metrics(result)["distributions"]
+    return {each.key.metric.name: each.result for each in found}
+
+
+def _metrics(result: PipelineResult) -> dict[str, list[Any]]:
+    wanted = MetricsFilter().with_namespace(NAMESPACE)
+    found: dict[str, list[Any]] = result.metrics().query(wanted)
+    return found

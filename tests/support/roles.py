@@ -26,7 +26,6 @@ CONTENTS: dict[str, set[str]] = {
     "roles/iam.serviceAccountUser": {"iam.serviceAccounts.actAs"},
     "roles/logging.logWriter": set(),
     "roles/serviceusage.serviceUsageConsumer": set(),
-    "roles/storage.admin": _USE | {"storage.buckets.get"},
     "roles/storage.legacyBucketReader": {
         "storage.buckets.get",
         "storage.objects.list",
@@ -39,6 +38,7 @@ BUCKETS = {
     "input bucket": "raw",
     "output bucket": "data",
     "bucket for temporary files": "scratch",
+    "template bucket": "scratch-templates",
 }
 
 

@@ -46,6 +46,8 @@ _MESSAGES = {
     "proposed_new_state DynamicValue 3; config DynamicValue 4",
     "Planned": "planned_state DynamicValue 1; diagnostics *Diagnostic 4",
     "Apply": "type_name string 1; planned_state DynamicValue 3",
+    "Read": "type_name string 1; config DynamicValue 2",
+    "WasRead": "state DynamicValue 1; diagnostics *Diagnostic 2",
     "Applied": "new_state DynamicValue 1; diagnostics *Diagnostic 3",
 }
 _METHODS = {
@@ -55,6 +57,8 @@ _METHODS = {
     "Configure": ("Request", "Diagnostics"),
     "PlanResourceChange": ("Plan", "Planned"),
     "ApplyResourceChange": ("Apply", "Applied"),
+    "ValidateDataSourceConfig": ("TypedConfig", "Diagnostics"),
+    "ReadDataSource": ("Read", "WasRead"),
     "Stop": ("Request", "Error"),
 }
 
@@ -128,6 +132,14 @@ def _known(kind: str, planned: dict[str, Any]) -> dict[str, str]:
     return {}
 
 
+# What is there already: a source of data reads it.
+_THERE = {
+    "number": "123456",
+    "email_address": "service-123456@gs-project-accounts.iam.gserviceaccount.com",
+}
+_DATA = "data_"
+
+
 class TerraformProvider:
     """The provider; use it in a `with` statement.
 
@@ -182,12 +194,16 @@ class TerraformProvider:
             for name, about in self._schema.items()
         }
         provider = schemas.pop("provider")
-        return M["GetSchema"](
-            provider=provider,
-            resource_schemas=[
-                M["SchemaEntry"](key=name, value=schema)
+        resources, sources = (
+            [
+                M["SchemaEntry"](key=name.removeprefix(_DATA), value=schema)
                 for name, schema in schemas.items()
-            ],
+                if name.startswith(_DATA) == is_data
+            ]
+            for is_data in (False, True)
+        )
+        return M["GetSchema"](
+            provider=provider, resource_schemas=resources, data_source_schemas=sources
         )
 
     def PrepareProviderConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -195,6 +211,14 @@ class TerraformProvider:
 
     def ValidateResourceTypeConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
         return M["Diagnostics"]()
+
+    def ValidateDataSourceConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return M["Diagnostics"]()
+
+    def ReadDataSource(self, request: Any, context: Any) -> Any:  # noqa: N802
+        state = msgpack.unpackb(request.config.msgpack, raw=False)
+        state |= {name: _THERE[name] for name in _THERE.keys() & state}
+        return M["WasRead"](state=M["DynamicValue"](msgpack=msgpack.packb(state)))
 
     def Configure(self, request: Any, context: Any) -> Any:  # noqa: N802
         return M["Diagnostics"]()

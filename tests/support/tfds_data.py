@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from tests.support.tensorflow_process import with_tensorflow
 
 NAME = "__odd_builder"
 LABELS = ("cat", "Hündin", "fish")
@@ -15,6 +18,7 @@ SPLIT_RECORDS = {"train": 23, "validation": 8}
 SHARDS = 3
 
 
+@with_tensorflow
 def make_tfds(directory: pathlib.Path) -> pathlib.Path:
     """Lets TFDS prepare a dataset, and returns the directory that holds its files."""
     import tensorflow_datasets as tfds
@@ -72,6 +76,7 @@ def make_tfds(directory: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(builder.data_dir)
 
 
+@with_tensorflow
 def read_in_order(directory: pathlib.Path, split: str) -> list[Any]:
     """Reads the examples of a TFRecord dataset with TFDS, file by file."""
     import tensorflow_datasets as tfds
@@ -83,16 +88,54 @@ def read_in_order(directory: pathlib.Path, split: str) -> list[Any]:
     return [plain(example) for example in tfds.as_numpy(examples)]
 
 
-def data_source(directory: pathlib.Path, split: str | None = None) -> Any:
-    """Opens an ArrayRecord dataset for random access with TFDS: a split, or all."""
+@with_tensorflow
+def read_split(
+    directory: pathlib.Path, split: str, order: Sequence[int] = ()
+) -> list[Any]:
+    """Reads the examples of an ArrayRecord dataset with TFDS: all, or some at once."""
     import tensorflow_datasets as tfds
 
-    return tfds.builder_from_directory(str(directory)).as_data_source(split=split)
-
-
-def examples_of(source: Any) -> list[Any]:
-    """Reads all examples of a data source."""
+    builder = tfds.builder_from_directory(str(directory))
+    source = builder.as_data_source(split=split)
+    if order:
+        return [plain(example) for example in source.__getitems__(order)]
     return [plain(source[index]) for index in range(len(source))]
+
+
+@with_tensorflow
+def read_splits(directory: pathlib.Path) -> dict[str, list[Any]]:
+    """Reads the examples of all splits of an ArrayRecord dataset with TFDS."""
+    import tensorflow_datasets as tfds
+
+    splits = tfds.builder_from_directory(str(directory)).as_data_source()
+    return {
+        split: [plain(source[index]) for index in range(len(source))]
+        for split, source in splits.items()
+    }
+
+
+@with_tensorflow
+def read_info(directory: pathlib.Path) -> dict[str, Any]:
+    """Returns what TFDS says of a dataset."""
+    import tensorflow_datasets as tfds
+
+    info = tfds.builder_from_directory(str(directory)).info
+    fields = ("name", "description", "homepage")
+    return {
+        **{field: getattr(info, field) for field in fields},
+        "version": str(info.version),
+        "labels": info.features["label"].names,
+        "metadata": dict(info.metadata),
+        "splits": {
+            name: (split.num_examples, split.num_bytes)
+            for name, split in info.splits.items()
+        },
+        "file_format": info.file_format.value,
+        "files": {
+            name: [str(path) for path in split.filepaths]
+            for name, split in info.splits.items()
+        },
+    }
 
 
 def edit_info(directory: pathlib.Path, **fields: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Covers: transforms/jobs/conversion_job.py.
 
 from __future__ import annotations
 
+import logging
 import pathlib
 import pickle
 import random
@@ -15,6 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that
 
 from gristmill.dataset.errors import CorruptInputError, GristmillError, InputError
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms import convert_tfrecords
 from gristmill.transforms.conversion.commit_shards import (
@@ -22,6 +24,7 @@ from gristmill.transforms.conversion.commit_shards import (
     commit_shards,
 )
 from gristmill.transforms.conversion.shard_tasks import (
+    make_shard,
     make_shards,
     shard_strides,
     shard_tasks,
@@ -39,6 +42,7 @@ from tests.support.conversion import (
     varied_records,
 )
 from tests.support.graphs import graph_of
+from tests.support.pipelines import counters, distributions
 from tests.support.records import frames_of, write_tfrecords
 
 RUNNERS = {
@@ -201,7 +205,13 @@ class TestJobs:
             assert read_output(tmp_path / "out", split) == records
         counted = counters(result)
         assert counted["records"] == 150
-        assert counted["shards"] == sum(s.shards for s in manifest.splits.values())
+        shards = sum(s.shards for s in manifest.splits.values())
+        assert counted["planned-shards"] == counted["made-shards"] == shards
+        assert "resumed-shards" not in counted
+        measured = distributions(result)
+        assert {each.count for each in measured.values()} == {shards}
+        file_bytes = sum(s.file_bytes for s in manifest.splits.values())
+        assert measured["shard-bytes"].sum == file_bytes
         assert counted["raw-bytes"] == manifest.splits["train"].raw_bytes + sum(
             manifest.splits[split].raw_bytes for split in ("test", "validation")
         )
@@ -211,7 +221,8 @@ class TestJobs:
         jobs.append(job_of(tmp_path / "more", tmp_path / "out", split="more"))
         before = contents(tmp_path / "out")
         result = run(*RUNNERS["in memory"], jobs=tuple(jobs))
-        assert counters(result)["shards"] == 1
+        counted = counters(result)
+        assert counted["planned-shards"] == counted["made-shards"] == 1
         after = contents(tmp_path / "out")
         assert {path for path in after if before.get(path) != after[path]} == {
             *("dataset.json", "data-more.array_record-00000-of-00001"),
@@ -259,7 +270,9 @@ class TestJobs:
         )
         counted = counters(run(*RUNNERS["in memory"], jobs=(job,)))
         assert counted == {
-            "shards": 1,
+            "planned-shards": 1,
+            "made-shards": 1,
+            "repaired-shards": 0,
             "records": 2,
             "raw-bytes": 23,
             "quarantined-regions": 1,
@@ -293,16 +306,29 @@ class TestJobs:
         with pytest.raises(InputError, match=message):
             ConvertTFRecords(jobs=jobs)
 
-
-def counters(result) -> dict[str, int]:
-    found = result.metrics().query(
-        beam.metrics.MetricsFilter().with_namespace("gristmill")
-    )
-    return {
-        counter.key.metric.name: counter.result
-        for counter in found["counters"]
-        if counter.result is not None
-    }
+    @pytest.mark.parametrize("planned", ["in the pipeline", "before"])
+    def test_a_rerun_counts_and_logs_what_it_finds(self, tmp_path, caplog, planned):
+        caplog.set_level(logging.INFO, "gristmill")
+        write_tfrecords(tmp_path / "in", varied_records(60, seed=1))
+        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 6))
+        made = list(map(make_shard, shard_tasks(prepared_of(job))))
+        lost = [made[shard].report for shard in (0, 3)]
+        for report in lost:
+            (tmp_path / "out" / layout.index_path(report.path)).unlink()
+        caplog.clear()
+        prepared = (prepared_of(job),) if planned == "before" else ()
+        result = run(*RUNNERS["in memory"], jobs=(job,), prepared=prepared)
+        counted = counters(result)
+        assert counted["planned-shards"] == 6
+        assert counted["made-shards"] == 2
+        assert counted["resumed-shards"] == 4
+        assert counted["records"] == sum(report.written.records for report in lost)
+        assert distributions(result)["shard-milliseconds"].count == 2
+        *before, committed = [m for m in caplog.messages if "split train" in m]
+        told = "; ".join(before)
+        assert "1 input files listed" in told
+        assert "1 files become 6 shards" in told or prepared
+        assert "60 records in 6 shards" in committed
 
 
 class TestPickle:
@@ -332,7 +358,7 @@ class TestPickle:
             assert str(again) == str(error)
 
 
-@pytest.mark.parametrize(("plan", "most"), [(PLANS[0], 28), (PLANS[1], 36)])
+@pytest.mark.parametrize(("plan", "most"), [(PLANS[0], 28), (PLANS[1], 38)])
 def test_the_graph_is_a_short_chain_without_side_inputs(tmp_path, plan, most):
     # A side input would carry all results through the runner a second time.
     job = job_of(tmp_path / "in", tmp_path / "out", plan=plan)

@@ -1,6 +1,6 @@
 """WriteArrayRecords: all records, once, in bytes that depend on them alone.
 
-Covers: dataset/commit/write_marker.py, transforms/writing/begin_write.py,
+Covers: transforms/graph/delete_replaced.py, transforms/writing/begin_write.py,
 transforms/writing/commit_write.py, transforms/writing/group_elements.py,
 transforms/writing/write_group.py.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import pathlib
 import random
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.graph import delete_replaced
 from gristmill.transforms.planning.write_plan import (
     GroupTask,
     PlannedWrite,
@@ -64,6 +66,9 @@ from tests.support.pipelines import (
     BUNDLES_TWICE,
     IN_MEMORY,
     WORKER_PROCESSES,
+    counters,
+    distributions,
+    ended,
     run,
 )
 from tests.support.records import (
@@ -137,11 +142,11 @@ def write_one(
     plan: WritePlan, group: int, records: Iterable[bytes], *, listed: bool = True
 ) -> GroupResult:
     """Writes a group, given as a list or read once, with the task in the middle."""
-    made = dataclasses.replace(plan.write.job, output=plan.write.dataset)
     task = encode_task(dict(plan.tasks())[group])
     elements = (assign_record(record, 1)[1] for record in records)
     elements = itertools.chain(itertools.islice(elements, 3), [task], elements)
-    return write_group(made, group, list(elements) if listed else elements)
+    given = list(elements) if listed else elements
+    return write_group(plan.write.job, group, given)
 
 
 def rows_of(plan: WritePlan, records: list[bytes]) -> bytes:
@@ -287,6 +292,16 @@ def test_writer_options_name_and_split(tmp_path: pathlib.Path) -> None:
     assert larger.file_bytes > split.file_bytes
 
 
+def test_a_write_that_measures_first_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    for quiet in ({"num_shards": 3}, {"num_shards": 3, "shard_bytes": 1 << 20}):
+        WriteArrayRecords("out", **quiet)  # type: ignore[arg-type]
+    assert not caplog.messages
+    WriteArrayRecords("out", shard_bytes=1 << 20)
+    (said,) = caplog.messages
+    assert said.startswith("out: WriteArrayRecords without num_shards measures all")
+    assert "shard_bytes=1048576" in said
+
+
 def test_windows_are_ignored(tmp_path: pathlib.Path) -> None:
     stamp = beam.Map(lambda n: TimestampedValue(b"%d" % n, n))
     transforms = (beam.Create(range(100)), stamp, beam.WindowInto(FixedWindows(10)))
@@ -407,8 +422,9 @@ def test_unfinished_conversion_is_left_alone(tmp_path: pathlib.Path) -> None:
 
 
 def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
-    tmp_path: pathlib.Path,
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "gristmill")
     out = tmp_path / "out"
     plan = plan_of(out, RECORDS, num_shards=4)
     groups = groups_of(plan, RECORDS)
@@ -420,11 +436,21 @@ def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
         "data-train.array_record-00000-of-00004",
         "data-train.array_record-00002-of-00004",
     ]
-    result = write(out, name="data", num_shards=4)
+    caplog.clear()
+    transform = WriteArrayRecords(out, name="data", num_shards=4)
+    result = ended(beam.Create(RECORDS), transform)
     for path, stat in before.items():
         assert path.stat() == stat
-    assert result.records == len(RECORDS)
     assert_whole(out)
+    assert counters(result) == {
+        **{"planned-shards": 4, "made-shards": 2, "resumed-shards": 2},
+        "records": len(groups[1] + groups[3]),
+        "raw-bytes": sum(map(len, groups[1] + groups[3])),
+    }
+    assert {each.count for each in distributions(result).values()} == {2}
+    (planned, committed) = caplog.messages
+    assert f"split train: {len(RECORDS)} records become 4 shards" in planned
+    assert f"committed; split train: {len(RECORDS)} records in 4 shards" in committed
 
 
 def test_crash_of_another_write_leaves_no_strays(tmp_path: pathlib.Path) -> None:
@@ -570,7 +596,7 @@ def test_outputs_have_no_tags(keyed: bool) -> None:
 
 
 def test_elements_are_small() -> None:
-    """Of a write of four million shards, in a split that they replace."""
+    """Of a write of four million shards, which replace a split."""
     many = 4_000_000
     job = WriteJob(
         output="gs://bucket/some/where",
@@ -582,8 +608,9 @@ def test_elements_are_small() -> None:
         writer=with_versions(WriterOptions()),
     )
     total = RecordsDigest(records=1 << 40, raw_bytes=1 << 50, low=1 << 63, high=7)
-    write = PlannedWrite(job=job, fingerprint="0" * 16, shards=many, total=total)
-    write = write.put_aside()
+    write = PlannedWrite(
+        job=job, fingerprint="0" * 16, shards=many, total=total, edition=1 << 30
+    )
     # Workers learn the writer and its versions from the plan.
     given = dataclasses.replace(job, writer=WriterOptions())
     assert PlannedWrite.of(given, write.reference) == write
@@ -622,3 +649,24 @@ def test_names_of_shards_are_known() -> None:
         *("data-train.array_record-00003-of-00013", "data-train.array_record--1-of-12"),
     ):
         assert not made.has_shard(name)
+
+
+@pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE])
+def test_what_is_replaced_is_deleted_by_workers(
+    tmp_path: pathlib.Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    write_plainly(out, num_shards=30)
+    monkeypatch.setattr(delete_replaced, "_BATCH_FILES", 7)
+    # As if a run was killed between the commit and the deletion.
+    rows = rows_of(
+        plan := plan_of(out, RECORDS[:9], num_shards=2, overwrite=True), RECORDS[:9]
+    )
+    commit_write(plan.write, rows, delete=False)
+    assert len(list(out.glob("*.array_record*"))) == 32
+    again = write(
+        out, RECORDS[:9], argv=argv, name="data", num_shards=2, overwrite=True
+    )
+    assert again.committed_before
+    assert len(list(out.rglob("*.array_record*"))) == 4
+    assert_whole(out)

@@ -3,14 +3,15 @@
     python -m tests.with_maxtext [--venv DIR] [--only WORD]
 
 makes the environment (some GB; uv has to be there), the toy data, and then does the
-runs of `table.py` one after another in a process namespace of their own (Linux). It
-ends with 1 if one fails. With `--write-interface`, it records the interface that tests
-without MaxText use; otherwise it compares that.
+runs of `table.py` one after another in namespaces of their own (Linux). It ends with 1
+if one fails. With `--write-interface`, it records the interface that tests without
+MaxText use; otherwise it compares that.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import pathlib
 import subprocess
@@ -40,6 +41,7 @@ def main() -> int:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:
+        environment.bring_up_loopback()
         return run_table(args.keep, args.only, write_interface=args.write_interface)
     with tempfile.TemporaryDirectory(prefix="with-maxtext-") as directory:
         python = environment.install(
@@ -55,6 +57,8 @@ def main() -> int:
             "JAX_PLATFORMS": "cpu",
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",
+            # A start without compiled files takes 40 seconds of CPU.
+            "PYTHONDONTWRITEBYTECODE": "",
         }
         return subprocess.run(
             environment.in_namespace(command),
@@ -67,8 +71,11 @@ def main() -> int:
 def run_table(work: pathlib.Path, only: str, *, write_interface: bool) -> int:
     """Does the runs, in MaxText's environment, and prints what passed."""
     from tests.with_maxtext import interface, toy
+    from tests.with_maxtext.checks import RUNS
     from tests.with_maxtext.lab import Lab
-    from tests.with_maxtext.table import RUNS
+
+    for module in ("table", "post_train"):  # They add their runs.
+        importlib.import_module(f"tests.with_maxtext.{module}")
 
     if write_interface:
         _RECORDED.write_text(interface.recorded())

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 
 VERSION = "0.2.5"
+# For its post-training: its own extra does not resolve, and Tunix asks for more than it
+# needs.
+TUNIX = "google-tunix==0.1.7"
+TUNIX_NEEDS = ("google-metrax==0.2.4", "perfetto==0.59.1")
 ROOT = pathlib.Path(__file__).parents[2]
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1  # Of Linux.
 
 
 def install(venv: pathlib.Path, python: str, version: str = VERSION) -> pathlib.Path:
@@ -26,17 +34,26 @@ def install(venv: pathlib.Path, python: str, version: str = VERSION) -> pathlib.
         subprocess.run([*uv, "venv", "-q", "--python", python, str(venv)], check=True)
     command = [*uv, "pip", "install", "-q", "--python", str(inside)]
     command += ["--reinstall-package", "gristmill"]
-    command += [f"maxtext[tpu]=={version}", ".[gcs,loader,tokenizers]"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    wanted = [f"maxtext[tpu]=={version}", ".[gcs,loader,tokenizers]", *TUNIX_NEEDS]
+    subprocess.run([*command, *wanted], cwd=ROOT, check=True)
+    subprocess.run([*command, "--no-deps", TUNIX], cwd=ROOT, check=True)
     return inside
 
 
 def in_namespace(command: list[str]) -> list[str]:
-    """Returns a command in a process namespace of its own, which ends with it.
+    """Returns a command in namespaces of processes and of networks of its own.
 
-    MaxText 0.2.5 ends orphaned multiprocessing processes that it sees, of any program.
+    MaxText 0.2.5 ends orphaned multiprocessing processes that it sees, of any program,
+    and its processes meet at port 1234. They end with the command.
     """
-    alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    alone = ["unshare", "--pid", "--net", "--fork", "--mount-proc", "--kill-child"]
     if os.geteuid():
         alone.append("--map-root-user")
     return [*alone, *command]
+
+
+def bring_up_loopback() -> None:
+    """Gives a new network namespace `localhost`, as `ip link set lo up` does."""
+    request = struct.pack("16sH22x", b"lo", _IFF_UP)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)

@@ -11,11 +11,16 @@ import importlib
 import importlib.metadata
 import inspect
 import json
+import operator
 import pathlib
 import re
 from typing import Any
 
 _FUNCTIONS = {
+    "common.data_loader": (
+        "loader_exception_guard",
+        "DataLoader.load_next_batch_pre_sharding",
+    ),
     "common.grain_utility": ("for_save", "for_restore"),
     "input_pipeline.data_processing_utils": ("get_local_batch_size",),
     "input_pipeline.grain_data_processing": (
@@ -25,7 +30,14 @@ _FUNCTIONS = {
     "input_pipeline.input_pipeline_interface": (
         *("create_data_iterator", "create_process_specific_iterator"),
     ),
-    "input_pipeline.multihost_dataloading": ("MultiHostDataLoadIterator",),
+    "input_pipeline.multihost_dataloading": (
+        "MultiHostDataLoadIterator",
+        "MultiHostDataLoadIterator.__next__",
+    ),
+    "trainers.post_train.hooks": (
+        "BaseDataHooks.load_next_train_batch",
+        "BaseDataHooks.load_next_eval_batch",
+    ),
     "utils.max_logging": ("log",),
 }
 _ATTRIBUTES = {
@@ -34,6 +46,7 @@ _ATTRIBUTES = {
         *("create_data_iterator", "make_grain_eval_iterator"),
         "make_grain_train_iterator",
     ],
+    "maxtext.utils.exceptions": ["StopTraining"],
 }
 _READERS = (
     "common.grain_utility",
@@ -87,7 +100,7 @@ def versions() -> str:
 
 
 def _signature(module: str, name: str) -> list[list[str | None]]:
-    called = getattr(importlib.import_module(module), name)
+    called = operator.attrgetter(name)(importlib.import_module(module))
     return [
         [
             each.name,

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,6 +57,22 @@ class Lab:
     def path(self, name: str) -> str:
         """Returns the path of something of the toy data."""
         return str(self.work / "toy" / name)
+
+    def damaged(self, name: str) -> pathlib.Path:
+        """Returns a copy of a dataset whose first shard of training is damaged."""
+        copy = self.work / "damaged" / name
+        if not copy.exists():
+            shutil.copytree(self.path(name), copy)
+            shard = min(copy.glob("*-train.array_record-00000-of-*"))
+            data = bytearray(shard.read_bytes())
+            # In a record of the first steps; the file has padding behind them.
+            data[4_000:4_016] = bytes(255 - byte for byte in data[4_000:4_016])
+            shard.write_bytes(data)
+        return copy
+
+    def given(self, name: str) -> list[str]:
+        """Returns the files of the batches that a run was given."""
+        return sorted(file.name for file in self._folder(name).glob("*.npz"))
 
     def settings(self, name: str, changed: Mapping[str, object]) -> list[str]:
         """Returns the arguments of a tiny model, with these settings changed.

@@ -7,81 +7,43 @@ from __future__ import annotations
 
 import collections
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from tests.with_maxtext import toy
-from tests.with_maxtext.lab import OWN, Batch, Lab, tail
+from tests.with_maxtext.checks import (
+    CHAT,
+    CUT,
+    STEPS,
+    batches_of,
+    check_falls,
+    check_same,
+    pairs,
+    pieces,
+    run,
+)
+from tests.with_maxtext.lab import OWN, Lab, tail
 
-RUNS: dict[str, Callable[[Lab], None]] = {}
-_STEPS = 6
-_CUT = 3
 _NATIVE_SFT = "maxtext.trainers.post_train.sft.train_sft_native"
-
-
-def run(title: str) -> Callable[[Callable[[Lab], None]], Callable[[Lab], None]]:
-    """Puts a function into the table."""
-
-    def add(function: Callable[[Lab], None]) -> Callable[[Lab], None]:
-        RUNS[title] = function
-        return function
-
-    return add
-
-
-def check_same(got: Sequence[Batch], expected: Sequence[Batch], what: str) -> None:
-    """Checks that batches are equal, array by array."""
-    assert len(got) == len(expected), f"{what}: {len(got)} batches, not {len(expected)}"
-    for number, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
-        assert mine.keys() == theirs.keys(), f"{what}: arrays of batch {number}"
-        for name in theirs:
-            same = np.array_equal(mine[name], theirs[name])
-            assert same, f"{what}: {name} of batch {number} differs"
-
-
-def check_falls(losses: Mapping[int, float]) -> None:
-    """Checks that the loss falls, clearly."""
-    first, last = losses[0], losses[max(losses)]
-    assert last < first - 1, f"the loss does not fall: {losses}"
-
-
-def batches_of(found: Mapping[str, list[Batch] | str], name: str) -> list[Batch]:
-    """Returns the batches of an iterator that has to give some."""
-    got = found[name]
-    assert not isinstance(got, str), f"{name}: {got}"
-    assert got, f"{name}: no batch"
-    return got
-
-
-def pieces(batches: Sequence[Batch]) -> Iterator[tuple[int, ...]]:
-    """Yields the tokens of each segment of rows."""
-    for batch in batches:
-        for row, segments in zip(
-            batch["inputs"], batch["inputs_segmentation"], strict=True
-        ):
-            for segment in range(1, int(segments.max(initial=0)) + 1):
-                yield tuple(row[segments == segment].tolist())
 
 
 def _resume_exactly(lab: Lab, name: str, **files: object) -> None:
     """Trains without an interruption and with one, after which it evaluates too."""
     settings = {"grain_train_files": lab.path("one"), **files}
-    whole = lab.train(name, steps=_STEPS, **settings)
+    whole = lab.train(name, steps=STEPS, **settings)
     check_falls(whole.losses)
     other = f"{name}-cut"
     settings["enable_checkpointing"] = True
-    begun = lab.train(other, steps=_CUT, **settings)
+    begun = lab.train(other, steps=CUT, **settings)
     evaluation = {"eval_interval": 2, "eval_steps": 2, "grain_worker_count_eval": 0}
     evaluation["grain_eval_files"] = settings["grain_train_files"]
-    ended = lab.train(other, steps=_STEPS, **evaluation, **settings)
+    ended = lab.train(other, steps=STEPS, **evaluation, **settings)
     check_same(begun.batches + ended.batches, whole.batches, "resumed")
     assert len(ended.evaluated) >= 2, "nothing was evaluated"
     # MaxText drops earlier metrics when it evaluates.
     for step, loss in {**begun.losses, **ended.losses}.items():
         assert loss == whole.losses[step], f"the loss of step {step} differs"
-    assert _STEPS - 1 in ended.losses
+    assert STEPS - 1 in ended.losses
 
 
 @run("records: train, resume exactly, evaluate")
@@ -98,12 +60,12 @@ def packed(lab: Lab) -> None:
 def packed_on_other_hosts(lab: Lab) -> None:
     files = {"grain_train_files": lab.path("packed-one"), "enable_checkpointing": True}
     name = "packed-hosts"
-    begun = lab.train(name, processes=2, per_device_batch_size=2, steps=_CUT, **files)
-    ended = lab.train(name, steps=_STEPS, **files)
+    begun = lab.train(name, processes=2, per_device_batch_size=2, steps=CUT, **files)
+    ended = lab.train(name, steps=STEPS, **files)
     whole = lab.iterate(
         "packed-whole",
         {"whole": {"grain_train_files": lab.path("packed-one")}},
-        batches=_STEPS,
+        batches=STEPS,
     )
     check_same(begun.batches + ended.batches, batches_of(whole, "whole"), "2 -> 1")
 
@@ -112,8 +74,8 @@ def packed_on_other_hosts(lab: Lab) -> None:
 def records_on_other_hosts(lab: Lab) -> None:
     name = "records-hosts"
     saved = {"enable_checkpointing": True}
-    lab.train(name, processes=2, per_device_batch_size=2, steps=_CUT, **saved)
-    ((code, log),) = lab.start(name, steps=_STEPS, **saved)
+    lab.train(name, processes=2, per_device_batch_size=2, steps=CUT, **saved)
+    ((code, log),) = lab.start(name, steps=STEPS, **saved)
     assert code, "1 process took over the states of 2"
     assert "expansion_factor_real_data" in log, tail(log)
 
@@ -121,15 +83,15 @@ def records_on_other_hosts(lab: Lab) -> None:
 @run("order=grain: goes on from MaxText's own checkpoint")
 def own_checkpoint(lab: Lab) -> None:
     own = {"grain_train_files": f"{lab.path('one')}/one-train.array_record*"}
-    whole = lab.train("own", module=OWN, steps=_STEPS, **own)
+    whole = lab.train("own", module=OWN, steps=STEPS, **own)
     saved = {"enable_checkpointing": True, **own}
-    lab.train("own-cut", module=OWN, steps=_CUT, **saved)
-    ((code, log),) = lab.start("own-cut", steps=_STEPS, **saved)
+    lab.train("own-cut", module=OWN, steps=CUT, **saved)
+    ((code, log),) = lab.start("own-cut", steps=STEPS, **saved)
     assert code, "another order went on from the checkpoint"
     assert "gristmill_order=grain" in log, tail(log)
-    ended = lab.train("own-cut", steps=_STEPS, gristmill_order="grain", **saved)
-    check_same(ended.batches, whole.batches[_CUT:], "after MaxText's own")
-    assert ended.losses == {step: whole.losses[step] for step in range(_CUT, _STEPS)}
+    ended = lab.train("own-cut", steps=STEPS, gristmill_order="grain", **saved)
+    check_same(ended.batches, whole.batches[CUT:], "after MaxText's own")
+    assert ended.losses == {step: whole.losses[step] for step in range(CUT, STEPS)}
 
 
 @run("SFT: train once")
@@ -137,9 +99,8 @@ def sft(lab: Lab) -> None:
     done = lab.train(
         "sft",
         trainer=_NATIVE_SFT,
-        use_sft=True,
         grain_train_files=lab.path("chat"),
-        train_data_columns="['prompt','completion']",
+        **CHAT,
     )
     check_falls(done.losses)
 
@@ -151,17 +112,7 @@ def features(lab: Lab) -> None:
     weights = {"a": {"path": one, "weight": 0.7}, "b": {"path": two, "weight": 0.3}}
     mixture.write_text(json.dumps(weights))
     of_json = {"grain_train_mixture_config_path": mixture, "grain_train_files": None}
-    chat = {
-        "grain_train_files": lab.path("chat"),
-        "train_data_columns": "['prompt','completion']",
-        "use_sft": True,
-    }
-    pairs = {
-        "grain_train_files": lab.path("dpo"),
-        "train_data_columns": "['input','chosen','rejected']",
-        "use_dpo": True,
-        "packing": False,
-    }
+    chat = {"grain_train_files": lab.path("chat"), **CHAT}
     end = {"num_epoch": 1, "packing": False, "grain_train_files": lab.path("chat")}
     end |= {"train_data_columns": "['prompt']", "per_device_batch_size": 32}
     found = lab.iterate(
@@ -177,7 +128,7 @@ def features(lab: Lab) -> None:
             "concat": {"grain_packing_type": "concat_then_split"},
             "few_segments": {"max_segments_per_seq": 2},
             "sft": chat,
-            "dpo": pairs,
+            "dpo": pairs(lab),
             "end": end,
             "padded": {**end, "generate_padding_batch_train": True},
         },

@@ -33,7 +33,7 @@ from gristmill.dataset.first_of import FirstOf
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import check_in_place, read_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts
@@ -194,7 +194,8 @@ class VerifyPlan(NamedTuple):
     Attributes:
         findings: What is wrong: shards that are missing, too short or not the ones that
             were written, files that readers would take for shards, tables that are not
-            the ones that `dataset.json` describes, totals that do not add up.
+            the ones that `dataset.json` describes, totals that do not add up. Of
+            editions that were replaced and are kept, missing files and wrong sizes.
         tasks: One for every shard of all splits whose table can be read: for those of
             the others there is a finding.
         leftovers: Files of commands that were killed, or that still run.
@@ -225,7 +226,6 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
         FormatVersionError: Its version is unknown.
     """
     manifest = open_manifest(dataset)
-    check_in_place(dataset, manifest)
     findings = Findings()
     listings = Listings(dataset)
     tables: dict[str, ShardTable] = {}
@@ -243,8 +243,18 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
             findings.add([finding_of(layout.DATASET_JSON, error)])
         if (counts := table.packed_total()) is not None:
             packed = counts + (packed or PackedCounts())
-    findings.add(_owned_twice_or_never(manifest, tables, listings))
-    for table in tables.values() if shards_too else ():
+    replaced: dict[str, ShardTable] = {}
+    for name, split in manifest.known.items():
+        if name not in manifest.editions:
+            try:
+                replaced[name] = read_checked_table(dataset, split)
+            except UNREADABLE as error:
+                findings.add([finding_of(split.table, error)])
+    findings.add(_owned_twice(tables))
+    findings.add(_owned_never(manifest, tables | replaced, listings))
+    # No task reads those of replaced editions.
+    compared = [*replaced.values(), *(tables.values() if shards_too else ())]
+    for table in compared:
         findings.add(compare_shards(table, listings))
         findings.add(compare_indexes(table, listings))
     leftovers = FirstOf[str](_LEFTOVERS_KEPT, str)
@@ -293,10 +303,8 @@ def _format_of(packed: PackedSplit, where: str) -> RowFormat:
     )
 
 
-def _owned_twice_or_never(
-    manifest: Manifest, tables: dict[str, ShardTable], listings: Listings
-) -> Iterator[Finding]:
-    """Finds shards of two splits, and files that are named like shards of none."""
+def _owned_twice(tables: dict[str, ShardTable]) -> Iterator[Finding]:
+    """Finds shards of two editions that the dataset has now."""
     names = [*tables]
     parts = [encode_names(table.paths) for table in tables.values()]
     if not parts:
@@ -311,11 +319,19 @@ def _owned_twice_or_never(
             decode_name(paths[twice]),
             f"shard of two splits, {names[first]} and {names[second]}",
         )
+
+
+def _owned_never(
+    manifest: Manifest, tables: dict[str, ShardTable], listings: Listings
+) -> Iterator[Finding]:
+    """Finds files that are named like shards of an edition, and are in none."""
+    parts = [encode_names(table.paths) for table in tables.values()]
+    paths = np.sort(np.concatenate([np.empty(0, "S1"), *parts]))
     for name in manifest.splits:
         there = listings.of("").with_prefix(layout.shard_prefix(manifest.name, name))
         for file in map(decode_name, there[find_names(paths, there) < 0]):
             edition = layout.edition_of(file, manifest.name, name)
-            # Those of an append that is not finished are leftovers.
+            # Those of work that is not finished, or was replaced, are leftovers.
             if (key := layout.edition_key(name, edition)) in tables:
                 yield Finding(
                     file, f"file is named like a shard of {key}, but is none of them"

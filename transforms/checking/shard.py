@@ -43,6 +43,7 @@ from gristmill.transforms.checking.metadata import VerifyTask, check_same
 from gristmill.transforms.checking.rows import RowsCheck
 
 _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
+_END_BYTES = 256 << 10  # Most footers are in there, with what says where they are.
 _KEPT = 100  # Findings of a shard, in the order of its records; likewise.
 
 
@@ -110,13 +111,14 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
         if task.packed is not None:
             rows = RowsCheck(task.dataset, task.path, task.packed, findings.append)
         index = _open_index(storage, task, findings)
-        info = storage.stat(layout.join(task.dataset, task.path))
-        if info is None:
+        end = _peek(storage, task)
+        if end is None:
             findings.append(Finding(task.path, "shard is missing"))
         else:
-            if info.size_bytes != task.file_bytes:
-                findings.append(wrong_size(task.path, task.file_bytes, info.size_bytes))
-            digest = _read_shard(storage, task, info, index, findings, rows)
+            size_bytes = end.info.size_bytes
+            if size_bytes != task.file_bytes:
+                findings.append(wrong_size(task.path, task.file_bytes, size_bytes))
+            digest = _read_shard(storage, task, end, index, findings, rows)
             counts = None if rows is None else rows.finish()
     except StorageError as error:
         findings.append(finding_of(task.path, error))
@@ -172,17 +174,44 @@ def _open_index(
     return index
 
 
+class _End(NamedTuple):
+    """The end of a shard, where its footer usually is: one read says all of it.
+
+    Attributes:
+        info: The file as it was then.
+        begin: Offset of `data`, which goes to where the file should end.
+        data: The bytes.
+    """
+
+    info: FileInfo
+    begin: int
+    data: bytes
+
+    def read(self, storage: Storage, begin: int, end: int) -> bytes:
+        """Returns a range of the shard, of these bytes if they have it."""
+        if self.begin <= begin and end <= self.begin + len(self.data):
+            return self.data[begin - self.begin : end - self.begin]
+        return storage.read(self.info.path, begin, end)
+
+
+def _peek(storage: Storage, task: VerifyTask) -> _End | None:
+    path = layout.join(task.dataset, task.path)
+    begin = max(task.file_bytes - _END_BYTES, 0)
+    found = storage.peek(path, begin, max(task.file_bytes, 1))
+    return None if found is None else _End(found[0], begin, found[1])
+
+
 def _read_shard(
     storage: Storage,
     task: VerifyTask,
-    info: FileInfo,
+    end: _End,
     index: ShardIndex | None,
     findings: _Findings,
     rows: RowsCheck | None,
 ) -> RecordsDigest:
     """Reads a whole shard; returns the digest of the records that can be decoded."""
-    path = layout.join(task.dataset, task.path)
-    read = functools.partial(storage.read, path)
+    info, path = end.info, end.info.path
+    read = functools.partial(end.read, storage)
     footer = None
     try:
         footer = read_footer(read, info.size_bytes, path=path, hashed=index is None)

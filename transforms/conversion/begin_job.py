@@ -5,7 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -14,29 +15,18 @@ from gristmill.dataset.arrayrecord.writing.versions import (
     settled,
     with_versions,
 )
-from gristmill.dataset.commit.exchange import finish_exchange
-from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.ownership import (
-    check_dataset_name,
-    check_inputs_stay,
-    check_no_strangers,
-    check_removal,
-)
+from gristmill.dataset.commit.claim import Claim, again_if_changed
+from gristmill.dataset.commit.garbage import garbage_editions
+from gristmill.dataset.commit.leftovers import tidy_split
+from gristmill.dataset.commit.ownership import check_inputs_stay, check_no_strangers
 from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.commit.split_files import (
-    committed_shards,
-    is_readable,
-    remove_split,
-)
-from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.commit.split_files import committed_shards
+from gristmill.dataset.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.layout import inputs_path, job_path
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import (
-    read_replaced_manifest,
-    read_versioned_manifest,
-)
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.conversion.begin_aside import take_aside
+from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import finished_shard
 from gristmill.transforms.conversion.count_records import count_files, needs_count
 from gristmill.transforms.conversion.job_inputs import (
@@ -50,20 +40,27 @@ from gristmill.transforms.conversion.same_inputs import (
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
 from gristmill.transforms.jobs.appended_job import check_features
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-from gristmill.transforms.jobs.empty_claim import (
-    delete_shards,
-    replaced_note,
-    replaced_shards,
+from gristmill.transforms.jobs.empty_claim import replaced_note, replaced_shards
+from gristmill.transforms.jobs.expected_bytes import expected_bytes
+from gristmill.transforms.jobs.prepared_job import (
+    DescriptionVersions,
+    PreparedJob,
+    described_shards,
 )
-from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.jobs.settle_writer import begun_job
+from gristmill.transforms.jobs.settle_writer import begun_job, current_job
 from gristmill.transforms.named_function import code_digest
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
-from gristmill.transforms.planning.shard_plan import plan_by_bytes
+from gristmill.transforms.planning.shard_plan import ShardPlan, plan_by_bytes
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.input_formats import look_at
+from gristmill.transforms.sources.looked_files import LookAt
 from gristmill.transforms.sources.shards.source_split import with_lineage
 from gristmill.transforms.tokens.packed_documents import with_tokenizer
+
+_log = logging.getLogger(__name__)
+
+_MOST_NOTES = 10
 
 CountFiles = Callable[[ConversionJob, InputFiles], RecordCounts]
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
@@ -75,17 +72,16 @@ class TakenOutput:
     """A job that owns its output, and whether it has been done already.
 
     Attributes:
-        prepared: The job.
+        prepared: The job, for the edition that it makes.
         committed: The dataset, if it holds the finished split; nothing is to do then.
         notes: Remarks for the user.
-        aside: Whether the job is done in a directory of its own in the output, and
-            replaces a split when it is committed.
+        replaces: Whether the edition replaces the split when it is committed.
     """
 
     prepared: PreparedJob
     committed: Manifest | None
     notes: tuple[str, ...] = ()
-    aside: bool = False
+    replaces: bool = False
 
 
 def plan_job(
@@ -114,6 +110,8 @@ def plan_job(
             files.splittable,
             cut_files=FORMATS[files.spec.format].cut,
         )
+    if files.spec.format == "parquet":
+        plan = _with_shared_groups(job, files, plan)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     if job.pack is not None:
@@ -130,6 +128,17 @@ def plan_job(
     return prepared
 
 
+def _with_shared_groups(
+    job: ConversionJob, files: InputFiles, plan: ShardPlan
+) -> ShardPlan:
+    from gristmill.transforms.sources.parquet.shared_groups import shared_groups
+
+    joined, notes = shared_groups(files, plan)
+    for note in notes[:_MOST_NOTES]:
+        _log.warning("%s: %s", job.output, note)
+    return dataclasses.replace(plan, joined=joined) if joined.any() else plan
+
+
 def _with_writer(prepared: PreparedJob, writer: WriterOptions) -> PreparedJob:
     job = dataclasses.replace(prepared.job, writer=writer)
     return dataclasses.replace(prepared, job=job)
@@ -139,7 +148,7 @@ def begin_job(
     job: ConversionJob,
     *,
     overwrite: bool = False,
-    exchanged: Collection[str] = (),
+    look: LookAt = look_at,
     count_files: CountFiles = count_files,
     compare_shards: CompareShards | None = None,
     try_map: TryMap = try_function,
@@ -149,7 +158,7 @@ def begin_job(
     Args:
         job: The job.
         overwrite: Whether to replace the split's existing files.
-        exchanged: As for `take_output`.
+        look: Looks into the input files, by default in this process.
         count_files: Counts the records of all files, for a plan by records; by
             default one after the other.
         compare_shards: As for `take_output`.
@@ -160,15 +169,13 @@ def begin_job(
         UserFunctionError: The job's function fails at the first records.
         JobChangedError: The output belongs to another job.
     """
-    exchanged = {*exchanged, *finish_exchange(job.output, or_give_up=bool(overwrite))}
-    files = list_inputs(job)
+    files = list_inputs(job, look=look, anew=overwrite)
     if job.map is not None or job.pack is not None:
         try_map(job, files.first(TRIED_FILES))
     counts = count_files(job, files) if needs_count(job) else None
     return take_output(
         plan_job(job, files, counts, overwrite=overwrite),
         overwrite=overwrite,
-        exchanged=exchanged,
         compare_shards=compare_shards,
     )
 
@@ -177,7 +184,6 @@ def take_output(
     prepared: PreparedJob,
     *,
     overwrite: Overwrite = False,
-    exchanged: Collection[str] = (),
     compare_shards: CompareShards | None = None,
 ) -> TakenOutput:
     """Compares a prepared job with what its output holds, and describes it there.
@@ -186,8 +192,6 @@ def take_output(
         prepared: The job.
         overwrite: Whether to replace the split's existing files; `changed` to do so
             only if an earlier job with the same kind of names wrote all of them.
-        exchanged: Splits that `finish_exchange` has just finished: they are not
-            replaced by the very job that made them.
         compare_shards: Compares finished shards with inputs that may have changed; see
             `check_same_inputs`.
 
@@ -195,106 +199,183 @@ def take_output(
         InputError: The output holds files of unknown origin, or the job's own inputs.
         JobChangedError: The output belongs to another job.
     """
-    job = prepared.job
-    where = job.output, job.name, job.split
-    exchanged = {*exchanged, *finish_exchange(job.output, or_give_up=bool(overwrite))}
+    take = functools.partial(_take, compare_shards=compare_shards)
     if overwrite == "changed":
         try:
-            return take_output(prepared, compare_shards=compare_shards)
+            return take(prepared, overwrite=False)
         except JobChangedError:
-            old = PreparedJob.load(*where)
+            job = current_job(prepared.job)
+            old = PreparedJob.load(job.output, job.name, job.split)
             if old is None or _kind(old.job.names) != _kind(job.names):
                 raise
             _check_no_strangers(prepared, old=old)
             anew = dataclasses.replace(job.writer, versions="")
             prepared = _with_writer(prepared, with_versions(anew))
-            return take_output(prepared, overwrite=True, compare_shards=compare_shards)
-    manifest, version = _read_manifest(prepared, overwrite=overwrite)
-    there = None if manifest is None else manifest.editions.get(job.split)
-    if there is not None and job.split in exchanged and _is_done(prepared, there):
-        delete_leftovers(job.output, job.name, [job.split])
-        return TakenOutput(prepared=prepared, committed=manifest)
-    shards = set(map(prepared.shard_path, range(prepared.plan.shards)))
-    if manifest is not None and layout.parse_edition_key(job.split)[1] > 1:
-        if there is None:
+    if not overwrite:
+        return take(prepared, overwrite=False)
+    return again_if_changed(lambda: take(prepared, overwrite=True))
+
+
+def _take(
+    prepared: PreparedJob, *, overwrite: bool, compare_shards: CompareShards | None
+) -> TakenOutput:
+    job = prepared.job
+    name, appended = layout.parse_edition_key(job.split)
+    claim = Claim.next(job.output, job.name, name, overwrite=overwrite)
+    split, manifest = claim.there, claim.manifest
+    there, key = None if split is None else split.parts[0], job.split
+    if appended > 1:
+        # What was appended is not replaced.
+        there = None if split is None else split.known.get(appended)
+        if manifest is not None and there is None:
             check_features(prepared, manifest)
-        else:
-            # What was appended is not replaced.
-            overwrite = False
-            _check_own_edition(prepared, there)
-    if overwrite:
+    elif overwrite and not _is_committed(prepared, split):
+        there, key = None, claim.key
+    elif there is not None:
+        key = layout.edition_key(name, there.edition)
+    anew = overwrite and there is None
+    prepared = prepared.of_edition(key)
+    where = job.output, job.name, key
+    shards = set(map(prepared.shard_path, range(prepared.plan.shards)))
+    if anew:
         shards |= described_shards(*where)
-        shards |= committed_shards(job.output, manifest, job.split)
-    check_inputs_stay(*where, inputs=prepared.files.paths, shards=shards)
-    if overwrite:
-        check_removal(*where, manifest=manifest, shards=shards)
-        if is_readable(*where, manifest=manifest, shards=shards):
-            own = take_aside(prepared, replaced=there, compare_shards=compare_shards)
-            return TakenOutput(prepared=own, committed=None, aside=True)
-        manifest = remove_split(
-            *where, manifest=manifest, version=version, shards=shards
-        )
-    found, seen = PreparedJob.load_versioned(*where, own=prepared)
+    gone = shards
+    if anew and appended == 1:
+        gone = shards | committed_shards(job.output, manifest, name)
+        where = job.output, job.name, name
+        claim.check_replaceable(shards=gone)
+        claim.check_space(expected_bytes(prepared, split))
+    check_inputs_stay(*where, inputs=prepared.files.paths, shards=gone)
+    found, seen = _described(prepared, overwrite=anew)
+    own = found is not None and found.fingerprint == prepared.fingerprint
+    if there is not None and there.source.get("job") != prepared.fingerprint:
+        same = found is not None and there.source.get("job") == found.fingerprint
+        if same and appended == 1:
+            replaced_shards(prepared, manifest, found)  # Raises with what differs.
+        raise _not_own(prepared, there, appended=appended > 1)
+    noted = False
+    if found is not None and own:
+        try:
+            noted = check_same_inputs(prepared, found, compare_shards=compare_shards)
+        except JobChangedError:
+            if not anew:
+                raise
+            own = False
+    # What is missing by now is made again, and committed again.
+    if there is not None and manifest and not check_split(job.output, there):
+        tidy_split(job.output, manifest, name)
+        if noted:
+            prepared.store(replaces=seen)
+        return TakenOutput(prepared=prepared, committed=manifest)
     stale: set[str] = set()
     notes: tuple[str, ...] = ()
-    if seen.job and (found is None or found.fingerprint != prepared.fingerprint):
+    if anew:
+        # What was begun of a split that is not there, or appended, is begun again.
+        own = own and appended == 1 and claim.edition > 1
+        stale = set() if own else shards
+    elif seen.job and not own and there is None:
         stale = replaced_shards(prepared, manifest, found)
         check_inputs_stay(*where, inputs=prepared.files.paths, shards=stale)
         notes = (replaced_note(prepared, found),)
-    noted = (
-        not notes
-        and found is not None
-        and check_same_inputs(prepared, found, compare_shards=compare_shards)
-    )
-    if there is not None:
-        # The description can be of another job than the committed split.
-        if there.source.get("job") != prepared.fingerprint:
-            raise JobChangedError(
-                "the output holds this split already, from another source",
-                where=f"{job.output}, split {job.split}",
-                cure="choose another --split or output, or replace it with --overwrite",
-            )
-        if not notes and not check_split(job.output, there):
-            delete_leftovers(job.output, job.name, [job.split])
-            if noted:
-                prepared.store(replaces=seen)
-            return TakenOutput(prepared=prepared, committed=manifest)
-        # What is missing by now is made again, and committed again.
-    elif notes or found is None:
+    claim = dataclasses.replace(claim, edition=layout.parse_edition_key(key)[1])
+    if there is None and not own and not anew:
+        cure = "choose another --split or output, or replace the split with --overwrite"
+        claim.check_no_parts(cure=cure)
         _check_no_strangers(prepared, written=stale)
     check_versions(job.writer, where=f"{job.output}, split {job.split}")
-    prepared.store(replaces=seen)
-    delete_shards(job.output, stale)
-    return TakenOutput(prepared=prepared, committed=None, notes=notes)
+    described = {
+        layout.job_path(job.name, key): seen.job,
+        layout.inputs_path(job.name, key): seen.inputs,
+    }
+    if own or there is not None or not (seen.job or anew):
+        prepared.store(replaces=seen)
+        if there is None:
+            claim.settle(described)
+    else:
+        claim.take(
+            lambda: prepared.store_job(replaces=seen.job),
+            described=described,
+            shards=stale,
+        )
+        prepared.store_inputs(replaces=seen.inputs)
+    fresh = there is None and not own and not stale
+    return TakenOutput(
+        prepared=dataclasses.replace(prepared, fresh=fresh),
+        committed=None,
+        notes=notes,
+        replaces=anew and appended == 1 and claim.edition > 1,
+    )
 
 
-def _check_own_edition(prepared: PreparedJob, edition: Split) -> None:
-    if edition.source.get("job") != prepared.fingerprint:
-        raise JobChangedError(
+def _is_committed(prepared: PreparedJob, split: Split | None) -> bool:
+    """Tells whether a run of this job was killed when it had replaced a split.
+
+    What it replaced is left to delete then.
+    """
+    job = prepared.job
+    if (
+        split is None
+        or split.editions
+        or split.source.get("job") != prepared.fingerprint
+    ):
+        return False
+    manifest = Manifest(name=job.name, splits={job.split: split})
+    left = garbage_editions(job.output, manifest, job.split).editions
+    return bool(left) and not check_split(job.output, split)
+
+
+def _described(
+    prepared: PreparedJob, *, overwrite: bool
+) -> tuple[PreparedJob | None, DescriptionVersions]:
+    """Reads the description of the edition; one that cannot be read can be replaced."""
+    job = prepared.job
+    where = job.output, job.name, job.split
+    try:
+        return PreparedJob.load_versioned(*where, own=prepared)
+    except InvalidDatasetError:
+        if not overwrite:
+            raise
+        paths = (path(job.name, job.split) for path in (job_path, inputs_path))
+        found = (version_of(layout.join(job.output, path)) for path in paths)
+        return None, DescriptionVersions(*found)
+
+
+def _not_own(
+    prepared: PreparedJob, edition: Split, *, appended: bool
+) -> JobChangedError:
+    """Returns the error for an edition that was not made by this job."""
+    job = prepared.job
+    if appended:
+        return JobChangedError(
             "another append has made this edition of the split, or this one with "
             "another version of its function or writer",
-            where=f"{prepared.job.output}, split {prepared.job.split}",
+            where=f"{job.output}, split {job.split}",
             expected=f"job {prepared.fingerprint}",
             got=f"job {edition.source.get('job')}",
             cure="run the same command again: it appends the next edition, if its "
             "inputs are not in the dataset yet",
         )
+    return JobChangedError(
+        "the output holds this split already, from another source",
+        where=f"{job.output}, split {layout.parse_edition_key(job.split)[0]}",
+        # Files that were indexed are not ours to delete.
+        cure="choose another --split or output"
+        if "indexed" in edition.source
+        else "choose another --split or output, or replace it with --overwrite",
+    )
 
 
-def _is_done(prepared: PreparedJob, split: Split) -> bool:
-    own = split.source.get("job") == prepared.fingerprint
-    return own and not check_split(prepared.job.output, split)
-
-
-def _read_manifest(
-    prepared: PreparedJob, *, overwrite: bool
-) -> tuple[Manifest | None, str]:
-    job = prepared.job
-    read = read_replaced_manifest if overwrite else read_versioned_manifest
-    manifest, version = read(job.output)
-    if manifest is not None:
-        check_dataset_name(job.output, manifest, job.name)
-    return manifest, version
+def log_plan(taken: TakenOutput) -> None:
+    """Logs how many shards a job makes, or that it has been done already."""
+    prepared = taken.prepared
+    where = prepared.job.output, prepared.job.split
+    if taken.committed is not None:
+        _log.info("%s: split %s is committed already; nothing to do", *where)
+        return
+    _log.info(
+        "%s: split %s: %d files become %d shards, job %s",
+        *(*where, len(prepared.files), prepared.plan.shards, prepared.fingerprint),
+    )
 
 
 def _kind(names: ShardNames) -> tuple[str, str]:

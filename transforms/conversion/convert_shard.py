@@ -184,6 +184,7 @@ def _convert(
             dropped_records=tally.dropped_records,
             added_records=tally.added_records,
             changed_records=tally.changed_records,
+            null_rows=tally.null_rows,
             quarantined_regions=quarantine.regions,
             quarantined_bytes=quarantine.bytes,
             spans=tuple(tally.spans),

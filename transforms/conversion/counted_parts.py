@@ -16,6 +16,7 @@ from gristmill.dataset.columns.texts import Texts, encode_texts
 from gristmill.dataset.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.looked_files import LookedFiles, LookedPart
 
 Int64 = npt.NDArray[np.int64]
 
@@ -161,17 +162,23 @@ class GatheredCounts:
 
     Attributes:
         splits: What was counted of each split.
+        looked: The files of splits that are not counted.
     """
 
     def __init__(self) -> None:
         self.splits: dict[str, PartCollector] = {}
+        self.looked = LookedFiles()
 
-    def add(self, part: CountedPart) -> None:
+    def add(self, part: CountedPart | LookedPart) -> None:
         """Takes a part."""
+        if isinstance(part, LookedPart):
+            self.looked.add(part)
+            return
         self.splits.setdefault(part.split, PartCollector()).add(part)
 
     def extend(self, other: GatheredCounts) -> None:
         """Takes all parts of another collection."""
+        self.looked.extend(other.looked)
         for split, parts in other.splits.items():
             self.splits.setdefault(split, PartCollector()).extend(parts)
 

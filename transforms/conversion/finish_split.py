@@ -181,6 +181,8 @@ def finish_split(
     changed: dict[str, Any] = {}
     if mapped:
         changed = {"changed_records": reports.changed_records}
+    if job.records.nulls == "skip":
+        changed["null_rows"] = reports.null_rows
     split = write_table(
         job.output,
         job.name,

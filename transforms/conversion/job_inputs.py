@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
+import time
 from collections.abc import Iterable
 
 from gristmill.dataset.commit.output_place import (
-    check_no_inputs_beside,
+    check_holds_no_input,
     check_not_matched,
 )
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.file_names import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.named_function import load_function
-from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.find_inputs import (
+    Looked,
+    find_inputs,
+    match_files,
+)
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.input_formats import look_at
+from gristmill.transforms.sources.looked_files import LookAt
 from gristmill.transforms.sources.shards.source_split import (
     check_apart,
     find_split,
@@ -30,21 +40,69 @@ from gristmill.transforms.tokens.document_records import (
     document_records,
 )
 
+_log = logging.getLogger(__name__)
+
 _MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
 
 
-def list_inputs(job: ConversionJob) -> InputFiles:
+def list_inputs(
+    job: ConversionJob,
+    *,
+    look: LookAt = look_at,
+    anew: bool = False,
+    looked: Looked | None = None,
+) -> InputFiles:
     """Lists the input files of a job.
+
+    Args:
+        job: The job.
+        look: Looks into files, by default in threads of this process.
+        anew: Whether what an earlier run saw of the same files does not count.
+        looked: What `match_job` returned, and what is in each file, if that is known.
 
     Raises:
         InputError: They cannot be used or are of several splits, or the job's function
             cannot be used.
     """
+    begun = time.monotonic()
+    check_job(job)
+    if looked is None and (found := match_job(job)) is not None:
+        looked = found, (None if anew else known_looks(job, found)) or look(found)
+    files = _listed(job, looked)
+    _log.info(
+        "%s: split %s: %d input files listed, %d bytes, in %.1f s",
+        *(job.output, job.split, len(files), int(files.sizes.sum())),
+        time.monotonic() - begun,
+    )
+    return files
+
+
+def check_job(job: ConversionJob) -> None:
+    """Checks what is known of a job before its inputs are listed.
+
+    Raises:
+        InputError: Its function cannot be used, or its options do not go together.
+    """
     if job.map is not None:
         load_function(job.map)
     _check_repacked(job)
-    damage = job.on_corrupt == "quarantine"
+
+
+def match_job(job: ConversionJob) -> list[FileInfo] | None:
+    """Lists the files that the inputs of a job match; None if that is a dataset.
+
+    Raises:
+        InputError: A pattern matches nothing, or a file is empty.
+    """
     if len(job.inputs) == 1 and is_dataset(job.inputs[0]):
+        return None
+    accepted = job.allow_empty_files or job.on_corrupt == "quarantine"
+    return match_files(job.inputs, allow_empty_files=accepted)
+
+
+def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
+    damage = job.on_corrupt == "quarantine"
+    if looked is None:
         check_apart(job.output, job.inputs[0])
         split, _ = layout.parse_edition_key(job.split)
         if job.records.input_format != "packed":
@@ -62,13 +120,14 @@ def list_inputs(job: ConversionJob) -> InputFiles:
         adapt=adapt,
         allow_empty_files=job.allow_empty_files or damage,
         allow_other_formats=damage,
+        looked=looked,
     )
     if job.records.input_format == "auto" and (job.pack is None or job.map is None):
         check_no_tables(files, job.pack)
     # Names of other kinds are those of a function that joins whatever it is given.
     if job.names.kind == "tfds":
         _check_one_split(job, files)
-        check_no_inputs_beside(job.output, files.paths)
+        check_holds_no_input(job.output, files.paths)
     # The shards have names once they are planned.
     written = (layout.DATASET_JSON, *layout.split_paths(job.name, job.split))
     _check_apart(job, files, written)

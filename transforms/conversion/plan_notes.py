@@ -1,11 +1,14 @@
-"""What a plan means for large compressed files, to be said before the work begins."""
+"""Notes on a plan: what it means for large compressed files, and for numbers."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from gristmill.dataset.errors import some_of
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
+from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.source_of import source_of
 
 _MANY_SHARDS = 4
 
@@ -21,6 +24,22 @@ def plan_notes(prepared: PreparedJob) -> list[str]:
     if prepared.job.plan.kind == "match_shards":
         return _whole_files(prepared)
     return _long_passes(prepared)
+
+
+def rounding_note(files: InputFiles) -> list[str]:
+    """Returns a note on columns of which fractions are rounded, none without any."""
+    features = source_of(files.spec).features() or {}
+    names = [
+        name
+        for name, spec in features.items()
+        if spec["kind"] == "float" and spec.get("type") == "double"
+    ]
+    if not names:
+        return []
+    return [
+        f"fractions of {some_of(names)} are rounded to 32 bits, as a tf.train.Example "
+        "holds them"
+    ]
 
 
 def _whole_files(prepared: PreparedJob) -> list[str]:

@@ -7,7 +7,6 @@ results of many shards are gathered as columns.
 from __future__ import annotations
 
 import os
-import posixpath
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -31,7 +30,8 @@ _CPU_LOCK = threading.Lock()
 class ShardTask(NamedTuple):
     """A shard to make, and those of the same pass that follow it.
 
-    It refers to the job that is described beside its output.
+    It refers to the job that is described beside its output. It is `fresh` if there was
+    no file of a shard when the job took the output.
     """
 
     output: str
@@ -39,31 +39,26 @@ class ShardTask(NamedTuple):
     split: str
     fingerprint: str
     shard: int
+    fresh: bool = False
 
     @property
     def prepared(self) -> PreparedJob:
         """The job."""
-        job = self.name, self.split, self.fingerprint
-        try:
-            return load_prepared(self.output, *job)
-        except JobChangedError:
-            # A worker that repeats its work after the commit does no harm.
-            if not self.aside:
-                raise
-            return load_prepared(posixpath.dirname(self.output), *job)
-
-    @property
-    def aside(self) -> bool:
-        """Whether the shard is made beside those that it replaces."""
-        dataset = posixpath.dirname(self.output)
-        return self.output == layout.aside_dir(dataset, self.name, self.split)
+        return load_prepared(self.output, self.name, self.split, self.fingerprint)
 
 
 class ShardResult(NamedTuple):
-    """A finished shard; `report` is None for a split that was committed already."""
+    """A finished shard.
+
+    Attributes:
+        task: Which shard.
+        report: What was counted; None for a split that was committed already.
+        resumed: Whether it was there already.
+    """
 
     task: ShardTask
     report: ShardReport | None
+    resumed: bool = False
 
 
 def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
@@ -77,7 +72,9 @@ def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
 
 def _task_of(prepared: PreparedJob, shard: int) -> ShardTask:
     job = prepared.job
-    return ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
+    return ShardTask(
+        job.output, job.name, job.split, prepared.fingerprint, shard, prepared.fresh
+    )
 
 
 Stride = tuple[ShardTask, range]  # A task, and the passes that it stands for.
@@ -142,21 +139,21 @@ def make_shard(
             converted.
     """
     prepared = task.prepared if prepared is None else prepared
-    output = prepared.job.output
-    place = prepared.shard_place(task.shard)
+    place = prepared.shard_place(task.shard, fresh=task.fresh)
     report = place.report()
-    if task.aside and output == task.output:
+    if layout.parse_edition_key(task.split)[1] > 1:
         # Nobody else may be there: what another job has left is replaced.
         report = place.finished(prepared.fingerprint)
     if report is not None and report.job != prepared.fingerprint:
         # There was no such file when this job took the output.
         raise JobChangedError(
             "another job has written a file of the same name meanwhile",
-            where=layout.join(output, place.path),
+            where=layout.join(prepared.job.output, place.path),
             expected=f"no file, or that of job {prepared.fingerprint}",
             got=f"that of job {report.job}",
             cure="choose another output for one of them, or run one after the other",
         )
+    resumed = report is not None
     if report is None:
         progress = None
         if progress_dir is not None:
@@ -169,7 +166,7 @@ def make_shard(
             progress=progress,
             cpu_lock=_CPU_LOCK if one_at_a_time else None,
         )
-    return ShardResult(task, report)
+    return ShardResult(task, report, resumed)
 
 
 def _progress_file(path: str) -> Progress:
@@ -200,8 +197,8 @@ class GatheredResults:
     """The results of any number of shards of one conversion. Adds up in any order.
 
     Attributes:
-        splits: What was made of each split.
-        committed_before: Splits for which there was nothing to do.
+        splits: What was made, by the `layout.edition_key` of the edition.
+        committed_before: Editions for which there was nothing to do.
     """
 
     def __init__(self) -> None:
@@ -210,7 +207,7 @@ class GatheredResults:
 
     def add(self, result: ShardResult) -> None:
         """Takes the result of a shard."""
-        task, report = result
+        task, report, _ = result
         if report is None:
             self.committed_before.add(task.split)
         else:
@@ -221,6 +218,12 @@ class GatheredResults:
         self.committed_before |= other.committed_before
         for task, reports in other.splits.values():
             self._of(task).extend(reports)
+
+    def key_of(self, split: str) -> str | None:
+        """Returns the edition that a job has made, None if nothing was made."""
+        made = {layout.parse_edition_key(key)[0]: key for key in self.splits}
+        made |= {layout.parse_edition_key(k)[0]: k for k in self.committed_before}
+        return made.get(layout.parse_edition_key(split)[0])
 
     @classmethod
     def of(cls, results: Iterable[ShardResult]) -> Self:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
+
+import google_crc32c
 
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.indexing.index_shard import JOB, IndexedShard
 from gristmill.transforms.indexing.plan_index import IndexTask
+
+_log = logging.getLogger(__name__)
 
 
 class _IndexedSplit(NamedTuple):
@@ -63,27 +71,66 @@ class IndexedShards:
         return self.splits[split]
 
 
-def commit_index(indexed: IndexedShards, *, inputs: Sequence[str]) -> Manifest:
+def commit_index(
+    indexed: IndexedShards, *, inputs: Sequence[str], keep_replaced: bool = False
+) -> Manifest:
     """Makes the directory a dataset.
+
+    A split that is there with the very same files stays as it is.
 
     Args:
         indexed: All files that were planned.
         inputs: The patterns, for the record.
+        keep_replaced: Whether splits that are replaced are kept, to go back to.
     """
     if indexed.task is None:
         raise ValueError("no file was indexed")
     dataset, name = indexed.task.dataset, indexed.task.name
-    splits = {}
+    before = read_manifest(dataset)
+    made: dict[str, Split] = {}
+    new = set[str]()
     for split, (reports, writer_options) in sorted(indexed.splits.items()):
-        splits[split] = write_table(
+        old = None if before is None else before.splits.get(split)
+        table, options = reports.reports().table, " | ".join(sorted(writer_options))
+        again = old is not None and _is_made_of(old, table, options, inputs)
+        edition = 1 if old is None else old.edition if again else old.last_edition + 1
+        key = layout.edition_key(split, edition)
+        made[key] = write_table(
             dataset,
             name,
-            split,
-            reports.reports().table,
-            replaces=version_of(layout.join(dataset, layout.table_path(name, split))),
-            writer_options=" | ".join(sorted(writer_options)),
+            key,
+            table,
+            replaces=version_of(layout.join(dataset, layout.table_path(name, key))),
+            writer_options=options,
             source={"indexed": list(inputs)},
         )
-    return commit_dataset(
-        dataset, name, splits, check=lambda: check_files(dataset, splits)
+        if not again:
+            new.add(key)
+    manifest = commit_dataset(
+        dataset,
+        name,
+        {key: made[key] for key in new},
+        replaces=new,
+        keep_replaced=keep_replaced,
+        check=lambda: check_files(dataset, made),
+    )
+    parts = [
+        f"split {key}: {split.records:,} records in {split.shards:,} shards"
+        for key, split in made.items()
+    ]
+    _log.info("%s: committed; %s", dataset, "; ".join(parts))
+    return manifest
+
+
+def _is_made_of(
+    split: Split, table: ShardTable, writer_options: str, inputs: Sequence[str]
+) -> bool:
+    """Tells whether a split is what an index of the same files has made."""
+    encoded = table.encode()
+    return (
+        len(split.parts) == 1
+        and (split.table_bytes, split.table_crc32c)
+        == (len(encoded), google_crc32c.value(encoded))
+        and split.writer_options == writer_options
+        and split.source.get("indexed") == list(inputs)
     )

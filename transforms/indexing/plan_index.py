@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.commit.exchange import finish_exchange
 from gristmill.dataset.commit.listings import Listing, decode_name
 from gristmill.dataset.commit.ownership import check_other_splits
 from gristmill.dataset.errors import InputError, some_of
@@ -132,8 +131,6 @@ def plan_index(
         InputError: The files cannot make a dataset.
     """
     directory, listing = _find_files(patterns)
-    if finish_exchange(directory):
-        return plan_index(patterns, name=name, split=split, overwrite=overwrite)
     _check_formats(directory, listing)
     kinds, kind_of = _names_of(directory, listing)
     if split is None:

@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gristmill.dataset.columns.arrays import load_arrays
-from gristmill.dataset.commit.exchange import finish_exchange
-from gristmill.dataset.commit.split_files import described_by_tfds
+from gristmill.dataset.commit.tfds_files import described_by_tfds
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import joined_descriptions
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import check_in_place
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
@@ -47,9 +45,7 @@ def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
         InputError: There is no such split, TFDS's metadata describes it, or it holds
             packed rows.
     """
-    finish_exchange(dataset)
     manifest = open_manifest(dataset)
-    check_in_place(dataset, manifest)
     names = sorted(manifest.splits)
     if split is None and len(names) == 1:
         (split,) = names
@@ -96,7 +92,8 @@ def appended_job(job: ConversionJob, manifest: Manifest) -> ConversionJob:
     files = _listed(job)
     given = {_absolute(info.path) for info in files}
     split = manifest.splits[job.split]
-    for number, edition in enumerate(split.parts, 1):
+    for edition in split.parts:
+        number = edition.edition
         known = _inputs_of(job.output, edition)
         same = given.intersection(map(_absolute, known.paths)) if known else ()
         if known is None or not same:
@@ -114,7 +111,7 @@ def appended_job(job: ConversionJob, manifest: Manifest) -> ConversionJob:
             cure="give the new files only; where a file of the same name has other "
             "records now, give it another name",
         )
-    key = layout.edition_key(job.split, len(split.parts) + 1)
+    key = layout.edition_key(job.split, split.last_edition + 1)
     return dataclasses.replace(job, split=key)
 
 
@@ -221,8 +218,8 @@ def edition_notes(manifest: Manifest, key: str) -> list[str]:
     name, number = layout.parse_edition_key(key)
     *before, own = manifest.splits[name].until(number).parts
     notes = []
-    for other, edition in enumerate(before, 1):
-        pair = f"edition {number:,} of {name} and edition {other:,}"
+    for edition in before:
+        pair = f"edition {number:,} of {name} and edition {edition.edition:,}"
         if (own.records, own.records_digest) == (
             edition.records,
             edition.records_digest,

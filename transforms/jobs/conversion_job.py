@@ -131,6 +131,8 @@ class ConversionJob:
             del fields[other]
         if self.records == RecordOptions():  # As it was before there were others.
             del fields["records"]
+        elif self.records.nulls == "fail":
+            del fields["records"]["nulls"]
         if self.pack is None:
             del fields["pack"]
         else:  # Its content counts, wherever it lies.

@@ -6,11 +6,8 @@ is finished, the description claims nothing: another job may have the output.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from gristmill.dataset.commit.split_files import (
     committed_shards,
-    shard_files,
     shards_of,
 )
 from gristmill.dataset.errors import JobChangedError
@@ -50,8 +47,12 @@ def replaced_shards(
         "the output belongs to a conversion with other options or inputs",
         where=f"{job.output}, split {job.split}",
         got=prepared.differences(found),
-        cure="repeat the earlier command to finish it, choose another output, or "
-        "replace the earlier work with --overwrite",
+        cure=(
+            "repeat the earlier command to finish it, choose another output, or "
+            if committed is None
+            else "choose another output or --split, or "
+        )
+        + "replace the earlier work with --overwrite",
     )
 
 
@@ -98,10 +99,3 @@ def unfinished_shards(
         return None if finished else set()
     shards = set(map(described.shard_path, range(described.plan.shards))) - committed
     return shards if finished.isdisjoint(shards) else None
-
-
-def delete_shards(output: str, shards: Collection[str]) -> None:
-    """Deletes what belongs to shards: they were published, but not finished."""
-    if shards:  # To list a million files takes a while.
-        found = [info for info, shard in shard_files(output) if shard in shards]
-        storage_for(output).delete_all(found)

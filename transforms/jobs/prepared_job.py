@@ -30,6 +30,7 @@ from gristmill.dataset.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.removed import is_removal
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
@@ -52,11 +53,20 @@ class DescriptionVersions(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreparedJob:
-    """A job with its inputs listed and its shards planned."""
+    """A job with its inputs listed and its shards planned.
+
+    Attributes:
+        job: The job.
+        files: Its inputs.
+        plan: Its shards.
+        fresh: Whether no file of a shard was there when it took the output, in this
+            run. The description does not say it.
+    """
 
     job: ConversionJob
     files: InputFiles
     plan: ShardPlan
+    fresh: bool = dataclasses.field(default=False, compare=False)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -76,17 +86,26 @@ class PreparedJob:
         names = job.names
         if names.kind == "tfds":
             return layout.shard_name(job.name, job.split, shard, count)
+        mark = layout.edition_mark(job.split)
         if names.kind == "beam":
-            return f"{names.prefix}-{shard:05d}-of-{count:05d}{names.suffix}"
+            return f"{names.prefix}-{mark}{shard:05d}-of-{count:05d}{names.suffix}"
         base = posixpath.basename(self.files.paths[shard])
         if names.strip_extension:
             base = posixpath.splitext(base)[0]
-        return base + names.suffix
+        return mark + base + names.suffix
 
-    def shard_place(self, shard: int) -> ShardPlace:
-        """Returns the place of a shard, with the files that are there now."""
+    def of_edition(self, key: str) -> PreparedJob:
+        """Returns the same job for another edition, by its `layout.edition_key`."""
+        job = dataclasses.replace(self.job, split=key)
+        return dataclasses.replace(self, job=job)
+
+    def shard_place(self, shard: int, *, fresh: bool = False) -> ShardPlace:
+        """Returns the place of a shard, with the files that are there now.
+
+        `fresh` is as for `ShardPlace.at`.
+        """
         path, packed = self.shard_path(shard), self.job.pack is not None
-        return ShardPlace.at(self.job.output, path, packed=packed)
+        return ShardPlace.at(self.job.output, path, packed=packed, fresh=fresh)
 
     def check_shard_names(self) -> None:
         """Checks that shards have names that readers can open, and no two the same.
@@ -124,6 +143,11 @@ class PreparedJob:
         Raises:
             StorageChangedError: Another conversion has begun there meanwhile.
         """
+        self.store_job(replaces=replaces.job)
+        self.store_inputs(replaces=replaces.inputs)
+
+    def store_inputs(self, *, replaces: str) -> None:
+        """Writes the list of files; raises as `store` does."""
         job = self.job
         storage = storage_for(job.output)
         out = io.BytesIO()
@@ -133,7 +157,24 @@ class PreparedJob:
             "cut_records": self.plan.cut_records,
             "counted": np.array(self.plan.counted),
         }
+        if self.plan.joined is not None:
+            arrays["joined"] = self.plan.joined
         np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
+        inputs = layout.join(job.output, layout.inputs_path(job.name, job.split))
+        try:
+            storage.write(inputs, out.getvalue(), replaces=replaces)
+        except StorageChangedError:
+            # A conversion that lost the output to this one wrote its list afterwards.
+            listed = version_of(inputs)
+            place = layout.join(job.output, layout.job_path(job.name, job.split))
+            found = storage.load(place)
+            if found is None or not self._is_described_by(found.data):
+                raise
+            storage.write(inputs, out.getvalue(), replaces=listed)
+
+    def store_job(self, *, replaces: str) -> None:
+        """Writes the description without the list; raises as `store` does."""
+        job = self.job
         document = {
             "version": _VERSION,
             "fingerprint": self.fingerprint,
@@ -142,22 +183,12 @@ class PreparedJob:
         }
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         place = layout.join(job.output, layout.job_path(job.name, job.split))
-        storage.write(
+        storage_for(job.output).write(
             place,
             # Names of files can hold bytes that are no UTF-8: as in `dataset.json`.
             text.encode("utf-8", "backslashreplace"),
-            replaces=replaces.job,
+            replaces=replaces,
         )
-        inputs = layout.join(job.output, layout.inputs_path(job.name, job.split))
-        try:
-            storage.write(inputs, out.getvalue(), replaces=replaces.inputs)
-        except StorageChangedError:
-            # A conversion that lost the output to this one wrote its list afterwards.
-            listed = version_of(inputs)
-            found = storage.load(place)
-            if found is None or not self._is_described_by(found.data):
-                raise
-            storage.write(inputs, out.getvalue(), replaces=listed)
 
     @classmethod
     def load(cls, output: str, name: str, split: str) -> Self | None:
@@ -219,6 +250,7 @@ class PreparedJob:
                 cut_bytes=arrays["cut_bytes"],
                 cut_records=arrays["cut_records"],
                 counted=bool(arrays["counted"]),
+                joined=arrays.get("joined"),
             )
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
@@ -252,6 +284,15 @@ class PreparedJob:
 
 def missing_list(output: str, name: str, split: str) -> InvalidDatasetError:
     """Returns the error for a description without its list of files."""
+    path = layout.join(output, layout.job_path(name, split))
+    found = storage_for(output).load(path)
+    if found is not None and is_removal(found.data):
+        return InvalidDatasetError(
+            "a removal of records has begun this edition, and is not finished",
+            where=path,
+            cure="repeat the same gristmill remove to finish it, or delete its work "
+            "with gristmill clean --unfinished",
+        )
     return InvalidDatasetError(
         "description of a conversion lacks its list of files",
         where=layout.join(output, layout.inputs_path(name, split)),

@@ -118,6 +118,8 @@ class ShardPlan:
         cut_bytes: int64 [shards + 1], positions in the line of all stored bytes.
         cut_records: int64 [shards + 1], good records to pass over from there.
         counted: Whether cuts come from a count of records, and so lie at frames.
+        joined: bool [shards], whether the pass of the shard before makes a shard,
+            since both are of one row group; None if none does.
     """
 
     sizes: Int64
@@ -125,6 +127,7 @@ class ShardPlan:
     cut_bytes: Int64
     cut_records: Int64
     counted: bool
+    joined: npt.NDArray[np.bool_] | None = None
 
     @property
     def shards(self) -> int:
@@ -139,11 +142,14 @@ class ShardPlan:
     def pass_begins(self) -> Int64:
         """The first shards of all passes: int64 [passes], ascending.
 
-        A pass makes the shards that begin in the same compressed file, or one shard.
+        A pass makes the shards that begin in the same compressed file, those that are
+        `joined`, or one shard.
         """
         files = np.searchsorted(self._file_ends, self.cut_bytes[:-1], side="right")
         whole = np.append(self.splittable, True)[files]
         goes_on = (files[1:] == files[:-1]) & ~whole[1:]
+        if self.joined is not None:
+            goes_on |= self.joined[1:]
         return np.flatnonzero(np.append(self.shards > 0, ~goes_on))
 
     def pass_of(self, shard: int) -> range:

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.commit.aside import Aside
 from gristmill.dataset.commit.write_marker import WriteMarker
 from gristmill.dataset.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.errors import InputError
@@ -89,8 +88,8 @@ _PACKED_COUNT = struct.Struct("<q32s")
 _BLOCK_GROUPS = 1 << 16
 
 # A write as elements name it: fingerprint, number of shards, digest of all records,
-# whether it is committed, and whether it replaces a split.
-_REFERENCE = struct.Struct("<16sq32s???48s")
+# the edition, whether it is committed, and the writer.
+_REFERENCE = struct.Struct("<16sq32si??48s")
 _TASK = struct.Struct(f"<{_REFERENCE.size}sqq32s")
 
 
@@ -103,26 +102,30 @@ class PlannedWrite:
         fingerprint: 16 hex digits over all that decides the bytes of the shards.
         shards: Number of shards.
         total: Digest of all records.
+        edition: Number of the edition of the split that it makes.
         committed: Whether the dataset holds exactly this already.
-        replaces_in: The dataset's directory, if the job's output is a directory in it:
-            the new files replace those of a split at the commit.
     """
 
     job: WriteJob
     fingerprint: str
     shards: int
     total: RecordsDigest
+    edition: int = 1
     committed: bool = False
-    replaces_in: str | None = None
 
     @property
-    def dataset(self) -> str:
-        """The dataset's directory."""
-        return self.replaces_in or self.job.output
+    def key(self) -> str:
+        """The edition, as names of files have it."""
+        return layout.edition_key(self.job.split, self.edition)
+
+    @property
+    def temporary_dir(self) -> str:
+        """Where its unfinished files are."""
+        return layout.temporary_dir(self.job.output, self.job.name, self.key)
 
     def shard_path(self, shard: int) -> str:
         """Returns the path of a shard, relative to the dataset."""
-        return layout.shard_name(self.job.name, self.job.split, shard, self.shards)
+        return layout.shard_name(self.job.name, self.key, shard, self.shards)
 
     def has_shard(self, path: str) -> bool:
         """Returns whether a path is that of one of the shards."""
@@ -134,30 +137,13 @@ class PlannedWrite:
 
     @property
     def marker(self) -> WriteMarker:
-        """The marker by which the output belongs to this plan."""
-        job = self.job
+        """The marker by which the edition belongs to this plan."""
         return WriteMarker(
-            output=job.output,
-            name=job.name,
-            split=job.split,
-            fingerprint=self.fingerprint,
-            dataset=self.dataset,
-        )
-
-    @property
-    def aside(self) -> Aside:
-        """The directory beside the split that it replaces."""
-        return Aside(
-            dataset=self.dataset,
+            output=self.job.output,
             name=self.job.name,
-            split=self.job.split,
+            split=self.key,
             fingerprint=self.fingerprint,
         )
-
-    def put_aside(self) -> Self:
-        """Returns the same write into the directory beside the split."""
-        job = dataclasses.replace(self.job, output=self.aside.path)
-        return dataclasses.replace(self, job=job, replaces_in=self.dataset)
 
     @property
     def reference(self) -> bytes:
@@ -166,8 +152,8 @@ class PlannedWrite:
             self.fingerprint.encode(),
             self.shards,
             self.total.pack(),
+            self.edition,
             self.committed,
-            self.replaces_in is not None,
             self.job.writer.writer == "official",
             self.job.writer.versions.encode(),
         )
@@ -181,21 +167,21 @@ class PlannedWrite:
             reference: The reference.
         """
         fields = _REFERENCE.unpack(reference)
-        fingerprint, shards, total, committed, aside, official, versions = fields
+        fingerprint, shards, total, edition, committed, official, versions = fields
         writer = dataclasses.replace(
             job.writer,
             writer="official" if official else "gristmill",
             versions=versions.rstrip(b"\0").decode(),
         )
         job = dataclasses.replace(job, writer=writer)
-        write = cls(
+        return cls(
             job=job,
             fingerprint=fingerprint.decode(),
             shards=shards,
             total=RecordsDigest.unpack(total),
+            edition=edition,
             committed=committed,
         )
-        return write.put_aside() if aside else write
 
 
 class GroupTask(NamedTuple):
@@ -214,7 +200,7 @@ class GroupTask(NamedTuple):
     digest: bytes
 
     def pack(self) -> bytes:
-        """Returns the task as 157 bytes."""
+        """Returns the task as 158 bytes."""
         return _TASK.pack(*self)
 
     @classmethod

@@ -9,18 +9,21 @@ import numpy as np
 
 from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
-from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.formats import RecordOptions, check_nulls
 from gristmill.transforms.sources.input_directories import match_inputs
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import (
+    Look,
     check_formats,
     choose_format,
     look_at,
 )
 from gristmill.transforms.sources.source_of import source_module
+
+# Files, and what the first bytes of each tell.
+Looked = tuple[Sequence[FileInfo], Sequence[Look]]
 
 
 def find_inputs(
@@ -30,6 +33,7 @@ def find_inputs(
     adapt: Callable[[RecordOptions], RecordOptions] | None = None,
     allow_empty_files: bool = False,
     allow_other_formats: bool = False,
+    looked: Looked | None = None,
 ) -> InputFiles:
     """Lists the files that patterns match, sorted, and detects their format.
 
@@ -42,6 +46,8 @@ def find_inputs(
             to make of them.
         allow_empty_files: Whether a file of 0 bytes counts as one without records.
         allow_other_formats: Whether some files may be of another format.
+        looked: What `match_files` returned, and what the first bytes of each file tell,
+            if that is known.
 
     Raises:
         InputError: A pattern matches nothing, or a file is empty or of another format,
@@ -49,11 +55,19 @@ def find_inputs(
         MissingPackageError: A package is missing that reads the format.
     """
     options = RecordOptions() if options is None else options
-    files = match_files(patterns, allow_empty_files=allow_empty_files)
-    looks = look_at(files)
-    # An empty file is of every format.
-    filled = [look for file, look in zip(files, looks, strict=True) if file.size_bytes]
+    if looked is None:
+        found = match_files(patterns, allow_empty_files=allow_empty_files)
+        looked = found, look_at(found)
+    files, looks = looked
     auto = options.input_format == "auto"
+    # An empty file is of every format.
+    filled = [
+        look
+        for file, look in zip(files, looks, strict=True)
+        if file.size_bytes and not look.is_blank
+    ]
+    if auto and not filled and not (allow_empty_files or allow_other_formats):
+        raise _empty([info.path for info in files], "blanks alone")
     chosen = choose_format(filled, options.input_format)
     compressions = check_formats(
         files,
@@ -68,11 +82,13 @@ def find_inputs(
         sizes=np.array([info.size_bytes for info in files], np.int64),
         versions=tuple(info.version for info in files),
         compressions=np.array(list(map(COMPRESSIONS.index, compressions)), np.uint8),
-        noted_ns=np.array(list(map(_noted_ns, files)), np.int64),
+        noted_ns=np.array([look.noted_ns for look in looks], np.int64),
     )
     options = dataclasses.replace(options, input_format=chosen)
     options = options if adapt is None else adapt(options)
+    check_nulls(options, chosen)
     spec = source_module(chosen).find_spec(listed, options)
+    spec = spec._replace(nulls=options.nulls)
     return dataclasses.replace(listed, spec=spec)
 
 
@@ -94,16 +110,20 @@ def match_files(
     files = [found[path] for path in sorted(found)]
     empty = [info.path for info in files if not info.size_bytes]
     if empty and not allow_empty_files:
-        raise InputError(
-            f"{len(empty):,} input file{'s are' if len(empty) > 1 else ' is'} empty",
-            where=some_of(empty),
-            expected="at least one record in each file",
-            got="0 bytes, as after an interrupted copy",
-            cure="copy them again, or leave them out: a directory as input leaves out "
-            "markers such as _SUCCESS; to accept empty files, give --on-corrupt "
-            "quarantine",
-        )
+        raise _empty(empty, "0 bytes, as after an interrupted copy")
     return files
+
+
+def _empty(paths: Sequence[str], got: str) -> InputError:
+    return InputError(
+        f"{len(paths):,} input file{'s are' if len(paths) > 1 else ' is'} empty",
+        where=some_of(paths),
+        expected="at least one record in each file",
+        got=got,
+        cure="copy them again, or leave them out: a directory as input leaves out "
+        "markers such as _SUCCESS; to accept empty files, give --on-corrupt "
+        "quarantine",
+    )
 
 
 def look_into(info: FileInfo) -> InputFile:
@@ -112,16 +132,8 @@ def look_into(info: FileInfo) -> InputFile:
     Raises:
         InputError: It is of another format.
     """
-    (compression,) = check_formats([info], wanted="tfrecord")
+    (look,) = look_at([info])
+    (compression,) = check_formats([info], wanted="tfrecord", looks=[look])
     return InputFile(
-        info.path, info.size_bytes, info.version, compression, _noted_ns(info)
+        info.path, info.size_bytes, info.version, compression, look.noted_ns
     )
-
-
-def _noted_ns(info: FileInfo) -> int:
-    """Returns when the last change of a file was noted, now that a part was read.
-
-    Some file systems fetch a file when it is read, and note that.
-    """
-    found = storage_for(info.path).stat(info.path) if info.noted_ns else None
-    return info.noted_ns if found is None or found[:3] != info[:3] else found.noted_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self, get_args
 
 from gristmill.dataset.errors import InputError
 
@@ -87,6 +87,9 @@ FORMATS: dict[str, SourceFormat] = {
     ),
 }
 
+Nulls = Literal["fail", "skip"]
+_WITH_NULLS = ("jsonl", "parquet")
+
 FILE_FORMATS = tuple(name for name, known in FORMATS.items() if known.of_files)
 
 
@@ -102,14 +105,24 @@ class RecordOptions:
         record: What a record is: `example`, a `tf.train.Example` of the columns;
             `column:NAME`, the bytes of one column; `line`. "" for what is usual for
             the format.
+        nulls: What to do with a row in which a column that is taken is null: `fail`
+            where no record can be made of it, or `skip` it.
     """
 
     input_format: str = "auto"
     columns: tuple[str, ...] = ()
     record: str = ""
+    nulls: Nulls = "fail"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))
+        if self.nulls not in get_args(Nulls):
+            raise InputError(
+                "unknown --nulls",
+                expected=" or ".join(get_args(Nulls)),
+                got=self.nulls,
+                cure="give one of these",
+            )
         if self.input_format not in ("auto", *FORMATS):
             raise InputError(
                 "unknown --input-format",
@@ -144,16 +157,21 @@ class SourceSpec(NamedTuple):
         columns: As in `RecordOptions`.
         schema: What else was found in the files, such as the types of columns: a text
             that only the source reads.
+        nulls: As in `RecordOptions`.
     """
 
     format: str = "tfrecord"
     record: str = ""
     columns: tuple[str, ...] = ()
     schema: str = ""
+    nulls: str = "fail"
 
     def to_json(self) -> str:
         """Returns the spec as JSON."""
-        return json.dumps(self._asdict())
+        fields = self._asdict()
+        if self.nulls == "fail":  # As it was before there was another.
+            del fields["nulls"]
+        return json.dumps(fields)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -177,6 +195,23 @@ class SourceSpec(NamedTuple):
 TFRECORD = SourceSpec()
 
 
+def check_nulls(options: RecordOptions, format_name: str) -> None:
+    """Refuses to skip nulls of a format, one of `FORMATS`, that has none.
+
+    Raises:
+        InputError: That is asked for.
+    """
+    lines = options.record == "line"
+    if options.nulls == "skip" and (format_name not in _WITH_NULLS or lines):
+        raise InputError(
+            "--nulls skip is for columns that can be null",
+            expected="columns of "
+            + " or ".join(FORMATS[name].found_as for name in _WITH_NULLS),
+            got="--record line" if lines else FORMATS[format_name].found_as,
+            cure="leave it out; --map can drop records",
+        )
+
+
 def refuse_record_options(options: RecordOptions, format_name: str) -> None:
     """Refuses options for columns, for a format whose records are bytes as they are.
 
@@ -186,6 +221,7 @@ def refuse_record_options(options: RecordOptions, format_name: str) -> None:
     for option, value in (
         ("--columns", ",".join(options.columns)),
         ("--record", options.record),
+        ("--nulls", options.nulls.removeprefix("fail")),
     ):
         if value:
             raise InputError(

@@ -16,6 +16,7 @@ from gristmill.dataset.file_formats import (
     FileFormat,
     compression_of,
     format_of,
+    is_blank,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo, map_all
@@ -44,10 +45,16 @@ class Look(NamedTuple):
     Attributes:
         compression: How it is compressed.
         format: Its format, None for no known one.
+        is_blank: Whether it is blanks alone, which are of any format.
+        noted_ns: When the last change of the file was noted, see `FileInfo`, now that a
+            part was read: some file systems fetch a file when it is read, and note
+            that.
     """
 
     compression: Compression
     format: FileFormat | None
+    is_blank: bool = False
+    noted_ns: int = 0
 
     @property
     def content(self) -> str:
@@ -147,7 +154,14 @@ def _look(file: FileInfo) -> Look:
     if compression_of(head) == "zstd" and format_of(head) is None:
         head = storage.read(file.path, 0, _ZSTD_HEAD_BYTES)
     # The first bytes decide: what follows can be damaged.
-    return Look(compression_of(head), format_of(head))
+    found = format_of(head)
+    blank = found is None and is_blank(head)
+    return Look(compression_of(head), found, blank, _noted_ns(file))
+
+
+def _noted_ns(info: FileInfo) -> int:
+    found = storage_for(info.path).stat(info.path) if info.noted_ns else None
+    return info.noted_ns if found is None or found[:3] != info[:3] else found.noted_ns
 
 
 def _is_wanted(look: Look, wanted: str, asked: bool) -> bool:
@@ -189,8 +203,9 @@ def _other_formats(
     elif len(others) < of:
         cure = f"leave out what is no {name} file, by a narrower pattern; or {cure}"
         if auto and cure.endswith(CONVERT):
-            cure = cure.removesuffix(CONVERT) + "convert the files of one format, and "
-            cure += "add the others with `gristmill append`"
+            cure = cure.removesuffix(CONVERT) + "take each format by itself: "
+            cure += "`gristmill append` adds records to a dataset, and rows of tokens "
+            cure += "in several datasets are joined by loader.open([one, other])"
     file = posixpath.basename(paths[0])
     if name == TFRECORD:
         cure = _METADATA.get(file, cure)

@@ -1,4 +1,4 @@
-"""What is kept of a compressed file, from one of its ranges to the next."""
+"""What is kept of a file that is read forward, from one of its ranges to the next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class _Pass(Protocol):
 
 
 class KeptPass:
-    """Keeps the pass over a compressed file, from one of its ranges to the next."""
+    """Keeps the pass over a compressed file or a row group, from range to range."""
 
     def __init__(self) -> None:
         self._kept: _Pass | None = None

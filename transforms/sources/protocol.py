@@ -113,8 +113,9 @@ class Source(Protocol):
             first_place: The place of the first record of a range that is not exact, if
                 that is known: it is not searched for then.
             cuts: All places where a compressed file is cut, in bytes as it is stored.
-            kept: Has the pass of a range before in a compressed file, and gets that of
-                this one. By default the file is read from its begin.
+            kept: Has the pass of a range before in the same compressed file or row
+                group, and gets that of this one. By default that is read from its
+                begin.
         """
 
     def count(

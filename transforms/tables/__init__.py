@@ -7,11 +7,35 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.transforms.tables.column_records import check_column, one_column
+    from gristmill.transforms.tables.column_records import (
+        check_column,
+        null_error,
+        one_column,
+    )
     from gristmill.transforms.tables.example_rows import encode_rows
+    from gristmill.transforms.tables.null_rows import rows_without_nulls
+    from gristmill.transforms.tables.number_types import (
+        DOUBLE,
+        as_integers,
+        read_as,
+        seen_numbers,
+        typed_features,
+    )
     from gristmill.transforms.tables.table_features import features_of
 
-__all__ = ["check_column", "encode_rows", "features_of", "one_column"]
+__all__ = [
+    "DOUBLE",
+    "as_integers",
+    "check_column",
+    "encode_rows",
+    "features_of",
+    "null_error",
+    "one_column",
+    "read_as",
+    "rows_without_nulls",
+    "seen_numbers",
+    "typed_features",
+]
 
 # Imported when first used: they need pyarrow, which is optional.
 __getattr__, __dir__ = lazy_names(__name__)

@@ -12,6 +12,26 @@ from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of
 from gristmill.transforms.tables.payloads import payloads
 from gristmill.transforms.tables.table_features import spec_of
 
+NULLS_CURE = "leave out rows without a value, with --nulls skip"
+
+
+def null_error(name: str, *, nulls: int, rows: int, where: str) -> InputError:
+    """Returns the error for a column of records that is null in some rows.
+
+    Args:
+        name: The column.
+        nulls: In how many rows.
+        rows: Of how many.
+        where: Where they are.
+    """
+    return InputError(
+        f"column {name!r} is null in some rows, so they make no record",
+        where=where,
+        expected="a value in each row, which may be empty",
+        got=f"null in {nulls:,} of {rows:,} rows",
+        cure=NULLS_CURE,
+    )
+
 
 def check_column(schema: pa.Schema, name: str) -> None:
     """Checks that the values of a column can be records.
@@ -46,8 +66,7 @@ def one_column(batch: pa.RecordBatch, name: str) -> list[bytes]:
             f"column {name!r} has no value in a row, so there is no record",
             expected="bytes or text, which may be empty",
             got="null",
-            cure="leave out such rows where the table is made, or set them aside with "
-            "--on-corrupt quarantine",
+            cure=NULLS_CURE,
             row=pc.index(pc.is_null(values), True).as_py(),
             column=name,
         )

@@ -21,6 +21,7 @@ from gristmill.dataset.metadata.features import Features, FeatureSpec
 from gristmill.transforms.tables import hugging_face
 from gristmill.transforms.tables.headers import entry_headers, length_headers
 from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of
+from gristmill.transforms.tables.number_types import DOUBLE, read_as
 from gristmill.transforms.tables.payloads import BINARY, payloads
 from gristmill.transforms.tables.table_features import spec_of
 
@@ -73,7 +74,7 @@ def _leaves(schema: pa.Schema, features: Features) -> list[Leaf]:
         spec = features.get(leaf.name)
         if spec is None:
             continue
-        found = spec_of(leaf, schema.field(leaf.path[0]).name)
+        found = read_as(spec_of(leaf, schema.field(leaf.path[0]).name), spec)
         if leaf.name in leaves or not _fits(found, spec):
             raise _other_columns(leaf.name, expected=spec, got=found)
         leaves[leaf.name] = dataclasses.replace(leaf, shape=spec.shape)
@@ -127,7 +128,9 @@ def _encoded(
     for leaf in leaves:
         values, counts = leaf_values(batch, leaf)
         spec = features[leaf.name]
-        payload = payloads(values, counts, spec.kind, leaf.name)
+        payload = payloads(
+            *(values, counts, spec.kind, leaf.name), rounds=spec.type != DOUBLE
+        )
         if payload.null_count and not spec.optional:
             raise _missing(leaf.name, payload)
         header = entry_headers(

@@ -13,6 +13,11 @@ from gristmill.dataset.errors import RowError
 from gristmill.dataset.metadata.features import Kind
 from gristmill.transforms.tables.headers import length_headers
 from gristmill.transforms.tables.leaves import ends_of, row_of
+from gristmill.transforms.tables.whole_numbers import (
+    are_integers,
+    are_lost,
+    numbers_cure,
+)
 
 IntArray = npt.NDArray[np.int64]
 
@@ -22,7 +27,9 @@ _MOST_VARINT_BYTES = 10  # Of a negative number.
 _BLOCK = 1 << 15  # Numbers that are encoded at once: what the caches hold.
 
 
-def payloads(values: Any, counts: Any, kind: Kind, name: str) -> Any:
+def payloads(
+    values: Any, counts: Any, kind: Kind, name: str, *, rounds: bool = False
+) -> Any:
     """Returns what each row has of a feature: an array of large binary.
 
     It is the value itself for single bytes, else the values as a list has them: numbers
@@ -33,6 +40,7 @@ def payloads(values: Any, counts: Any, kind: Kind, name: str) -> Any:
         counts: How many each row has, null for none at all; None for one a row.
         kind: Which list holds them.
         name: Name of the feature, for messages.
+        rounds: Whether whole numbers may be rounded to 32 bits as well.
 
     Raises:
         RowError: A value cannot be kept.
@@ -67,7 +75,7 @@ def payloads(values: Any, counts: Any, kind: Kind, name: str) -> Any:
     if kind == "int64":
         data, bounds = _packed_ints(values, ends, name)
     elif kind == "float":
-        data, bounds = _packed_floats(values, ends, name)
+        data, bounds = _packed_floats(values, ends, name, rounds=rounds)
     else:
         _check_text(values, ends, name)
         data, bounds = _items(values)
@@ -143,7 +151,9 @@ def _items(values: Any) -> tuple[Any, IntArray]:
     return data if data is not None else b"", bounds
 
 
-def _packed_floats(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]:
+def _packed_floats(
+    values: Any, ends: IntArray, name: str, *, rounds: bool
+) -> tuple[Any, IntArray]:
     given = values.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(given, "<f4")
@@ -158,11 +168,24 @@ def _packed_floats(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArra
                 row=row_of(ends, item),
                 name=name,
             )
+        if not rounds and (lost := are_lost(given)).any():
+            item = int(np.argmax(lost))
+            raise RowError(
+                f"column {name!r} has a whole number that a float32 does not hold",
+                expected="whole numbers that it holds, such as those up to 2**24",
+                got=f"{int(given[item])}, which would be {int(floats[item])}",
+                cure=numbers_cure(name),
+                row=row_of(ends, item),
+                column=name,
+            )
     return floats, np.arange(len(floats) + 1) * floats.itemsize
 
 
 def _packed_ints(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]:
-    ints = _int64s(values)
+    if pa.types.is_floating(values.type):
+        ints = _whole(values, ends, name)
+    else:
+        ints = _int64s(values)
     if pa.types.is_uint64(values.type) and len(ints) and ints.min() < 0:
         item = int(np.argmax(ints < 0))
         most = np.iinfo(np.int64).max
@@ -170,6 +193,24 @@ def _packed_ints(values: Any, ends: IntArray, name: str) -> tuple[Any, IntArray]
         raise _too_large("an int64", most, values[item], row=row, name=name)
     data, sizes = packed_varints(ints)
     return data, ends_of(sizes)
+
+
+def _whole(values: Any, ends: IntArray, name: str) -> IntArray:
+    """Returns floats that are integers."""
+    given = values.to_numpy(zero_copy_only=False).astype(np.float64)
+    wrong = ~are_integers(given)
+    if wrong.any():
+        item = int(np.argmax(wrong))
+        raise RowError(
+            f"column {name!r} has a number that is no integer, and is kept as integers",
+            expected="integers of 64 bits alone",
+            got=given[item],
+            cure=f"round all numbers to 32 bits, with --columns '*,{name}:float'",
+            row=row_of(ends, item),
+            column=name,
+        )
+    ints: IntArray = given.astype(np.int64)
+    return ints
 
 
 def _int64s(values: Any) -> IntArray:

@@ -11,7 +11,7 @@ from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.tfds_info import FILEPATH_TEMPLATE, TfdsSplit
+from gristmill.dataset.metadata.tfds_info import TfdsSplit, path_template
 from gristmill.transforms.tfds.directory import TfdsDirectory
 
 
@@ -65,19 +65,21 @@ def tfds_metadata(
     Args:
         source: What the input says.
         name: The output's name.
-        tables: The shards of the splits in the output.
+        tables: The shards of splits of one edition in the output, by the edition's
+            `layout.edition_key`.
 
     Returns:
         The content of each file by its name, `dataset_info.json` last: TFDS takes a
         directory without it for unfinished.
     """
     splits = []
+    keys = {layout.parse_edition_key(key)[0]: key for key in tables}
     for old in source.info["splits"]:
-        table = tables.get(old["name"])
-        if table is None or not table.total("records"):
+        key = keys.get(old["name"])
+        if key is None or not (table := tables[key]).total("records"):
             continue
         names = (
-            layout.shard_name(name, old["name"], shard, len(table))
+            layout.shard_name(name, key, shard, len(table))
             for shard in range(len(table))
         )
         if any(path != wanted for path, wanted in zip(table.paths, names, strict=True)):
@@ -85,7 +87,7 @@ def tfds_metadata(
         # Protocol buffers write 64-bit integers as text. The size is that of the
         # examples, as the writers of TFDS count it.
         fields = {
-            "filepathTemplate": FILEPATH_TEMPLATE,
+            "filepathTemplate": path_template(key),
             "shardLengths": [str(records) for records in table.records.tolist()],
             "numBytes": str(table.total("raw_bytes")),
         }

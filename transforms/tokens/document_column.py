@@ -160,7 +160,8 @@ class DocumentColumn:
                 where=place,
                 expected=f"one of {some_of(names, 20)}" if names else "a feature",
                 got=None if names else "an example without features",
-                cure=f"{_ANOTHER}, or leave out such records with --map",
+                cure=f"{_ANOTHER}; leave out rows where it is null, with --nulls skip; "
+                "or leave out such records with --map",
             )
         if found.kind not in (NO_KIND, BYTES, INTS):
             raise InputError(

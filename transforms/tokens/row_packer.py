@@ -175,6 +175,7 @@ class RowPacker:
             pieces=len(packing.documents),
             padding_tokens=capacity - self._counts.tokens,
             cut_documents=int(is_cut.sum()),
+            most_pieces=int(np.diff(packing.row_ends, prepend=0).max(initial=0)),
         )
         # Lengths of pieces are in the rows.
         self._packing = packing._replace(lengths=packing.lengths[:0])

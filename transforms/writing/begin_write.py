@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-import json
+import logging
 
 from gristmill.dataset.arrayrecord.writing.versions import (
     check_versions,
     settled,
     with_versions,
 )
-from gristmill.dataset.commit.exchange import finish_exchange
+from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.ownership import (
-    check_dataset_name,
-    check_no_strangers,
-    check_removal,
-)
 from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.commit.split_files import (
-    committed_shards,
-    is_readable,
-    list_shards,
-    remove_split,
-)
-from gristmill.dataset.commit.write_marker import option_differences
+from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
 from gristmill.dataset.errors import JobChangedError
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import (
-    read_manifest,
-    read_replaced_manifest,
-    read_versioned_manifest,
-)
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.base import Content
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.empty_claim import delete_shards, unfinished_shards
+from gristmill.transforms.jobs.empty_claim import unfinished_shards
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
-from gristmill.transforms.jobs.settle_writer import Begun
 from gristmill.transforms.planning.write_plan import (
     PlannedWrite,
     WriteJob,
     WritePlan,
 )
+
+_log = logging.getLogger(__name__)
 
 
 def begin_write(
@@ -64,126 +45,111 @@ def begin_write(
         InputError: The output holds files of another writer.
         JobChangedError: The output holds the split with other records or options.
     """
-    finish_exchange(job.output, or_give_up=overwrite)
-    begun = None if overwrite else _begun_write(job)
+    plan = again_if_changed(
+        lambda: _begin(job, counts, groups=groups, overwrite=overwrite)
+    )
+    write = plan.write
+    if not write.committed:
+        check_versions(write.job.writer, where=job.output)
+        _log.info(
+            "%s: split %s: %d records become %d shards, write %s",
+            *(job.output, job.split, write.total.records, write.shards),
+            write.fingerprint,
+        )
+    return plan
+
+
+def _begin(job: WriteJob, counts: bytes, *, groups: int, overwrite: bool) -> WritePlan:
+    claim = Claim.next(job.output, job.name, job.split, overwrite=overwrite)
+    begun, version = BegunWrite.load(job.output, job.name, claim.key)
+    source = {} if claim.there is None else claim.there.source
+    known = begun.options if begun is not None else source.get("options", {})
+    fingerprint = begun.fingerprint if begun is not None else source.get("write")
     own = dataclasses.replace(job, writer=with_versions(job.writer))
     plan = WritePlan.of(own, counts, groups=groups)
-    if begun is not None and begun.fingerprint != plan.write.fingerprint:
-        writer = settled(job.writer, begun.writer)
-        job = dataclasses.replace(job, writer=writer)
+    if not overwrite and fingerprint not in (None, plan.write.fingerprint):
+        # What was begun, or is done, is the same with the writer that it has.
+        job = dataclasses.replace(job, writer=settled(job.writer, known.get("writer")))
         same = WritePlan.of(job, counts, groups=groups)
-        plan = same if same.write.fingerprint == begun.fingerprint else plan
-    write = _take(plan.write, overwrite=overwrite)
-    if not write.committed:
-        check_versions(plan.write.job.writer, where=job.output)
+        plan = same if same.write.fingerprint == fingerprint else plan
+    write = _take(plan.write, claim, begun, version, overwrite=overwrite)
     return dataclasses.replace(plan, write=write)
 
 
-def _begun_write(job: WriteJob) -> Begun | None:
-    """Returns the write that was begun or committed there, if any."""
-    where = layout.join(job.output, layout.write_path(job.name, job.split))
-    if (marker := storage_for(job.output).load(where)) is not None:
-        try:
-            fields = json.loads(marker.data)
-            return Begun(fields["options"]["writer"], fields["fingerprint"])
-        except (KeyError, TypeError, ValueError):
-            return None  # What cannot be read is of another write.
-    manifest = read_manifest(job.output)
-    split = manifest.splits.get(job.split) if manifest is not None else None
-    if split is None or "write" not in split.source:
-        return None
-    return Begun(split.source.get("options", {}).get("writer"), split.source["write"])
-
-
-def _take(write: PlannedWrite, *, overwrite: bool) -> PlannedWrite:
-    """Takes possession of the output, and returns where to write."""
-    job = write.job
-    read = read_replaced_manifest if overwrite else read_versioned_manifest
-    manifest, version = read(job.output)
-    marker = write.marker
-    seen = marker.load()
-    if manifest is not None:
-        check_dataset_name(job.output, manifest, job.name)
-    split = manifest.splits.get(job.split) if manifest is not None else None
+def _take(
+    write: PlannedWrite,
+    claim: Claim,
+    begun: BegunWrite | None,
+    version: str,
+    *,
+    overwrite: bool,
+) -> PlannedWrite:
+    """Takes possession of the output, and returns which edition to write."""
+    job, there = write.job, claim.there
     # Files that were lost since are written again with `overwrite`.
-    if split and marker.made(split) and not check_split(job.output, split):
-        delete_leftovers(job.output, job.name, [job.split])
-        return dataclasses.replace(write, committed=True)
-    if overwrite:
-        if not marker.is_own(seen):
-            where = job.output, job.name, job.split
-            shards = described_shards(*where)
-            shards |= committed_shards(job.output, manifest, job.split)
-            check_removal(*where, manifest=manifest, shards=shards)
-            if is_readable(*where, manifest=manifest, shards=shards):
-                return _begin_aside(write, replaced=split)
-            remove_split(*where, manifest=manifest, version=version, shards=shards)
-            seen = None
-    else:
-        _check_free(write, manifest, seen)
-    return _begin(write, seen)
-
-
-def _begin(write: PlannedWrite, seen: Content | None) -> PlannedWrite:
-    """Stores the marker, and deletes what an earlier attempt left."""
-    job = write.job
-    version = seen.version if seen else ""
-    write.marker.store(options=job.options(), replaces=version)
-    # Readers find shards by a pattern: what an earlier attempt left must not be there.
-    stale = list_shards(job.output, job.name, job.split, keep=write.has_shard)
-    storage_for(job.output).delete_all(stale)
+    if there and write.marker.made(there) and not check_split(job.output, there):
+        write = dataclasses.replace(write, edition=there.numbers[0], committed=True)
+        delete_leftovers(job.output, job.name, {job.split, write.key})
+        return write
+    write = dataclasses.replace(write, edition=claim.edition)
+    marker = write.marker
+    own = begun is not None and begun.fingerprint == write.fingerprint
+    shards = set() if own else described_shards(job.output, job.name, claim.key)
+    if overwrite and not own:
+        claim.check_replaceable(shards=shards)
+    elif not own:
+        _check_free(write, claim, begun=bool(version))
+    claim.check_space(_expected_bytes(write, there))
+    claim.take(
+        lambda: marker.store(options=job.options(), replaces=version),
+        described={marker.file: version},
+        own=own,
+        keep=write.has_shard,
+        shards=shards,
+    )
     return write
 
 
-def _begin_aside(write: PlannedWrite, *, replaced: Split | None) -> PlannedWrite:
-    """Lets the shards be written beside the split that they replace."""
-    write.aside.check_space(_expected_bytes(write, replaced))
-    write.aside.take()
-    own = write.put_aside()
-    return _begin(own, own.marker.load())
+def _check_free(write: PlannedWrite, claim: Claim, *, begun: bool) -> None:
+    """Checks that nothing of the split is in the output that another one has finished.
 
-
-def _check_free(
-    write: PlannedWrite, manifest: Manifest | None, marker: Content | None
-) -> None:
-    job = write.job
-    split = None if manifest is None else manifest.splits.get(job.split)
+    Args:
+        write: The write.
+        claim: Its output.
+        begun: Whether another write has begun there: this one takes its place.
+    """
+    job, there = write.job, claim.there
     cure = "choose another split or output, or replace it with overwrite=True"
-    if split is not None:
-        options, old = job.options(), split.source.get("options", {})
+    if there is not None:
+        options, old = job.options(), there.source.get("options", {})
         # A conversion has options of its own.
         before = {name: old.get(name, value) for name, value in options.items()}
         changed = option_differences(before, options)
-        if split.records_digest != write.total.hex:
+        if there.records_digest != write.total.hex:
             changed.append(
-                f"there were {split.records:,} records, digest {split.records_digest}; "
+                f"there were {there.records:,} records, digest {there.records_digest}; "
                 f"there are {write.total.records:,}, digest {write.total.hex}"
             )
         raise JobChangedError(
             "the output holds this split already, from another source",
-            where=f"{job.output}, split {job.split}",
+            where=claim.where,
             got="; ".join(changed) or None,
             cure=cure,
         )
-    where = job.output, job.name, job.split
+    where = job.output, job.name, claim.key
     described, seen = PreparedJob.load_versioned(*where)
+    shards: set[str] | None = set()
     if seen.job:
-        unfinished = unfinished_shards(*where, manifest=manifest, described=described)
-        if unfinished is None:
-            raise JobChangedError(
-                "the output belongs to an unfinished conversion",
-                where=f"{job.output}, split {job.split}",
-                cure=f"finish it first, or {cure}",
-            )
-        # Its workers, where some still run, ask for the description.
-        storage = storage_for(job.output)
-        job_path, inputs = layout.split_paths(job.name, job.split)[:2]
-        storage.delete(layout.join(job.output, job_path), version=seen.job)
-        if seen.inputs:
-            storage.delete(layout.join(job.output, inputs), version=seen.inputs)
-        delete_shards(job.output, unfinished)
-    if marker is None:
-        check_no_strangers(*where)
+        shards = unfinished_shards(*where, manifest=claim.manifest, described=described)
+    if shards is None:
+        raise JobChangedError(
+            "the output belongs to an unfinished conversion",
+            where=claim.where,
+            cure=f"finish it first, or {cure}",
+        )
+    claim.check_no_parts(cure=cure)
+    if not begun:
+        claim.check_no_strangers(written=shards)
 
 
 def _expected_bytes(write: PlannedWrite, replaced: Split | None) -> int | None:

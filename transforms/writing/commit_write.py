@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,17 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
-from gristmill.dataset.commit.exchange import finish_exchange
+from gristmill.dataset.commit.leftovers import delete_leftovers, tidy_split
 from gristmill.dataset.digest import DIGEST_ROW
-from gristmill.dataset.errors import DataLossError, StorageChangedError
+from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.planning.write_plan import PlannedWrite
+
+_log = logging.getLogger(__name__)
 
 
 class WriteResult(NamedTuple):
@@ -72,6 +73,8 @@ def commit_write(
     write: PlannedWrite,
     rows: bytes,
     *,
+    keep_replaced: bool = False,
+    delete: bool = True,
     commit: Callable[..., Manifest] = commit_dataset,
 ) -> WriteResult:
     """Checks that all records are in the shards, and commits the dataset.
@@ -79,6 +82,8 @@ def commit_write(
     Args:
         write: The write.
         rows: Rows of `SHARD_ROW`, in any order; a shard may be there twice.
+        keep_replaced: Whether the split that is replaced is kept, to go back to.
+        delete: Whether to delete what is replaced, by this run or a killed one.
         commit: Commits the split, called as `commit_dataset` is.
 
     Raises:
@@ -87,11 +92,11 @@ def commit_write(
         StorageChangedError: It has written the table meanwhile.
     """
     job = write.job
-    finish_exchange(
-        write.dataset
-    )  # Of an earlier attempt at this very commit, perhaps.
-    if write.committed or _is_exchanged(write):
-        return _result(write, open_manifest(write.dataset))
+    if write.committed:
+        manifest = open_manifest(job.output)
+        if delete:
+            tidy_split(job.output, manifest, job.split)
+        return _result(write, manifest)
     found = np.frombuffer(rows, SHARD_ROW)
     shards, first = np.unique(found["shard"], return_index=True)
     table = _table(write, found[first])
@@ -106,51 +111,36 @@ def commit_write(
             got=f"{len(table):,} shards, {written.summary}",
             cure="run again; if it repeats, please report it",
         )
-    place = layout.join(job.output, layout.table_path(job.name, job.split))
+    place = layout.join(job.output, layout.table_path(job.name, write.key))
     seen = version_of(place)
     # In this order: a write that takes over the output later is not written over.
-    marker = write.marker
-    version = marker.check_current()
+    write.marker.check_current()
     split = write_table(
         job.output,
         job.name,
-        job.split,
+        write.key,
         table,
         replaces=seen,
         writer_options=job.writer.described,
         source={"write": write.fingerprint, "options": job.options()},
     )
 
-    aside = write.replaces_in is not None
-
     def check() -> None:
-        marker.check_current()
-        if aside:
-            write.aside.check()
-        check_files(job.output, {job.split: split})
+        write.marker.check_current()
+        check_files(job.output, {write.key: split})
 
     manifest = commit(
-        write.dataset,
+        job.output,
         job.name,
-        {job.split: split},
-        aside=[job.split] if aside else [],
+        {write.key: split},
+        replaces=[write.key],
+        keep_replaced=keep_replaced,
         check=check,
+        delete=delete,
     )
-    # The marker of a write that has begun since stays: its shards belong to it.
-    with contextlib.suppress(StorageChangedError):
-        if version and not aside:
-            marker.remove(version)
+    # Groups were collected there, before they knew their edition.
+    delete_leftovers(job.output, job.name, [job.split])
     return _result(write, manifest)
-
-
-def _is_exchanged(write: PlannedWrite) -> bool:
-    """Tells whether an earlier attempt has put the shards into their places."""
-    if write.replaces_in is None or write.marker.load() is not None:
-        return False
-    manifest = read_manifest(write.dataset)
-    return manifest is not None and write.marker.made(
-        manifest.splits.get(write.job.split)
-    )
 
 
 def _table(write: PlannedWrite, rows: npt.NDArray[Any]) -> ShardTable:
@@ -170,8 +160,13 @@ def _table(write: PlannedWrite, rows: npt.NDArray[Any]) -> ShardTable:
 
 def _result(write: PlannedWrite, manifest: Manifest) -> WriteResult:
     split = manifest.splits[write.job.split]
+    _log.info(
+        "%s: committed%s; split %s: %d records in %d shards, %d bytes",
+        *(write.job.output, " before" * write.committed, write.job.split),
+        *(split.records, split.shards, split.file_bytes),
+    )
     return WriteResult(
-        output=write.dataset,
+        output=write.job.output,
         split=write.job.split,
         shards=split.shards,
         records=split.records,

@@ -42,10 +42,12 @@ class GroupResult(NamedTuple):
         write: The write that it belongs to.
         reports: What was counted, one shard after the other. None of a write that is
             committed already.
+        resumed: Whether the shards were there already.
     """
 
     write: PlannedWrite
     reports: tuple[ShardReport, ...]
+    resumed: bool = False
 
 
 def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupResult:
@@ -72,6 +74,7 @@ def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupRe
         found = next((_Found.of(job, task) for task in tasks), None)
         if found is not None and found.result is not None:
             return found.result
+    # The task, which says the edition, may come last.
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     storage = storage_for(job.output)
     with storage.temporary(temporary) as path, closing(RecordSpool(path)) as spool:
@@ -106,15 +109,13 @@ class _Found(NamedTuple):
         write = PlannedWrite.of(job, task.reference)
         if write.committed:
             return cls(task, write, [], GroupResult(write, ()))
-        # Where shards replace others, a repeated attempt may find them in their places.
-        for output in dict.fromkeys((write.dataset, write.job.output)):
-            paths = map(write.shard_path, task.shards)
-            places = [ShardPlace.at(output, path) for path in paths]
-            there = [place.finished(write.fingerprint) for place in places]
-            finished = tuple(report for report in there if report is not None)
-            if len(finished) == len(places):
-                return cls(task, write, places, GroupResult(write, finished))
-        return cls(task, write, places, None)
+        paths = map(write.shard_path, task.shards)
+        places = [ShardPlace.at(job.output, path) for path in paths]
+        there = [place.finished(write.fingerprint) for place in places]
+        finished = tuple(report for report in there if report is not None)
+        whole = len(finished) == len(places)
+        result = GroupResult(write, finished, True) if whole else None
+        return cls(task, write, places, result)
 
 
 def _write(found: _Found, group: int, spool: RecordSpool) -> GroupResult:
@@ -145,8 +146,7 @@ def _write_shard(
     order: npt.NDArray[np.int64],
 ) -> ShardReport:
     job = write.job
-    temporary = layout.temporary_dir(job.output, job.name, job.split)
-    with storage_for(job.output).temporary(temporary) as local:
+    with storage_for(job.output).temporary(write.temporary_dir) as local:
         with ShardWriter(local, options=job.writer) as writer:
             for records, crc32cs in spool.batches(order):
                 writer.write(records, crc32cs)

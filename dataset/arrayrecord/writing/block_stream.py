@@ -85,7 +85,9 @@ class BlockStream:
         self._write(data, np.array(begins), np.array(ends))
         return np.array(begins)
 
-    def _write(self, data: bytearray, begins: IntArray, ends: IntArray) -> None:
+    def _write(
+        self, data: bytes | bytearray | memoryview, begins: IntArray, ends: IntArray
+    ) -> None:
         """Writes the bytes of chunks that lie in [begin, end) each, one by one next."""
         begin, end = int(begins[0]), int(ends[-1])
         blocks = np.arange(-(-begin // BLOCK_BYTES), -(-end // BLOCK_BYTES))

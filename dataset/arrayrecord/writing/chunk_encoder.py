@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunk_hash import hash_spans
+from gristmill.dataset.arrayrecord.chunk_hash import HashArray, hash_spans
 from gristmill.dataset.arrayrecord.simple_chunks import (
     CHUNK_HEADER_BYTES,
     HASH_BYTES,
@@ -40,12 +40,14 @@ class Chunks:
         encoded_bytes: int64 [chunks], how much of it each takes, header included.
         decoded_bytes: int64 [chunks], sizes of the records together.
         records: int64 [chunks].
+        data_hashes: uint64 [chunks], of all of each but its header, which has it too.
     """
 
-    data: bytearray
+    data: bytes | bytearray | memoryview
     encoded_bytes: IntArray
     decoded_bytes: IntArray
     records: IntArray
+    data_hashes: HashArray
 
 
 class ChunkEncoder:
@@ -152,7 +154,7 @@ def _joined(
     header["type_and_records"] = records << 8 | kind
     header["decoded_data_size"] = decoded_bytes
     _fill(data, starts, header)
-    return Chunks(data, encoded, decoded_bytes, records)
+    return Chunks(data, encoded, decoded_bytes, records, header["data_hash"])
 
 
 def _fill(data: bytearray, starts: IntArray, header: np.ndarray[Any, Any]) -> None:

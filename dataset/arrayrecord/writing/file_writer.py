@@ -74,6 +74,23 @@ class ArrayRecordWriter:
         if self._held_bytes >= _BATCH_BYTES and len(self._held) >= group:
             self._flush(len(self._held) // group * group)
 
+    @property
+    def at_chunk_end(self) -> bool:
+        """Whether the records so far fill whole chunks."""
+        return len(self._held) % self._options.group_size == 0
+
+    def append(self, chunks: Chunks) -> None:
+        """Appends encoded chunks as they are. Raises OSError, as `write` does.
+
+        Args:
+            chunks: Of `group_size` records each, but the last of a file. The records
+                before fill whole chunks.
+        """
+        if not self.at_chunk_end:
+            raise ValueError("the records before do not fill whole chunks")
+        self._flush(len(self._held))
+        self._list(self._stream.append(chunks), chunks)
+
     def finish(self) -> None:
         """Writes what is left and the footer, and closes. Raises OSError."""
         self._flush(len(self._held))

@@ -53,7 +53,7 @@ def check_versions(options: WriterOptions, *, where: str) -> None:
         )
 
 
-def settled(wanted: WriterOptions, begun: Mapping[str, Any]) -> WriterOptions:
+def settled(wanted: WriterOptions, begun: Mapping[str, Any] | None) -> WriterOptions:
     """Returns the options of a begun job if they are as wanted, or else those wanted.
 
     It does not matter whether the versions are those of this machine: a finished job
@@ -61,9 +61,11 @@ def settled(wanted: WriterOptions, begun: Mapping[str, Any]) -> WriterOptions:
 
     Args:
         wanted: With or without a choice of the writer.
-        begun: The options of the begun job as plain values.
+        begun: The options of the begun job as plain values, None for no such job.
     """
     with contextlib.suppress(TypeError, ValueError):
+        if begun is None:
+            return with_versions(wanted)
         options = described_writer(begun)
         writer, versions = wanted.writer or options.writer, options.versions
         if dataclasses.replace(wanted, writer=writer, versions=versions) == options:

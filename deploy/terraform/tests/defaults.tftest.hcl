@@ -52,3 +52,21 @@ run "only_the_workers_write_the_output" {
     error_message = "somebody else may use the output"
   }
 }
+
+run "only_builders_write_templates" {
+  command = plan
+
+  variables {
+    launchers  = ["user:launch@example.com"]
+    submitters = ["user:submit@example.com"]
+    builders   = ["user:build@example.com"]
+  }
+
+  assert {
+    condition = [
+      for grant in google_storage_bucket_iam_member.granted : grant.member
+      if grant.bucket == "my-bucket-templates" && grant.role == "roles/storage.objectUser"
+    ] == ["user:build@example.com"]
+    error_message = "somebody else may write what launchers run"
+  }
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,16 +12,17 @@ from gristmill.dataset.errors import GristmillError, InputError, OutOfRangeError
 from gristmill.pipelines.view.answers.lineage import lineage
 from gristmill.pipelines.view.answers.mixture import mixture
 from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.order_quality import order_quality
 from gristmill.pipelines.view.answers.overview import overview
 from gristmill.pipelines.view.answers.plain import plain
 from gristmill.pipelines.view.answers.record import record
 from gristmill.pipelines.view.answers.shard import shard
 from gristmill.pipelines.view.answers.sizes import sizes
 from gristmill.pipelines.view.answers.source import source
-from gristmill.pipelines.view.answers.spread import spread
 from gristmill.pipelines.view.answers.steps import seen, step
 
 PREFIX = "api/"
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,18}")
 _Parameters = Mapping[str, Callable[[str], Any]]
 
 
@@ -47,9 +49,8 @@ def _whole(text: str) -> int:
     Raises:
         ValueError: It is none.
     """
-    number = int(text)
-    if not 0 <= number < 1 << 63:
-        raise ValueError
+    if not _WHOLE.fullmatch(text) or (number := int(text)) >= 1 << 63:
+        raise ValueError  # Python's int takes "1_0", "+1" and " 1 ", too.
     return number
 
 
@@ -66,7 +67,7 @@ _QUESTIONS = {
     "source": _Question(source, {**_RECORD, "read": _whole}, ("record",)),
     "step": _Question(step, _STEP, ("step",)),
     "seen": _Question(seen, {"record": _whole, **_EPOCHS}, ("record",)),
-    "spread": _Question(spread, {"of": str, "epoch": _whole}, keeps=True),
+    "quality": _Question(order_quality, {"of": str, "epoch": _whole}, keeps=True),
     "mixture": _Question(mixture, {}, keeps=True),
 }
 

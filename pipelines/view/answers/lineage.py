@@ -103,13 +103,13 @@ def lineage(opened: Opened, *, of: str = "", split: str | None = None) -> Lineag
 def _editions(part: Dataset) -> Iterator[EditionSources]:
     committed = part.committed
     first = 0
-    for number, edition in enumerate(committed.parts if committed else (), 1):
+    for edition in committed.parts if committed else ():
         shards = slice(first, first + edition.shards)
         first = shards.stop
         files = read_source_files(part.path, edition)
         records = _records_of(part, shards, len(files))
         yield EditionSources(
-            number=number,
+            number=edition.edition,
             path=part.path,
             split=part.split,
             records=edition.records,

@@ -11,6 +11,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.batches import Batches
 from gristmill.loader.dataset import Dataset, shards_of
 from gristmill.pipelines.results.contents import feature_text
+from gristmill.pipelines.results.edition_history import made_by
 from gristmill.pipelines.results.formatting import map_text
 from gristmill.pipelines.results.packed import (
     packed_lines,
@@ -46,7 +47,8 @@ class Overview:
         splits: All of its splits: name, records and shards of each.
         kind: `records`, or `packed` of packed rows.
         edition: The last edition that it holds, None where there are none.
-        editions: All of them, with counts and sizes.
+        editions: All of them, with counts and sizes, and those that were replaced and
+            are kept.
         records: How many records it has.
         raw_bytes: Their size before compression; None where that is not known.
         file_bytes: The size of the shards, likewise.
@@ -194,11 +196,14 @@ def _stored(
 
 def _editions(split: Split | None) -> list[dict[str, Any]]:
     fields = ("records", "shards", "raw_bytes", "file_bytes")
+    if split is None:
+        return []
+    kept = [number for number in sorted(split.known) if number not in split.numbers]
     return [
-        {"number": number}
-        | {name: getattr(edition, name) for name in fields}
-        | {"made_by": edition.source.get("gristmill_version")}
-        for number, edition in enumerate(split.parts if split else (), 1)
+        {"number": number, "replaced": number in kept, "how": made_by(split, number)}
+        | {name: getattr(split.known[number], name) for name in fields}
+        | {"made_by": split.known[number].source.get("gristmill_version")}
+        for number in (*split.numbers, *kept)
     ]
 
 

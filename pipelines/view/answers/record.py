@@ -26,13 +26,15 @@ class Segment:
     Attributes:
         begin_token: Its first token in the row.
         first_token: The number of that token in its document.
-        num_tokens: How many it has.
+        num_tokens: How many it has, or had if it was removed.
+        removed: Whether its document was removed: it is padding.
         tokens: Id and text of each that is shown; None is no text that is known.
     """
 
     begin_token: int
     first_token: int
     num_tokens: int
+    removed: bool
     tokens: list[tuple[int, str | None]]
 
 
@@ -139,7 +141,12 @@ def preview_of(opened: Opened, data: bytes, row_format: RowFormat | None) -> str
     """Returns what a record begins with, in a line; None if it has no text."""
     if row_format is not None:
         row = decode_rows(row_format, [data])
-        first = row.tokens[: min(int(row.lengths[0]), _PREVIEW_TOKENS)].tolist()
+        if row.removed.all():
+            return None
+        piece = int(np.argmin(row.removed))
+        begin = int(row.lengths[:piece].sum())
+        stop = begin + min(int(row.lengths[piece]), _PREVIEW_TOKENS)
+        first = row.tokens[begin:stop].tolist()
         texts = opened.texts(first)
         shown = " ".join(map(str, first))
         if None not in texts:
@@ -155,16 +162,22 @@ def _segments(data: bytes, row_format: RowFormat, opened: Opened) -> list[Segmen
     row = decode_rows(row_format, [data])
     ends = np.cumsum(row.lengths, dtype=np.int64)
     found, left = [], _TOKENS_SHOWN
-    for first, begin, end in zip(
-        row.firsts.tolist(), (ends - row.lengths).tolist(), ends.tolist(), strict=True
+    for first, begin, end, removed in zip(
+        row.positions.tolist(),
+        (ends - row.lengths).tolist(),
+        ends.tolist(),
+        row.removed.tolist(),
+        strict=True,
     ):
-        shown: list[Any] = row.tokens[begin : min(end, begin + left)].tolist()
+        stop = begin if removed else min(end, begin + left)
+        shown: list[Any] = row.tokens[begin:stop].tolist()
         left -= len(shown)
         found.append(
             Segment(
                 begin_token=begin,
                 first_token=first,
                 num_tokens=end - begin,
+                removed=removed,
                 tokens=list(zip(shown, opened.texts(shown), strict=True)),
             )
         )

@@ -86,7 +86,7 @@ def _sources(part: Dataset, info: ShardInfo) -> list[dict[str, Any]]:
     committed = part.committed
     if committed is None or info.edition is None:
         return []
-    files = read_source_files(part.path, committed.parts[info.edition - 1])
+    files = read_source_files(part.path, committed.part(info.edition))
     return [
         {
             "path": files[span.file_index].path,

@@ -30,8 +30,8 @@ class Row:
         row: Its number in the global batch.
         of: The name of its dataset in a mixture.
         epoch: The epoch of that dataset.
-        record: Its record there.
-        shard: The number of the shard that has the record.
+        record: Its record there; negative if that was removed since.
+        shard: The number of the shard that has the record, -1 if it was removed.
         file: The file of that shard.
         host: The host that gets it; None if it was not asked how many there are.
         size_bytes: The size of the record; None if it was not read.
@@ -95,7 +95,7 @@ def step(
         dataset, here = opened.datasets[name], places[chosen]
         paths = shards_of(dataset).paths
         records = order.records_unchecked(here)
-        shards, _ = dataset.find(records)
+        shards = dataset.shards_of(records)
         found = zip(
             range(first, first + len(places))[chosen]
             if isinstance(chosen, slice)
@@ -112,7 +112,7 @@ def step(
                 epoch=order.epoch_at(place),
                 record=record,
                 shard=shard,
-                file=paths[shard],
+                file="(removed)" if shard < 0 else paths[shard],
                 host=None if of_first is None else row // of_first.stop,
             )
             for row, place, record, shard in found
@@ -139,6 +139,8 @@ def _with_previews(opened: Opened, rows: list[Row]) -> Iterator[Row]:
     at_once = max(1, int(_READ_BYTES / expected_bytes(dataset)))
     for first in range(0, len(rows), at_once):
         some = rows[first : first + at_once]
+        yield from (row for row in some if row.shard < 0)
+        some = [row for row in some if row.shard >= 0]
         records = dataset.read([row.record for row in some])
         for row, data in zip(some, records, strict=True):
             part, number = dataset.part_of(row.shard)

@@ -165,7 +165,10 @@ function editionsPart(o) {
         count(each.shards),
         size(each.raw_bytes),
         size(each.file_bytes),
-        each.made_by ? `gristmill ${shownText(each.made_by)}` : "–",
+        [
+          each.how + (each.replaced ? "; replaced, and kept" : ""),
+          ...(each.made_by ? [`gristmill ${shownText(each.made_by)}`] : []),
+        ].join(", "),
       ]),
       { label: "Editions" },
     ),

@@ -106,8 +106,8 @@ function tilesPart(o) {
     o.editions.length
       ? tile(
           "Editions",
-          count(o.editions.length),
-          o.editions.length > 1 ? "the first, and appends" : null,
+          count(o.editions.filter(({ replaced }) => !replaced).length),
+          o.editions.some(({ replaced }) => replaced) ? "and replaced ones that are kept" : null,
         )
       : null,
     o.order && !o.order.mixture

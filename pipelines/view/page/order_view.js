@@ -1,4 +1,4 @@
-// The order of training: how the shuffle spreads, and a mixture's shares over the steps.
+// The order of training: the quality of the shuffle, and a mixture's shares over the steps.
 "use strict";
 
 const orderView = {
@@ -11,15 +11,15 @@ const orderView = {
         if (!o.order) return [element("h1", {}, "Order"), emptyPanel(noOrder())];
         const of = parts[0] || o.of;
         const epoch = wholeNumber(query.get("epoch") || 0);
-        const spread = element("div", { class: "stack later" }),
+        const quality = element("div", { class: "stack later" }),
           mixture = element("div", { class: "later" });
-        fill(spread, ask("spread", { of, epoch: epoch || null }), spreadParts);
+        fill(quality, ask("quality", { of, epoch: epoch || null }), qualityParts);
         if (o.order.mixture) fill(mixture, ask("mixture"), (answer) => [mixtureFigure(o, answer)]);
         return [
           element("h1", {}, "Order"),
           orderTiles(o.order),
           o.order.mixture ? section("Shares of the mixture", mixture) : null,
-          section("How the shuffle spreads", spreadChoice(o, of, epoch), spread),
+          section("Quality of the shuffle", qualityChoice(o, of, epoch), quality),
         ];
       });
   },
@@ -56,7 +56,7 @@ function orderTiles(order) {
 }
 
 // Which dataset of a mixture, and which epoch.
-function spreadChoice(o, of, epoch) {
+function qualityChoice(o, of, epoch) {
   const at = (name, number) =>
     `#/order${name ? `/${encodeURIComponent(name)}` : ""}` + (number ? `?epoch=${number}` : "");
   const last = known(o.order.epochs) ? o.order.epochs - 1 : Infinity;
@@ -105,71 +105,23 @@ const QUALITY = [
   ],
 ];
 
-function spreadParts(s) {
-  const steps = s.points.map(([step]) => step);
-  const first = steps.reduce((a, b) => Math.min(a, b), Infinity),
-    last = steps.reduce((a, b) => Math.max(a, b), 0);
-  const touched = s.shards_a_batch;
-  const rows = s.quality
-    ? QUALITY.filter(([name]) => known(s.quality[name])).map(([name, text]) => [
+function qualityParts(s) {
+  if (!s.quality) return [emptyPanel("This epoch has too few records to measure its order.")];
+  return [
+    table(
+      [
+        ["Measure", "wide"],
+        ["This order", "number"],
+        ["A uniform order", "number"],
+      ],
+      QUALITY.filter(([name]) => known(s.quality[name])).map(([name, text]) => [
         text,
         s.quality[name].toFixed(3),
         s.uniform && known(s.uniform[name]) ? s.uniform[name].toFixed(3) : "–",
-      ])
-    : [];
-  if (touched) {
-    rows.push([
-      "Shards that a batch reads, at the median" +
-        (touched.min < touched.max ? ` (from ${count(touched.min)} to ${count(touched.max)})` : ""),
-      touched.median.toFixed(1),
-      known(touched.uniform) ? touched.uniform.toFixed(1) : "–",
-    ]);
-  }
-  return [
-    s.points.length === 0
-      ? emptyPanel("This epoch has no steps.")
-      : figure({
-          name: "spread",
-          title: "Which record is seen at which step",
-          summary: `${plural(s.points.length, "row")} of the epoch. An even cloud is a good shuffle; stripes are blocks that stay together; a line is no shuffle.`,
-          columns: [
-            ["Step", "number"],
-            ["Record", "number"],
-          ],
-          rows: () =>
-            s.points.map(([step, record]) => [link(`#/step/${step}`, count(step)), count(record)]),
-          act: ([x]) => {
-            location.hash = `#/step/${Math.min(last, Math.max(first, Math.round(x)))}`;
-          },
-          option: (c) => ({
-            xAxis: { ...axisUntil(last), min: first, name: "step", splitLine: { show: false } },
-            yAxis: { ...axisUntil(s.records), name: "record, as stored" },
-            tooltip: {
-              formatter: ({ value }) => `Step ${count(value[0])}\nrecord ${count(value[1])}`,
-            },
-            series: [
-              {
-                type: "scatter",
-                progressive: 0, // All points at once.
-                data: s.points,
-                symbolSize: 3,
-                itemStyle: { color: c.accent, opacity: 0.6 },
-              },
-            ],
-          }),
-        }),
-    rows.length
-      ? table(
-          [
-            ["Measure", "wide"],
-            ["This order", "number"],
-            ["A uniform order", "number"],
-          ],
-          rows,
-          { label: "Quality of the shuffle" },
-        )
-      : null,
-    rows.length && s.exact === false
+      ]),
+      { label: "Quality of the shuffle" },
+    ),
+    s.exact === false
       ? element("p", { class: "quiet" }, "Measured on a sample of the epoch.")
       : null,
   ];

@@ -286,20 +286,19 @@ class TestLies:
         wanted = [(0, count - 1), (1, 0), (2, count - 1)]
         errors = 0
         for at in range(len(good)):
-            for flip in (0x01, 0xFF):
-                bad = bytearray(good)
-                bad[at] ^= flip
-                chunks = [neighbour, bytes(bad), neighbour]
-                with limited_memory(1 << 29):
-                    try:
-                        got = pick(chunks, [count] * 3, wanted)
-                    except (CorruptShardError, TransposedChunkError):
-                        errors += 1
-                        continue
-                # What is intact is right, and the rest is for checksums to tell.
-                assert got[0] == got[2] == b"neighbour"
-                assert len(got[1]) <= len(b"".join(records))
-        assert errors > 30
+            bad = bytearray(good)
+            bad[at] ^= 0xFF if at % 2 else 1 << at // 2 % 8
+            chunks = [neighbour, bytes(bad), neighbour]
+            with limited_memory(1 << 29):
+                try:
+                    got = pick(chunks, [count] * 3, wanted)
+                except (CorruptShardError, TransposedChunkError):
+                    errors += 1
+                    continue
+            # What is intact is right, and the rest is for checksums to tell.
+            assert got[0] == got[2] == b"neighbour"
+            assert len(got[1]) <= len(b"".join(records))
+        assert errors > 15
 
     def test_a_chunk_may_not_reach_into_the_next(self):
         good = chunk([b"abc"])

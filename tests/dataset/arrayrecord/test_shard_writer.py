@@ -1,4 +1,7 @@
-"""Shards: what the writer's options are, and that no bad file passes for a good one."""
+"""Shards: what the writer's options are, and that no bad file passes for a good one.
+
+Covers: dataset/arrayrecord/writing/failures.py.
+"""
 
 from __future__ import annotations
 

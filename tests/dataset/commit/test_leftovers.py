@@ -198,7 +198,8 @@ def test_results_of_killed_runs_in_a_bucket(source, bucket: GcsServer, overwrite
     found = verify(job.output, quick=True)
     assert (found.findings, found.leftovers) == ((), (result,))
     run_conversion([job], beam_options=IN_MEMORY, overwrite=overwrite)
-    assert set(bucket.objects.buckets["bucket"]) == names
+    found = {name.replace(".e00002", "") for name in bucket.objects.buckets["bucket"]}
+    assert {name.replace("-e00002-", "-") for name in found} == names
     assert verify(job.output, quick=True, beam_options=IN_MEMORY).leftovers == ()
 
 

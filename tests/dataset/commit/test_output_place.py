@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from gristmill.dataset.commit.output_place import (
-    check_no_inputs_beside,
+    check_holds_no_input,
     check_not_matched,
 )
 from gristmill.dataset.errors import InputError
@@ -78,32 +78,38 @@ def test_the_example_is_beside(tmp_path):
     assert "such as" not in said("a/b", "**")
 
 
-class TestBeside:
-    @pytest.mark.parametrize("inside", ["", "index/", "quarantine/"])
+class TestHolds:
+    @pytest.mark.parametrize("inside", ["", "index/", "deep/er/"])
     @pytest.mark.parametrize("output", ["raw", "raw/", "./raw", "link", "../{}/raw"])
-    def test_inputs_in_its_directories(self, monkeypatch, tmp_path, inside, output):
+    def test_inputs_in_its_directory(self, monkeypatch, tmp_path, inside, output):
         monkeypatch.chdir(tmp_path)
         (tmp_path / "raw").mkdir()
         (tmp_path / "link").symlink_to("raw")
         place = output.format(tmp_path.name)
         for path in (f"raw/{inside}x", f"{tmp_path}/raw/{inside}x", f"link/{inside}x"):
-            message = refused(check_no_inputs_beside, place, ["a/b", path])
-            assert "the output is the directory of its inputs" in message
-            assert "got:      the input x" in message
+            message = refused(check_holds_no_input, place, ["a/b", path])
+            if inside:
+                assert "the output is a parent directory of its inputs" in message
+                assert f"got:      the input {path}" in message
+            else:
+                assert "the output is the directory of its inputs" in message
+                assert "got:      the input x" in message
 
     def test_in_the_current_directory(self, monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
-        refused(check_no_inputs_beside, ".", ["x"])
-        refused(check_no_inputs_beside, str(tmp_path), ["x"])
-        check_no_inputs_beside("out", ["x"])
+        refused(check_holds_no_input, ".", ["x"])
+        refused(check_holds_no_input, ".", ["deep/x"])
+        refused(check_holds_no_input, "/", [str(tmp_path / "x")])
+        refused(check_holds_no_input, str(tmp_path), ["x"])
+        check_holds_no_input("out", ["x"])
+        check_holds_no_input("out", ["output/x"])
 
     def test_in_a_bucket(self):
-        refused(check_no_inputs_beside, "gs://b/raw/", ["gs://b/raw/x"])
-        refused(check_no_inputs_beside, "gs://b", ["gs://b/x"])
-        check_no_inputs_beside(
-            "gs://b/raw", ["gs://b/raw/deep/x", "gs://b/x", "/raw/x"]
-        )
+        refused(check_holds_no_input, "gs://b/raw/", ["gs://b/raw/x"])
+        refused(check_holds_no_input, "gs://b/raw", ["gs://b/raw/deep/x"])
+        refused(check_holds_no_input, "gs://b", ["gs://b/x"])
+        check_holds_no_input("gs://b/raw", ["gs://b/x", "gs://b/raw2/x", "/raw/x"])
 
     def test_elsewhere(self, tmp_path):
-        inputs = [f"{tmp_path}/x", f"{tmp_path}/raw/deep/x", "/x"]
-        check_no_inputs_beside(f"{tmp_path}/raw", inputs)
+        inputs = [f"{tmp_path}/x", f"{tmp_path}/raw2/x", "/x"]
+        check_holds_no_input(f"{tmp_path}/raw", inputs)

@@ -56,9 +56,12 @@ class TestEditions:
             shard = layout.shard_name("c4", key, 3, 64)
             assert layout.edition_of(shard, "c4", split) == edition
             assert shard.startswith(layout.shard_prefix("c4", key))
-            pattern = layout.edition_file("c4", split)
-            for path in layout.split_paths("c4", key):
-                assert bool(pattern.fullmatch(path)) == (edition > 1)
+            for path in (
+                *layout.split_paths("c4", key),
+                layout.removed_path("c4", key),
+            ):
+                assert layout.described_edition(path, "c4", split) == edition
+                assert layout.described_edition(path, "c4", "tra") is None
 
     @pytest.mark.parametrize(
         "key",
@@ -74,9 +77,11 @@ class TestEditions:
     def test_other_names_have_no_mark(self):
         for name in ("00012-train.array_record-00000-of-00001", "c4-train", ""):
             assert layout.edition_of(name, "00012", "train") == 1
-        pattern = layout.edition_file("c4", "train")
-        assert not pattern.fullmatch("index/c4-train-en.e00002.shards.npz")
-        assert not pattern.fullmatch("index/c4.train.e00002.shards.npz")
+        for path in (
+            *("index/c4-train-en.e00002.shards.npz", "c4-train.shards.npz"),
+            *("index/c4.train.e00002.shards.npz", "index/c4-train.e2.shards.npz"),
+        ):
+            assert layout.described_edition(path, "c4", "train") is None
 
     def test_sort_behind_those_before(self):
         keys = [layout.edition_key("train", edition) for edition in range(1, 13)]

@@ -15,18 +15,17 @@ from gristmill.dataset.errors import (
     FormatVersionError,
     InvalidDatasetError,
     NotADatasetError,
-    StorageChangedError,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import (
-    check_in_place,
     read_manifest,
+    read_replaced_manifest,
     read_table,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.splits import Exchange, Split
+from gristmill.dataset.metadata.splits import Split
 from tests.support.shards import report
 
 
@@ -144,65 +143,18 @@ class TestRoundTrip:
         assert len(digest) == len("sha256:") + 64
 
 
-def exchanging(**changes) -> Manifest:
-    """A dataset of which one split is being replaced, and another is there."""
-    manifest = manifest_of()
-    (split, *_) = manifest.splits.values()
-    exchange = Exchange(
-        aside=("train",),
-        splits={"train": split},
-        replaced={"train": dataclasses.replace(split, source={"job": "old"})},
-        features={"a": 1},
-        files=("features.json",),
-    )
-    exchange = dataclasses.replace(exchange, **changes)
-    return dataclasses.replace(manifest, splits={"test": split}, exchange=exchange)
-
-
-class TestExchange:
-    def test_it_comes_back(self):
-        for manifest in (exchanging(), exchanging(splits={}, replaced={}, files=())):
-            assert decode(manifest.encode()) == manifest
-        assert exchanging().replacing == {"train"}
-        # All that is left is to delete a directory.
-        assert exchanging(splits={}).replacing == frozenset()
-        assert b"exchange" not in manifest_of().encode()
-
-    def test_a_dataset_without_any_other_split(self):
-        alone = dataclasses.replace(exchanging(), splits={})
-        assert decode(alone.encode()) == alone
-        swept = dataclasses.replace(exchanging(splits={}), splits={})
-        with pytest.raises(InvalidDatasetError, match="no split"):
-            decode(swept.encode())
-
-    def test_who_reads_the_split_is_told(self):
-        check_in_place("here", exchanging(), ["test"])
-        check_in_place("here", exchanging(splits={}))
-        for splits in (None, ["train"], ["test", "train"]):
-            with pytest.raises(NotADatasetError, match="is being replaced"):
-                check_in_place("here", exchanging(), splits)
-
-    @pytest.mark.parametrize(
-        "changes",
-        [
-            {"aside": ()},
-            {"aside": ("train", "other")},
-            {"aside": ("../x",)},
-            {"files": ("../x",)},
-            {"files": ("dataset.json",)},
-            {"features": 3},
-        ],
-        ids=str,
-    )
-    def test_what_cannot_be(self, changes):
-        with pytest.raises(InvalidDatasetError, match="has a bad one"):
-            decode(exchanging(**changes).encode())
-
-    @pytest.mark.parametrize("value", [3, [], {}, {"aside": 3}, "train"], ids=str)
-    def test_something_else(self, value):
-        document = json.loads(manifest_of().encode()) | {"exchange": value}
-        with pytest.raises(InvalidDatasetError, match="has a bad one"):
-            decode(json.dumps(document).encode())
+def test_one_left_in_the_middle_of_an_exchange(tmp_path: pathlib.Path):
+    """Earlier releases moved files: `exchange` said what was to do."""
+    document = json.loads(manifest_of().encode())
+    document["exchange"] = {"aside": ["val"], "splits": {}, "replaced": {}}
+    data = json.dumps(document).encode()
+    with pytest.raises(InvalidDatasetError, match="was being replaced") as caught:
+        decode(data)
+    assert "with the release that began it; or" in str(caught.value)
+    # Who replaces a split keeps the others.
+    (tmp_path / layout.DATASET_JSON).write_bytes(data)
+    manifest, version = read_replaced_manifest(str(tmp_path))
+    assert (manifest, bool(version)) == (manifest_of(), True)
 
 
 class TestRefused:
@@ -252,7 +204,7 @@ class TestRefused:
         assert says in str(caught.value)
         assert "c4/dataset.json" in str(caught.value)
 
-    @pytest.mark.parametrize("version", [0, 3, None, "1", 1.5, [1]])
+    @pytest.mark.parametrize("version", [0, 4, None, "1", 1.5, [1]])
     def test_other_versions_with_the_reason(self, version):
         with pytest.raises(FormatVersionError, match="version") as caught:
             decode(changed("format_version", version))
@@ -297,7 +249,11 @@ def grown(*, editions: int = 3, **changes) -> Split:
     for number in range(1, editions + 1):
         table = table_of(number)
         path = layout.table_path("c4", layout.edition_key("train", number))
-        fields = {"table": path, "source": {"job": f"{number:016d}"}}
+        fields = {
+            "table": path,
+            "source": {"job": f"{number:016d}"},
+            "edition": number,
+        }
         parts.append(dataclasses.replace(split_of(table), **fields))
     return Split.of_editions(parts, **changes)
 
@@ -330,12 +286,6 @@ class TestEditions:
         # Editions of one, two and three shards.
         assert [*map(grown().edition_of, range(6))] == [1, 2, 2, 3, 3, 3]
 
-    def test_an_exchange_keeps_the_editions_that_it_replaces(self):
-        exchange = Exchange(aside=("train",), replaced={"train": grown()})
-        manifest = manifest_of(exchange=exchange)
-        assert json.loads(manifest.encode())["format_version"] == 2
-        assert decode(manifest.encode()) == manifest
-
     @pytest.mark.parametrize(
         ("change", "says"),
         [
@@ -362,27 +312,58 @@ class TestEditions:
             decode(json.dumps(document).encode())
         assert says in str(caught.value)
 
-    def test_the_next_edition_and_the_same_again(self):
-        two = manifest_of(splits={"train": grown(editions=2)})
-        third = grown().editions[2]
-        assert two.with_splits({"train.e00003": third}) == {"train": grown()}
-        three = manifest_of(splits={"train": grown()})
-        assert three.with_splits({"train.e00003": third}) == {"train": grown()}
-        # The job of an edition makes it again, also of the first.
-        again = grown().editions[0]
-        assert three.with_splits({"train": again}) == {"train": grown()}
-        assert three.with_splits({"train": again}, anew=["train"]) == {"train": again}
+    def test_numbers_and_what_was_replaced_come_back(self):
+        parts = grown().editions
+        split = dataclasses.replace(
+            Split.of_editions([parts[2], parts[1]]),
+            replaced=(grown(), parts[0]),
+            last_edition=7,
+        )
+        manifest = manifest_of(splits={"train": split})
+        document = json.loads(manifest.encode())
+        assert document["format_version"] == 3
+        fields = document["splits"]["train"]
+        assert [one.get("edition") for one in fields["editions"]] == [3, None]
+        assert (fields["last_edition"], len(fields["replaced"])) == (7, 2)
+        assert decode(manifest.encode()) == manifest
+        assert manifest.editions.keys() == {"train.e00003", "train.e00002"}
+        assert manifest.known.keys() == {"train", "train.e00003", "train.e00002"}
 
-    def test_a_split_of_another_job_takes_the_place_of_all(self):
-        other = split_of(table_of(5))
-        three = manifest_of(splits={"train": grown()})
-        assert three.with_splits({"train": other}) == {"train": other}
+    def test_an_edition_of_records_that_stay(self):
+        removed = {"edition": 1, "records": 2, "list": "index/c4-train.e00002.removed"}
+        split = dataclasses.replace(grown().editions[1], removed=removed)
+        manifest = manifest_of(splits={"train": split})
+        assert decode(manifest.encode()) == manifest
+        assert json.loads(manifest.encode())["splits"]["train"]["edition"] == 2
 
-    @pytest.mark.parametrize("key", ["train.e00002", "train.e00005", "new.e00002"])
-    def test_an_edition_that_is_not_the_next(self, key):
-        three = manifest_of(splits={"train": grown()})
-        with pytest.raises(StorageChangedError, match="another command has changed"):
-            three.with_splits({key: grown().editions[2]})
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda d, s: d.update(format_version=2), "as of version 3"),
+            (lambda d, s: s["editions"][0].update(edition=2), "the same number"),
+            (lambda d, s: s["editions"][0].update(edition=0), "from 1 on"),
+            (lambda d, s: s["editions"][0].update(edition=True), "from 1 on"),
+            (lambda d, s: s["editions"][0].update(edition="3"), "from 1 on"),
+            (lambda d, s: s["editions"][0].update(removed=[]), "removed"),
+            (lambda d, s: s.update(last_edition="x"), "last_edition"),
+            (lambda d, s: s.update(replaced={}), "replaced"),
+            (lambda d, s: s["replaced"][0].update(records=-1), "must be a count"),
+            (lambda d, s: s["replaced"][0].update(table="../a.npz"), "outside"),
+            (lambda d, s: s["replaced"][0].update(table="a.npz"), "in two ways"),
+        ],
+    )
+    def test_contradictions_of_numbers(self, change, says: str):
+        parts = grown().editions
+        split = dataclasses.replace(
+            Split.of_editions([parts[2], parts[1]]), replaced=(parts[0],)
+        )
+        document = json.loads(manifest_of(splits={"train": split}).encode())
+        change(document, document["splits"]["train"])
+        if says == "in two ways":
+            document["splits"]["train"]["replaced"][0]["edition"] = 2
+        with pytest.raises(InvalidDatasetError) as caught:
+            decode(json.dumps(document).encode())
+        assert says in str(caught.value)
 
 
 class TestOnDisk:

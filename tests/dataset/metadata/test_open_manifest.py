@@ -26,8 +26,8 @@ def folder(tmp_path):
 
 
 def test_nothing(tmp_path, folder):
-    for path in (tmp_path / "none", folder):
-        assert_says(path, "got:      none", "check the path")
+    assert_says(tmp_path / "none", "no such directory", "check the path")
+    assert_says(folder, "got:      none", "check the path; `gristmill convert`")
 
 
 def test_files(folder):
@@ -42,6 +42,15 @@ def test_files(folder):
         assert_says(path, *parts)
     write_array_records(path, [b"a"])
     assert_says(path, "a file: ArrayRecord", "`gristmill index`")
+
+
+def test_a_typo_names_what_is_near(folder):
+    (folder / "corpus-en").mkdir()
+    typo = "there is no such directory", f"there is {folder}/corpus-en"
+    assert_says(folder / "corpus_en", *typo)
+    assert_says(folder / "corpus-em" / "web", *typo)
+    (folder / "corpus-en").rmdir()
+    assert_says(folder / "corpus_en", "check the path; `gristmill convert`")
 
 
 def test_directories(folder):
@@ -62,9 +71,9 @@ def test_directories(folder):
     for name in ("dataset_info.json", "features.json"):
         (folder / name).write_bytes(b"{}")
     assert_says(folder, "a TFDS directory", "`gristmill convert`")
-    (folder / ".new-raw-train").mkdir()
-    (folder / ".new-raw-train" / "owner.json").write_bytes(b"{}")
-    assert_says(folder, "a split that is not committed", "resume=True")
     (folder / "index").mkdir()
+    (folder / "index" / "raw-train.write.json").write_bytes(b"{}")
+    assert_says(folder, "a split that is not committed", "resume=True")
+    (folder / "index" / "raw-train.write.json").unlink()
     (folder / "index" / "raw-train.job.json").write_bytes(b"{}")
     assert_says(folder, "an unfinished conversion", "again")

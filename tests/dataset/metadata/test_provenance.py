@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gristmill.dataset.metadata.provenance import DamagedRegion, frame_offset
+from gristmill.dataset.metadata.provenance import (
+    DamagedRegion,
+    frame_offset,
+    frame_offsets,
+)
 from gristmill.dataset.metadata.shard_report import SourceSpan
 
 SPAN = SourceSpan(
@@ -47,3 +51,5 @@ def test_frames_and_regions_fill_the_range_or_are_unknown(
             regions=regions,
         )
         assert offset == (None if expected is None else expected[record])
+    found = frame_offsets(SPAN, np.array(lengths), regions)
+    assert (None if found is None else found.tolist()) == expected

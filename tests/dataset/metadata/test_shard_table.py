@@ -24,6 +24,7 @@ from gristmill.dataset.errors import (
     GristmillError,
     InvalidDatasetError,
 )
+from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from tests.support.memory import limited_memory
 from tests.support.shards import report
@@ -353,6 +354,17 @@ class TestRefused:
         with limited_memory(1 << 29), pytest.raises(InvalidDatasetError):
             load_arrays(out.getvalue(), where="x", version=1)
 
+    def test_arrays_that_decompress_to_far_more_than_is_stored(self):
+        out = io.BytesIO()
+        np.savez_compressed(out, version=1, zeros=np.zeros(1 << 28, np.uint8))
+        assert len(out.getvalue()) < 1 << 20
+        with (
+            limited_memory(1 << 27),
+            pytest.raises(InvalidDatasetError, match="cannot be read") as error,
+        ):
+            load_arrays(out.getvalue(), where="x", version=1)
+        assert "decompress to 268," in str(error.value.got)
+
     @pytest.mark.parametrize(
         "data", [b"", b"PK", b"{}", b"\x93NUMPY", bytes(100), b"\x80\x04N."]
     )
@@ -372,3 +384,31 @@ class TestRefused:
             file.writestr("version", b"1")
         with pytest.raises(GristmillError):
             decode(out.getvalue())
+
+
+class TestSkippedRecords:
+    """A column that is there only where records were removed."""
+
+    def reports(self, skipped: int) -> list[ShardReport]:
+        one = report(0)
+        spans = [dataclasses.replace(s, skipped_records=skipped) for s in one.spans]
+        return [dataclasses.replace(one, spans=tuple(spans)), report(1)]
+
+    def test_are_read_as_written(self):
+        table = ShardTable.of(self.reports(7))
+        again = ShardTable.decode(table.encode(), where="table")
+        assert [span.skipped_records for span in again.spans(0)] == [7, 7]
+        assert [span.skipped_records for span in again.spans(1)] == [0, 0]
+        data = self.reports(7)[0].to_json()
+        assert ShardReport.from_json(data, where="report") == self.reports(7)[0]
+
+    def test_leave_no_trace_where_there_are_none(self):
+        assert "span_skipped_records" not in ShardTable.of(self.reports(0)).columns
+        assert b"skipped" not in self.reports(0)[0].to_json()
+
+    def test_are_joined_and_taken(self):
+        parts = [ShardTable.of(self.reports(skipped)) for skipped in (0, 3)]
+        joined = ShardTable.joined(parts)
+        taken = joined.taken(np.array([3, 2, 0]))
+        skipped = [[s.skipped_records for s in taken.spans(n)] for n in range(3)]
+        assert skipped == [[0, 0], [3, 3], [0, 0]]

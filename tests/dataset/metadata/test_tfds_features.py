@@ -8,6 +8,7 @@ import pytest
 from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.dataset.metadata.tfds_features import parse_tfds_features
 from gristmill.loader import ExampleDecoder
+from tests.support.tensorflow_process import with_tensorflow
 
 
 class Described:
@@ -15,12 +16,13 @@ class Described:
         self.features = features
 
 
-@pytest.fixture(scope="module")
-def feature():
+@with_tensorflow
+def made_by_tfds(folder):
+    """Writes features.json, and returns two records."""
     import tensorflow_datasets as tfds
 
     f = tfds.features
-    return f.FeaturesDict(
+    feature = f.FeaturesDict(
         {
             "id": np.int64,
             "small": f.Scalar(np.uint8),
@@ -42,12 +44,7 @@ def feature():
             "video": f.Video(shape=(None, 2, 2, 3)),
         }
     )
-
-
-@pytest.fixture(scope="module")
-def records(feature):
-    import tensorflow_datasets as tfds
-
+    feature.save_config(folder)
     pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     box = tfds.features.BBox(0.0, 0.25, 0.5, 1.0)
 
@@ -77,10 +74,19 @@ def records(feature):
 
 
 @pytest.fixture(scope="module")
-def features(feature, tmp_path_factory):
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("features")
-    feature.save_config(folder)
-    return parse_tfds_features(json.loads((folder / "features.json").read_bytes()))
+    return folder / "features.json", made_by_tfds(folder)
+
+
+@pytest.fixture(scope="module")
+def records(made):
+    return made[1]
+
+
+@pytest.fixture(scope="module")
+def features(made):
+    return parse_tfds_features(json.loads(made[0].read_bytes()))
 
 
 @pytest.mark.slow

@@ -105,7 +105,6 @@ def test_a_changed_manifest_is_an_error_of_ours_or_can_be_used(
         str(e).encode("utf-8", "backslashreplace")
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_what_a_changed_manifest_says_can_be_written_again(document, data):
     text = sealed(data.draw(changes(document)))
@@ -185,7 +184,6 @@ def write_table(place: pathlib.Path, document: Any, columns: dict[str, Any]) -> 
     (place / "dataset.json").write_bytes(sealed(changed))
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_changed_table_is_an_error_of_ours_or_can_be_used(
     place, document, table, data

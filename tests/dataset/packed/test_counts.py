@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 
 import pytest
@@ -40,9 +41,48 @@ def test_they_add_up_modulo_the_digest() -> None:
         expected = sum(getattr(part, name) for part in parts)
         if "digest" in name:
             expected %= 1 << 64
+        if name == "most_pieces":
+            expected = max(part.most_pieces for part in parts)
         assert getattr(total, name) == expected
     assert total.targets == total.tokens - total.pieces
     assert PackedCounts.of_dict(total.as_dict() | {"other": 1}) == total
+
+
+def test_the_most_pieces_are_known_where_all_parts_know_them() -> None:
+    known, none = PackedCounts(pieces=9, most_pieces=4), PackedCounts(documents=1)
+    before = PackedCounts(pieces=5)  # Of an earlier version.
+    for parts, expected in (
+        ((known, PackedCounts(pieces=7, most_pieces=6), none), 6),
+        ((none, known), 4),
+        ((none, none), 0),
+        ((known, before), 0),
+        ((before, none, known), 0),
+    ):
+        assert sum(parts, PackedCounts()).most_pieces == expected
+        reports = [
+            dataclasses.replace(packed_report(shard), packed=counts)
+            for shard, counts in enumerate(parts)
+        ]
+        total = ShardTable.of(reports).packed_total()
+        assert total == sum(parts, PackedCounts())
+
+
+def test_what_an_earlier_version_wrote_is_read() -> None:
+    made = packed_report(3)
+    before = dataclasses.replace(made.packed, most_pieces=0)
+    fields = json.loads(made.to_json())
+    del fields["packed"]["most_pieces"]
+    read = ShardReport.from_json(json.dumps(fields).encode(), where="here")
+    assert read.packed == before
+    table = ShardTable.of([made])
+    del table.columns["packed_most_pieces"]
+    read = ShardTable.decode(table.encode(), where="here")
+    assert read.is_packed
+    assert read.packed_total() == before
+    assert list(read.packed(0, 1)) == [before]
+    fields = made.packed.as_dict()
+    del fields["most_pieces"]
+    assert PackedCounts.of_dict(fields) == before
 
 
 def test_reports_and_tables_keep_them() -> None:
@@ -61,6 +101,16 @@ def test_reports_and_tables_keep_them() -> None:
     assert table.packed_total() == expected
 
 
+def test_counts_of_no_removal_are_not_stored() -> None:
+    counts = dataclasses.replace(made_up(1), removed_documents=0, removed_tokens=0)
+    made = dataclasses.replace(packed_report(1), packed=counts)
+    table = ShardTable.of([made])
+    for stored in (made.to_json(), table.encode(), str(counts.as_dict()).encode()):
+        assert b"removed_" not in stored
+    assert ShardReport.from_json(made.to_json(), where="here") == made
+    assert ShardTable.decode(table.encode(), where="here").packed_total() == counts
+
+
 def test_other_shards_have_none() -> None:
     plain = report(0)
     assert not {b"packed", b"segments_bytes"} & {*plain.to_json().split(b'"')}
@@ -77,8 +127,9 @@ def test_other_shards_have_none() -> None:
 def test_tables_that_make_no_sense(column: str) -> None:
     table = ShardTable.of([packed_report(0)])
     lost = table.columns.pop(column)
-    with pytest.raises(InvalidDatasetError, match=f"lacks.*{column}"):
-        ShardTable.decode(table.encode(), where="here")
+    if "removed" not in column and column != "packed_most_pieces":  # Can be missing.
+        with pytest.raises(InvalidDatasetError, match=f"lacks.*{column}"):
+            ShardTable.decode(table.encode(), where="here")
     if lost.dtype == "<i8":
         table.columns.update(columns_of({column: "<i8"}, [[-1]]))
         with pytest.raises(InvalidDatasetError, match=f"impossible.*{column}"):

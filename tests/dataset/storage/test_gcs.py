@@ -1,6 +1,7 @@
-"""gs:// paths over real HTTP (`gcs`, `gcs_connection`): reads, writes and failures.
+"""gs:// paths over real HTTP (`gcs`, `connection`): reads, writes and failures.
 
-Covers: dataset/storage/base.py, dataset/storage/gcs_connection.py.
+Covers: dataset/storage/base.py, dataset/storage/gcs_client/connection.py,
+dataset/storage/gcs_client/diagnosis.py.
 """
 
 from __future__ import annotations
@@ -16,22 +17,28 @@ import time
 from collections.abc import Iterator
 
 import google_crc32c
+import numpy as np
 import pytest
 
-from gristmill.dataset.errors import InputError, StorageChangedError, StorageError
-from gristmill.dataset.storage.base import Move, Storage
-from gristmill.dataset.storage.directory_lock import unless_in_use
+from gristmill.dataset.errors import (
+    InputError,
+    StorageChangedError,
+    StorageError,
+    StorageMissingError,
+)
+from gristmill.dataset.storage.base import Link, Storage
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from tests.support.gcs_server import GcsServer
 
 DATA = random.Random(1).randbytes(300_000)
-LARGE = random.Random(2).randbytes(20 << 20)  # Two chunks of a resumable upload.
+# Two chunks of a resumable upload.
+LARGE = np.random.default_rng(2).bytes(5 << 18)
 PASSING = ("503", "429", "500", "408", "reset")
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsServer]:
     with GcsServer("bucket", "other") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         yield server
@@ -39,8 +46,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 
 @pytest.fixture
 def storage(server: GcsServer) -> GcsStorage:
-    """A storage that does not wait long."""
-    return GcsStorage(timeout_seconds=0.4, deadline_seconds=10)
+    """A storage that asks once for what a busy machine answers late."""
+    return GcsStorage(timeout_seconds=30, deadline_seconds=60)
 
 
 @pytest.fixture(params=["local", "gcs"])
@@ -126,7 +133,18 @@ def test_ranges_of_files(place: str) -> None:
         (9, None),
     ):
         assert storage.read(path, begin, end) == DATA[begin:end]
+    there = storage.stat(path)
+    assert there is not None
+    for begin, end in ((0, 12), (299_990, 300_100), (300_000, 300_001)):
+        peeked = storage.peek(path, begin, end)
+        assert peeked is not None
+        assert (peeked[0][:3], peeked[1]) == (there[:3], DATA[begin:end])
+    assert storage.peek(f"{place}/none", 0, 1) is None
+    assert storage.peek(place, 0, 1) is None
     storage.write(path, b"")
+    empty = storage.peek(path, 0, 9)
+    assert empty is not None
+    assert (empty[0].size_bytes, empty[1]) == (0, b"")
     assert storage.read(path) == storage.read(path, 0, 12) == b""
     with storage.open(path) as file:
         assert file.read(10) == b""
@@ -168,7 +186,7 @@ def test_a_write_replaces_only_what_was_seen(
         storage.write(path, b"four", replaces=first)
 
 
-def test_files_get_other_names_without_being_read(
+def test_files_get_second_names_without_being_read(
     place: str, server: GcsServer
 ) -> None:
     storage = storage_for(place)
@@ -178,19 +196,18 @@ def test_files_get_other_names_without_being_read(
     assert list(found) == [f"{place}/new/{name}" for name in ("a", "b", "index/c")]
     server.requests.clear()
     there = version_of(f"{place}/out/b")
-    moves = [
-        Move(info, path.replace("/new/", "/out/"), there if path.endswith("b") else "")
+    links = [
+        Link(info, path.replace("/new/", "/out/"), there if path.endswith("b") else "")
         for path, info in found.items()
     ]
-    storage.move_all(iter(moves))
-    for path, move in zip(found, moves, strict=True):
+    storage.link_all(iter(links))
+    for path, link in zip(found, links, strict=True):
         name = path.removeprefix(f"{place}/")
-        assert storage.read(move.path) == name.encode() * 1000
-        # A bucket copies: the sources stay until they are deleted.
-        assert (storage.stat(path) is not None) == storage.remote
+        assert storage.read(link.path) == name.encode() * 1000
+        assert storage.stat(path) is not None
     assert server.requests["copy"] == 3 * storage.remote
     assert server.requests["media"] == 3 * storage.remote  # By this test alone.
-    storage.move_all([])
+    storage.link_all([])
 
 
 def test_a_file_that_is_there_is_replaced_in_its_version_only(place: str) -> None:
@@ -203,37 +220,22 @@ def test_a_file_that_is_there_is_replaced_in_its_version_only(place: str) -> Non
     storage.write(f"{place}/a", b"newer")
     for replaces in ("", seen):
         with pytest.raises(StorageChangedError, match="changed while"):
-            storage.move_all([Move(source, f"{place}/a", replaces)])
+            storage.link_all([Link(source, f"{place}/a", replaces)])
         assert storage.read(f"{place}/a") == b"newer"
     last = version_of(f"{place}/a")
-    storage.move_all([Move(source, f"{place}/a", last)])
+    storage.link_all([Link(source, f"{place}/a", last)])
     assert storage.read(f"{place}/a") == b"new"
     assert version_of(f"{place}/a") not in (seen, last)
 
 
-def test_a_tree_is_deleted_unless_that_is_not_to_be_done_after_all(place: str) -> None:
+def test_a_tree_is_deleted(place: str) -> None:
     storage = storage_for(place)
     storage.write(f"{place}/tree/a/b", b"x")
-
-    def refuse() -> None:
-        raise StorageChangedError("not any more")
-
-    with pytest.raises(StorageChangedError, match="not any more"):
-        storage.delete_tree(f"{place}/tree", check=refuse)
-    assert storage.read(f"{place}/tree/a/b") == b"x"
-    storage.delete_tree(f"{place}/tree", check=lambda: None)
+    storage.write(f"{place}/trees", b"x")
+    storage.delete_tree(f"{place}/tree")
     assert storage.list_tree(f"{place}/tree") == []
-    storage.delete_tree(f"{place}/tree", check=lambda: None)
-
-
-def test_a_directory_for_one_process(place: str) -> None:
-    storage = storage_for(place)
-    storage.write(f"{place}/mine/a", b"x")
-    with storage.exclusive(f"{place}/mine"), storage.exclusive(f"{place}/none"):
-        if not storage.remote:
-            with unless_in_use(f"{place}/mine") as free:
-                assert not free
-        storage.write(f"{place}/b", b"others go on")
+    assert storage.stat(f"{place}/trees") is not None
+    storage.delete_tree(f"{place}/tree")
 
 
 def test_the_space_that_is_free(place: str) -> None:
@@ -290,7 +292,7 @@ def test_limits_come_from_the_environment(
     begin = time.monotonic()
     with pytest.raises(StorageError, match=r"no success in 0\.5 seconds"):
         storage_for("gs://bucket").read("gs://bucket/a")
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 60
     monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "soon")
     with pytest.raises(InputError, match="'soon'"):
         storage_for("gs://bucket")
@@ -519,13 +521,14 @@ def test_a_refusal_is_told_with_its_reason(
         begin = time.monotonic()
         with pytest.raises(StorageError, match=expected):
             call()
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 50  # Not at the deadline.
 
 
 def test_a_missing_bucket_is_an_error_everywhere(storage: GcsStorage) -> None:
     for call in (
         lambda: storage.read("gs://none/a"),
         lambda: storage.stat("gs://none/a"),
+        lambda: storage.peek("gs://none/a", 0, 1),
         lambda: storage.match("gs://none/a"),
         lambda: storage.match("gs://none/*"),
         lambda: storage.list("gs://none/a"),
@@ -538,6 +541,114 @@ def test_a_missing_bucket_is_an_error_everywhere(storage: GcsStorage) -> None:
             call()
 
 
+BENCH = '{"error": {"errors": [{"domain": "global", "message": "%s does not exist."}]}}'
+
+
+@pytest.mark.parametrize("wording", ["{} not found", BENCH.replace("%s", "{}")])
+def test_a_missing_bucket_is_known_whatever_the_words(
+    server: GcsServer, storage: GcsStorage, wording: str
+) -> None:
+    server.objects.words = {"bucket": wording.replace("{}", "Bucket none")}
+    # The name of an object may read as if it was the bucket.
+    server.objects.words["object"] = wording.replace("{}", "Object bucket")
+    for call in (
+        lambda: storage.read("gs://none/a"),
+        lambda: storage.stat("gs://none/a"),
+        lambda: storage.list("gs://none"),
+        lambda: storage.write("gs://none/a", DATA),
+        lambda: storage.write("gs://none/a", LARGE),
+        lambda: storage.delete("gs://none/a"),
+    ):
+        with pytest.raises(StorageError, match="create it"):
+            call()
+    assert storage.stat("gs://bucket/a") is None
+    assert storage.load("gs://bucket/a") is None
+    storage.delete("gs://bucket/a")
+    with pytest.raises(StorageMissingError, match=r"(?s)no such object.*the path"):
+        storage.read("gs://bucket/a")
+
+
+@pytest.mark.parametrize(
+    ("message", "cure"),
+    [
+        (
+            "Object 'bucket/a' is subject to bucket's retention policy or object "
+            "retention and cannot be deleted or overwritten until 2027-01-01",
+            "wait until then, or choose another output",
+        ),
+        (
+            "Object 'bucket/a' is under active Temporary hold and cannot be deleted, "
+            "overwritten or archived until hold is removed.",
+            "release the hold, or choose another output",
+        ),
+    ],
+)
+def test_what_may_not_be_replaced_is_no_question_of_roles(
+    server: GcsServer, storage: GcsStorage, message: str, cure: str
+) -> None:
+    server.objects.put("bucket", "a", DATA)
+    server.fail("403", times=99, message=message)
+    for call in (
+        lambda: storage.write("gs://bucket/a", b"new"),
+        lambda: storage.write("gs://bucket/a", LARGE),
+        lambda: storage.delete("gs://bucket/a"),
+    ):
+        with pytest.raises(StorageError) as caught:
+            call()
+        assert cure in str(caught.value)
+        assert "role" not in str(caught.value)
+
+
+def test_shards_are_kept_only_where_something_is_written(
+    server: GcsServer, storage: GcsStorage
+) -> None:
+    server.objects.put("bucket", "a", DATA)
+    server.fail("400", times=99)
+    for writes, call in (
+        (False, lambda: storage.read("gs://bucket/a")),
+        (False, lambda: storage.stat("gs://bucket/a")),
+        (False, lambda: storage.list("gs://bucket")),
+        (True, lambda: storage.write("gs://bucket/a", b"new")),
+        (True, lambda: storage.delete("gs://bucket/a")),
+    ):
+        with pytest.raises(StorageError, match="run the same command again") as caught:
+            call()
+        assert ("finished shards are kept" in str(caught.value)) == writes
+
+
+def test_a_refusal_for_an_object_that_is_gone_is_told_as_it_is(
+    server: GcsServer, storage: GcsStorage
+) -> None:
+    server.fail("412", "insert")
+    with pytest.raises(StorageChangedError, match=r"(?s)refusal \(412\).*none at a"):
+        storage.write("gs://bucket/a", b"new", replaces="")
+
+
+def test_a_size_that_is_left_out_is_0(server: GcsServer, storage: GcsStorage) -> None:
+    """As some servers do for empty objects; consoles make such for directories."""
+    for name, data in (("d/", b""), ("d/empty", b""), ("d/full", DATA)):
+        server.objects.put("bucket", name, data)
+    server.objects.leaves_out_zeros = True
+    found = storage.list("gs://bucket/d")
+    assert [(info.path, info.size_bytes) for info in found] == [
+        ("gs://bucket/d/empty", 0),
+        ("gs://bucket/d/full", len(DATA)),
+    ]
+    assert storage.stat("gs://bucket/d/empty") == found[0]
+    storage.write("gs://bucket/d/other", b"", replaces="")
+    server.fail(
+        "other",
+        "list",
+        answer=(
+            200,
+            "application/json",
+            '{"items": [{"name": "a", "generation": "1", "crc32c": "AAAAAQ=="}]}',
+        ),
+    )
+    with pytest.raises(StorageError, match="does not describe objects"):
+        storage.list("gs://bucket/d")
+
+
 @pytest.mark.parametrize("kind", ["503", "reset", "short", "stall"])
 def test_in_the_end_it_gives_up(server: GcsServer, kind: str) -> None:
     storage = GcsStorage(timeout_seconds=0.2, deadline_seconds=1)
@@ -546,7 +657,7 @@ def test_in_the_end_it_gives_up(server: GcsServer, kind: str) -> None:
     begin = time.monotonic()
     with pytest.raises(StorageError, match=r"(?s)gs://bucket/a.*no success in 1 sec"):
         storage.read("gs://bucket/a")
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 60
 
 
 def test_a_server_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,7 +665,7 @@ def test_a_server_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
-    storage = GcsStorage(timeout_seconds=0.2, deadline_seconds=0.5)
+    storage = GcsStorage(timeout_seconds=10, deadline_seconds=0.5)
     for call in (
         lambda: storage.match("gs://bucket/a*"),
         lambda: storage.write("gs://bucket/a", DATA),
@@ -564,7 +675,7 @@ def test_a_server_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         begin = time.monotonic()
         with pytest.raises(StorageError, match=r"(?s)no success in.*refused"):
             call()
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 50  # Not at the deadline.
 
 
 def test_missing_credentials_are_named_at_once(tmp_path: pathlib.Path) -> None:
@@ -585,11 +696,11 @@ def test_missing_credentials_are_named_at_once(tmp_path: pathlib.Path) -> None:
     )
     assert "StorageError: cannot find credentials" in done.stderr
     assert "gcloud auth application-default login" in done.stderr
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 60
 
 
 def test_a_missing_client_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gcs", "gcs_connection"):
+    for name in ("gcs", "gcs_client.connection"):
         monkeypatch.delitem(sys.modules, f"gristmill.dataset.storage.{name}")
     monkeypatch.setitem(sys.modules, "google.cloud.storage.retry", None)
     with pytest.raises(StorageError, match=r"pip install 'gristmill\[gcs\]'"):

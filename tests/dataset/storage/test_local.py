@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.errors import StorageChangedError, StorageError
+from gristmill.dataset.storage.base import Link
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
 
@@ -560,18 +561,22 @@ class TestDeleting:
         with pytest.raises(StorageError, match="cannot delete"):
             storage.delete(str(tmp_path / "d"))
 
-    def test_a_tree_in_which_a_file_is_made_meanwhile(
+    def test_a_second_name_where_a_disk_has_no_links(
         self, storage, tmp_path, monkeypatch
     ):
-        tree = tmp_path / "t"
-        tree.mkdir()
-        true_rmdir, late = os.rmdir, [tree / ".0.tmp", tree / ".1.tmp"]
+        source, target = tmp_path / "a", tmp_path / "named" / "b"
+        source.write_text("x")
+        (info,) = storage.list(str(tmp_path))
+        storage.link_all([Link(info, str(target), "")])
+        assert os.path.samefile(source, target)
+        storage.link_all([Link(info, str(target), "another")])  # It has it already.
 
-        def rmdir(path, **options):
-            if late:
-                late.pop().write_text("of a process that waits for the lock")
-            true_rmdir(path, **options)
+        def link(*_args):
+            raise OSError(errno.EPERM, "no links")
 
-        monkeypatch.setattr(os, "rmdir", rmdir)
-        storage.delete_tree(str(tree), check=lambda: None)
-        assert not tree.exists()
+        target.unlink()
+        monkeypatch.setattr(os, "link", link)
+        storage.link_all([Link(info, str(target), "")])
+        assert not os.path.samefile(source, target)
+        assert target.read_text() == source.read_text() == "x"
+        assert os.listdir(tmp_path / "named") == ["b"]

@@ -44,7 +44,7 @@ from tests.support.records import (
     read_tfrecords,
     small_records,
     text_records,
-    write_tfrecords,
+    write_with_tensorflow,
 )
 from tests.support.streams import DribblingStream
 
@@ -230,7 +230,7 @@ class TestTensorFlow:
     ):
         records = [*AWKWARD_RECORDS, *text_records(300)]
         path = tmp_path / "written.gz"  # The name says nothing.
-        write_tfrecords(path, records, compression=official)
+        write_with_tensorflow(path, records, compression=official)
         data = path.read_bytes()
         assert compression_of(data[:12]) == compression
         if compression == "none":
@@ -238,11 +238,13 @@ class TestTensorFlow:
         else:
             assert records_of(open_inflated(data, compression)) == records
 
-    def test_it_reads_what_is_encoded(self, tmp_path: pathlib.Path):
+    def test_it_reads_and_writes_what_is_encoded(self, tmp_path: pathlib.Path):
         records = [*AWKWARD_RECORDS, *text_records(300)]
-        path = tmp_path / "encoded"
+        path, theirs = tmp_path / "encoded", tmp_path / "theirs"
         path.write_bytes(frames_of(records))
         assert read_tfrecords(path) == records
+        write_with_tensorflow(theirs, records)
+        assert theirs.read_bytes() == path.read_bytes()
 
     def test_concatenated_members_are_one_stream_to_both(self, tmp_path: pathlib.Path):
         path = tmp_path / "two"
@@ -543,7 +545,9 @@ class TestCompressed:
         assert found > 8 * (len(data) - 14)
 
     def test_junk_after_the_stream_is_an_error(self):
-        frames, error = read_to_error(open_inflated(GOLDEN_GZIP + b"junk", "gzip"))
+        padded = GOLDEN_GZIP + bytes(70_000)
+        assert read_to_error(open_inflated(padded, "gzip"))[1] is None
+        frames, error = read_to_error(open_inflated(padded + b"junk", "gzip"))
         assert [frame.record for frame in frames] == GOLDEN_RECORDS
         assert "cannot be decompressed" in str(error)
 

@@ -1,7 +1,4 @@
-"""Several writers, one split: the order of its records, and what prevents a commit.
-
-Covers: dataset/commit/staged_parts.py.
-"""
+"""Several writers, one split: the order of its records, and what prevents a commit."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import concurrent.futures
 import pathlib
 import shutil
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +22,7 @@ from gristmill.dataset import (
     open_manifest,
     read_manifest,
 )
+from gristmill.dataset.storage.local import LocalStorage
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.results.contents import manifest_text
 from gristmill.pipelines.verify import verify
@@ -47,15 +46,15 @@ def records_of(output: Any) -> list[bytes]:
 
 
 def staged(output: pathlib.Path, part: int) -> pathlib.Path:
-    parts = output / ".new-data-train" / "parts"
-    return parts / f"{part:05d}-of-{len(PARTS):05d}"
+    return output / "tmp-data-train" / f"{part:05d}-of-{len(PARTS):05d}"
 
 
 def test_the_parts_follow_each_other(tmp_path: pathlib.Path) -> None:
     for part in (2, 0, 3, 1):
         assert read_manifest(tmp_path / "data") is None
         write_part(tmp_path / "data", part)
-    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [".new-data-train"]
+    names = sorted(p.name for p in (tmp_path / "data").iterdir())
+    assert names == ["index", "tmp-data-train"]
     manifest = commit_parts(tmp_path / "data")
     assert records_of(tmp_path / "data") == RECORDS
     assert manifest == open_manifest(tmp_path / "data")
@@ -227,3 +226,74 @@ def test_what_is_lost_is_found_before_the_commit(
     write_part(output, 2, overwrite=True)
     commit_parts(output)
     assert records_of(output) == RECORDS
+
+
+class CrashError(BaseException):
+    """Ends a program between two steps, as `kill -9` does."""
+
+
+def crash_at(patch: pytest.MonkeyPatch, number: int) -> None:
+    """Lets the storage end the program before one of its changes."""
+    steps = iter(range(1, number + 1))
+
+    def counted(true: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **options: Any) -> Any:
+            if next(steps, 0) == number:
+                raise CrashError
+            return true(*args, **options)
+
+        return step
+
+    for name in ("write", "delete", "delete_tree", "_link"):
+        patch.setattr(LocalStorage, name, counted(getattr(LocalStorage, name)))
+
+
+@pytest.mark.parametrize("replacing", [False, True])
+@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_commit_that_is_killed_is_finished_or_begins_again(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    replacing: bool,
+    stride: int,
+) -> None:
+    output, before, number = tmp_path / "data", tmp_path / "before", 1
+    options = {"overwrite": replacing}
+    if replacing:
+        with Writer(output) as writer:
+            writer.write(b"old")
+    for part in range(len(PARTS)):
+        write_part(output, part, **options)
+    shutil.copytree(output, before)
+    commit_parts(output, **options)
+    expected = contents(output)
+    old = [b"old"] if replacing else None
+    while True:
+        shutil.rmtree(output)
+        shutil.copytree(before, output)
+        with monkeypatch.context() as patch:
+            crash_at(patch, number)
+            try:
+                commit_parts(output, **options)
+            except CrashError:
+                pass
+            else:
+                break
+        there = None if read_manifest(output) is None else records_of(output)
+        assert there in (old, RECORDS)
+        if number % 2 and there == old:
+            # A part gets other records, and other shards.
+            with Writer(
+                output, part=2, parts=4, records_per_shard=10, overwrite=True
+            ) as writer:
+                writer.write(b"other")
+            commit_parts(output, **options)
+            assert records_of(output) == [*PARTS[0], b"other", *PARTS[3]]
+            assert not verify(str(output), quick=True).leftovers
+            found = {path.name for path in output.glob("*.array_record*")}
+            assert len(found) == 3 + 1 + 1
+        else:
+            commit_parts(output, overwrite=replacing and there == old)
+            assert contents(output) == expected
+        number += stride
+    assert records_of(output) == RECORDS
+    assert contents(output) == expected

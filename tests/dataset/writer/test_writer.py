@@ -1,7 +1,7 @@
 """A Python loop writes a dataset: what it leaves, and where it goes on.
 
-Covers: dataset/writer/found_output.py, dataset/writer/part.py,
-dataset/writer/parts_job.py, dataset/writer/take_output.py.
+Covers: dataset/commit/claim.py, dataset/writer/part.py, dataset/writer/parts_job.py,
+dataset/writer/take_output.py.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class TestWhereItGoesOn:
     def test_nothing_is_visible_before_the_end(self, tmp_path: pathlib.Path) -> None:
         output = tmp_path / "data"
         write_until(output, 70)
-        assert [path.name for path in output.iterdir()] == [".new-data-train"]
+        assert {path.name for path in output.iterdir()} == {"index", "tmp-data-train"}
         with pytest.raises(NotADatasetError, match="resume=True"):
             open_manifest(output)
 
@@ -206,7 +206,7 @@ class TestWhereItGoesOn:
     ) -> None:
         write(tmp_path / "data")
         write_until(tmp_path / "data", 40, split="test")
-        part = ".new-data-test/parts/00000-of-00001"
+        part = "tmp-data-test/00000-of-00001"
         left = verify(str(tmp_path / "data"), quick=True).leftovers
         assert f"{part}/00000.array_record" in left
         write(tmp_path / "data", split="test", resume=True)
@@ -236,7 +236,7 @@ class TestWhereItGoesOn:
         write_until(tmp_path / "data", 70)
         write(tmp_path / "data", RECORDS[50:])
         assert records_of(tmp_path / "data") == RECORDS[50:]
-        assert not (tmp_path / "data" / ".new-data-train").exists()
+        assert not (tmp_path / "data" / "tmp-data-train").exists()
 
     def test_a_damaged_or_missing_shard_is_written_again(
         self, tmp_path: pathlib.Path
@@ -245,7 +245,7 @@ class TestWhereItGoesOn:
         output = tmp_path / "data"
         for name in ("00001.array_record", "index/00001.array_record.index"):
             write_until(output, 100)
-            part = output / ".new-data-train" / "parts" / "00000-of-00001"
+            part = output / "tmp-data-train" / "00000-of-00001"
             path = part / name
             path.write_bytes(path.read_bytes()[:-1])
             with (
@@ -271,7 +271,9 @@ class TestWhereItGoesOn:
         with pytest.raises(DataLossError, match="not there any more"):
             write(tmp_path / "data", resume=True)
         write(tmp_path / "data", overwrite=True)
-        assert contents(tmp_path / "data") == before
+        assert records_of(tmp_path / "data") == RECORDS
+        assert not before.keys() & contents(tmp_path / "data").keys() - {"dataset.json"}
+        assert not verify(str(tmp_path / "data"), workers=1).findings
 
     def test_what_was_appended_stays(self, tmp_path: pathlib.Path) -> None:
         write(tmp_path / "data")
@@ -403,6 +405,24 @@ class TestWhatItRefuses:
         with pytest.raises(DataLossError, match=r"100 records(.|\n)*95"):
             write(tmp_path / "data")
         assert read_manifest(tmp_path / "data") is None
+
+    def test_a_conversion_does_not_begin_where_shards_are_finished(
+        self, tmp_path: pathlib.Path
+    ) -> None:
+        (tmp_path / "in").write_bytes(frames_of(RECORDS[:50]))
+        job = job_of(tmp_path / "in", tmp_path / "data", name="data")
+        write_until(tmp_path / "data", 70)
+        with pytest.raises(JobChangedError, match="unfinished Writer"):
+            convert(job)
+        write(tmp_path / "data", resume=True)
+        assert records_of(tmp_path / "data") == RECORDS
+        # Nor where they are to replace a split: what is appended would come first.
+        write_until(tmp_path / "data", 70, overwrite=True)
+        argv = ["append", str(tmp_path / "data"), str(tmp_path / "in")]
+        told = CliRunner().invoke(cli, argv)
+        assert (told.exit_code, "unfinished Writer" in told.output) == (2, True)
+        write(tmp_path / "data", resume=True, overwrite=True)
+        assert records_of(tmp_path / "data") == RECORDS
 
     def test_a_conversion_can_take_the_output(self, tmp_path: pathlib.Path) -> None:
         write(tmp_path / "data")

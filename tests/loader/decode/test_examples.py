@@ -11,7 +11,6 @@ import random
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from gristmill.dataset.errors import DecodeError, GristmillError, InputError
 from gristmill.loader.decode.scan import scan_examples
 from tests.support import examples
 from tests.support.examples import UNUSUAL, entry, example, message, parsed, tf_example
+from tests.support.tensorflow_process import with_tensorflow
 
 Fixed, Padded, Ragged = (
     loader.FixedFeature,
@@ -61,21 +61,71 @@ def test_ragged_features_are_what_was_written(batch):
     assert [decoded[name].values.dtype for name in "bfi"] == [object, "f4", "i8"]
 
 
-@given(BATCHES.filter(bool))
-def test_tensorflow_parses_the_same(batch):
-    records = [tf_example(features) for features in batch]
+MESSAGES = (
+    *("Example", "Features", "Feature"),
+    *("BytesList", "FloatList", "Int64List"),
+)
+
+
+def fields_of(kind) -> set[tuple]:
+    """Returns the fields of a class of messages, in its inner ones too."""
+    described = kind.DESCRIPTOR
+    found = [described, *described.nested_types]
+    fields = [field for each in found for field in each.fields]
+    return {
+        (field.full_name, field.number, field.type, field.has_presence)
+        for field in fields
+    }
+
+
+@with_tensorflow
+def fields_in_tensorflow():
+    import tensorflow as tf
+
+    return [fields_of(getattr(tf.train, name)) for name in MESSAGES]
+
+
+def test_the_messages_that_the_tests_make_are_tensorflows():
+    ours = [fields_of(getattr(examples, name)) for name in MESSAGES]
+    assert ours == fields_in_tensorflow()
+
+
+@with_tensorflow
+def ragged_in_tensorflow(records):
+    """Returns values and row splits by name."""
+    import tensorflow as tf
+
     spec = {
         "b": tf.io.RaggedFeature(tf.string),
         "f": tf.io.RaggedFeature(tf.float32),
         "i": tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64),
     }
+    return {
+        name: (ragged.values.numpy(), ragged.row_splits.numpy())
+        for name, ragged in tf.io.parse_example(records, spec).items()
+    }
+
+
+@given(BATCHES.filter(bool))
+def test_tensorflow_parses_the_same(batch):
+    records = [tf_example(features) for features in batch]
     ours = decode(RAGGED, records)
-    theirs = tf.io.parse_example(records, spec)
-    for name in RAGGED:
-        np.testing.assert_array_equal(ours[name].values, theirs[name].values.numpy())
-        np.testing.assert_array_equal(
-            ours[name].row_splits, theirs[name].row_splits.numpy()
-        )
+    for name, (values, row_splits) in ragged_in_tensorflow(records).items():
+        np.testing.assert_array_equal(ours[name].values, values)
+        np.testing.assert_array_equal(ours[name].row_splits, row_splits)
+
+
+@with_tensorflow
+def fixed_in_tensorflow(records, shape):
+    import tensorflow as tf
+
+    spec = {
+        "i": tf.io.FixedLenFeature(shape, tf.int64, np.full(shape, -7)),
+        "f": tf.io.FixedLenFeature(shape, tf.float32, np.full(shape, 0.5)),
+        "b": tf.io.FixedLenFeature(shape, tf.string, np.full(shape, b"none")),
+    }
+    parsed = tf.io.parse_example(records, spec)
+    return {name: tensor.numpy() for name, tensor in parsed.items()}
 
 
 @given(st.data(), st.lists(st.integers(1, 3), max_size=3).map(tuple))
@@ -98,17 +148,22 @@ def test_fixed_features_are_tensorflows(data, shape):
         },
         records,
     )
-    theirs = tf.io.parse_example(
-        records,
-        {
-            "i": tf.io.FixedLenFeature(shape, tf.int64, np.full(shape, -7)),
-            "f": tf.io.FixedLenFeature(shape, tf.float32, np.full(shape, 0.5)),
-            "b": tf.io.FixedLenFeature(shape, tf.string, np.full(shape, b"none")),
-        },
-    )
-    for name in "ifb":
+    for name, theirs in fixed_in_tensorflow(records, shape).items():
         assert ours[name].shape == (len(batch), *shape)
-        np.testing.assert_array_equal(ours[name], theirs[name].numpy())
+        np.testing.assert_array_equal(ours[name], theirs)
+
+
+@with_tensorflow
+def padded_in_tensorflow(records, length):
+    import tensorflow as tf
+
+    spec = {"i": tf.io.RaggedFeature(tf.int64), "b": tf.io.RaggedFeature(tf.string)}
+    ragged = tf.io.parse_example(records, spec)
+    shape = None if length is None else (len(records), length)
+    return {
+        name: ragged[name].to_tensor(pad, shape=shape).numpy()
+        for name, pad in (("i", -1), ("b", b"pad"))
+    }
 
 
 @given(BATCHES.filter(bool), st.one_of(st.none(), st.integers(1, 25)))
@@ -122,11 +177,7 @@ def test_padded_features_are_tensorflows(batch, length):
         },
         records,
     )
-    for name, dtype, pad in (("i", tf.int64, -1), ("b", tf.string, b"pad")):
-        spec = {name: tf.io.RaggedFeature(dtype)}
-        ragged = tf.io.parse_example(records, spec)[name]
-        shape = None if length is None else (len(batch), length)
-        theirs = ragged.to_tensor(pad, shape=shape).numpy()
+    for name, theirs in padded_in_tensorflow(records, length).items():
         np.testing.assert_array_equal(ours[name], theirs)
     counts = np.array([len(features.get("i", [])) for features in batch])
     kept = np.minimum(counts, ours["i"].shape[1])

@@ -6,6 +6,7 @@ Covers: loader/state_fields.py.
 import json
 from typing import Any
 
+import grain
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -209,8 +210,8 @@ def test_weights_may_change_from_the_step_of_the_state_on_only(web, code):
 def test_state_of_another_version_or_of_nothing_is_refused(web, code):
     batches = loader.global_batches({"web": web, "code": code}, batch_size=4)
     feed = feed_of(batches)
-    with pytest.raises(FormatVersionError, match="expected: 1 or 2\n  got:      3"):
-        feed.set_state(feed.get_state() | {"version": 3})
+    with pytest.raises(FormatVersionError, match="expected: 1, 2 or 3\n  got:      4"):
+        feed.set_state(feed.get_state() | {"version": 4})
     mixture = Mixture.of([1, 1]).to_state() | {"version": 7}
     with pytest.raises(FormatVersionError, match="mixture's state"):
         feed.set_state(feed.get_state() | {"mixture": mixture})
@@ -219,7 +220,24 @@ def test_state_of_another_version_or_of_nothing_is_refused(web, code):
             feed.set_state(nothing)
 
 
-@settings(max_examples=250, deadline=None)
+def test_a_state_of_grain_is_named_as_one(web):
+    feed = feed_of(loader.global_batches(web, batch_size=4))
+    source = grain.MapDataset.source(web)
+    mixed = grain.IterDataset.mix([source.to_iter_dataset().filter(len)] * 2, [1, 1])
+    sampler = grain.samplers.IndexSampler(len(web), num_epochs=1, seed=1)
+    for pipeline in (
+        source.batch(2).to_iter_dataset(),
+        source.to_iter_dataset().batch(2),
+        mixed,
+        grain.DataLoader(data_source=web, sampler=sampler),
+    ):
+        iterator = iter(pipeline)
+        next(iterator)
+        with pytest.raises(StateMismatchError, match="Grain's own order"):
+            feed.set_state(iterator.get_state())
+
+
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_damaged_state_is_an_error_or_gives_the_right_batches(batches, data):
     feed = feed_of(batches, start_step=4)
@@ -244,7 +262,7 @@ def test_a_damaged_state_is_an_error_or_gives_the_right_batches(batches, data):
     feed.close()
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_batches_of_a_damaged_state_are_those_that_it_says_or_an_error(batches, data):
     good = state_of(batches, 4)

@@ -306,7 +306,7 @@ def test_what_cannot_be_changed_is_refused(web, code, places) -> None:
         plain.resized(1000, step=0)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_damaged_changed_state_is_an_error_or_gives_what_it_says(
     web, code, data

@@ -68,7 +68,6 @@ def fail_at(bad: bytes, records: list[bytes]) -> list[int]:
     is_damaged=st.booleans(),
     hosts=st.sampled_from([1, 3]),
 )
-@settings(max_examples=60, deadline=None)
 def test_however_steps_are_put_together_batches_and_the_error_are_the_same(
     good, damaged, cuts, start, every, mixed, shuffle, bad, is_damaged, hosts
 ) -> None:

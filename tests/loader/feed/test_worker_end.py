@@ -5,13 +5,14 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import psutil
 import pytest
 
 from gristmill.loader.feed.worker_end import end_with_trainer
+from tests.support.started import started
+from tests.support.waiting import until
 
 SCRIPT = """
 import multiprocessing, os, signal, sys, time
@@ -56,10 +57,7 @@ def is_running(pid: int) -> bool:
 
 def test_a_worker_of_grain_ends_with_its_trainer(tmp_path) -> None:
     pid = worker_left_by("grain-process-prefetch-x", tmp_path / "pid")
-    deadline = time.monotonic() + 60
-    while is_running(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_running(pid)
+    until(lambda: not is_running(pid))
 
 
 @pytest.mark.slow
@@ -73,6 +71,6 @@ def test_another_process_goes_on(tmp_path) -> None:
 
 
 def test_a_trainer_watches_nothing() -> None:
-    before = threading.enumerate()
-    end_with_trainer()
-    assert threading.enumerate() == before
+    with started() as own:
+        end_with_trainer()
+    assert own.threads == []

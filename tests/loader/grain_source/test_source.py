@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import CorruptShardError, InputError, StorageError
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    InputError,
+    NotADatasetError,
+    StorageError,
+)
 from tests.support.datasets import convert
 from tests.support.records import text_records, write_array_records
 
@@ -47,6 +52,21 @@ def test_joined_splits_are_read_as_the_official_source_does_with_a_warning(
     pickle.loads(pickle.dumps(source))
     loader.ArrayRecordDataSource(files[0])
     assert len(caplog.records) == 1
+
+
+def test_a_pattern_means_the_files_that_it_matches(tmp_path):
+    for number, split in ((1, "train"), (0, "train"), (0, "test")):
+        path = f"{tmp_path}/d-{split}.array_record-{number:05d}-of-00002"
+        write_array_records(path, [f"{split} {number}".encode()])
+    write_array_records(tmp_path / "odd[1].array_record", [b"odd"])
+    source = loader.ArrayRecordDataSource(f"{tmp_path}/d-train*")
+    assert list(source) == [b"train 0", b"train 1"]
+    odd, test = f"{tmp_path}/odd[1].array_record", f"{tmp_path}/d-te?t*"
+    assert list(loader.ArrayRecordDataSource([odd, test])) == [b"odd", b"test 0"]
+    with pytest.raises(InputError, match="files of several splits"):
+        loader.ArrayRecordDataSource(f"{tmp_path}/d-*")
+    with pytest.raises(NotADatasetError, match="no such file"):
+        loader.ArrayRecordDataSource(f"{tmp_path}/none*")
 
 
 FORMS = {

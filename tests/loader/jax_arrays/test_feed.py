@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import jax
@@ -23,6 +22,8 @@ from tests.support import jax_arrays
 from tests.support.datasets import convert
 from tests.support.jax_processes import run
 from tests.support.records import text_records
+from tests.support.started import started
+from tests.support.waiting import until
 
 RECORDS = [text_records(40, seed=1), text_records(24, seed=2)]
 
@@ -79,13 +80,6 @@ class Counted:
 
     def close(self):
         self.closed += 1
-
-
-def wait_until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +147,7 @@ def test_batches_are_taken_ahead_of_the_caller_and_no_further(ahead):
     with loader.to_jax(source, ROWS, ahead=ahead) as feed:
         for step in range(10):
             assert next(feed)[0] == step
-            wait_until(lambda: source.taken >= min(step + 1 + ahead, 11))  # noqa: B023
+            until(lambda: source.taken >= min(step + 1 + ahead, 11))  # noqa: B023
             time.sleep(0.005)
             assert source.taken == min(step + 1 + ahead, 11)
         for _ in range(2):
@@ -216,7 +210,7 @@ def test_stats_are_of_what_was_handed_out(batches):
         assert feed.stats.batches == 0
         for _ in range(2):
             next(feed)
-        wait_until(lambda: feed.stats.ready_batches >= 5)
+        until(lambda: feed.stats.ready_batches >= 5)
         stats = feed.stats
         assert (stats.batches, stats.records, stats.prefetch) == (2, 32, 5)
         assert stats.record_bytes == sum(sizes[:2])
@@ -234,14 +228,15 @@ def test_stats_are_of_what_was_handed_out(batches):
 
 
 def test_closing_closes_the_feed_and_leaves_no_thread():
-    before = threading.active_count()
     source = Counted(10)
-    feed = loader.to_jax(source, ROWS, ahead=2)
-    next(feed)
-    feed.close()
-    feed.close()
+    with started() as own:
+        feed = loader.to_jax(source, ROWS, ahead=2)
+        next(feed)
+        assert own.threads
+        feed.close()
+        feed.close()
     assert source.closed == 1
-    wait_until(lambda: threading.active_count() == before)
+    own.wait_until_ended()
     with pytest.raises(InputError, match="closed"):
         next(feed)
 
@@ -367,7 +362,7 @@ def test_a_script_ends_at_once_however_it_ends(path, tmp_path, end, code, last_l
             assert process.stdout.readline() == "28\n"
             if code:
                 os.killpg(process.pid, signal.SIGINT)
-            _, said = process.communicate(timeout=20)
+            _, said = process.communicate(timeout=100)
         finally:
             process.kill()
     assert (process.returncode, said.count("Traceback")) == (code, bool(code))

@@ -3,7 +3,9 @@
 Covers: loader/maxtext/packed.py, loader/maxtext/iterators.py, loader/maxtext/side.py.
 """
 
+import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -12,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.packed import PackedBatches, check_tokens, packed_batches
@@ -152,12 +155,32 @@ def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, mesh, ca
     assert "vocab_size" in str(refusal(vocab_size=1_000))  # seen in the tokens
     known = refusal(vocab_size=59_999, grain_train_files=long_rows)
     assert "vocab_size=60,000 or more" in str(known)
-    assert "max_segments_per_seq" in str(refusal(max_segments_per_seq=1))
+    most = loader.open(rows).packed_counts().most_pieces
+    few = refusal(max_segments_per_seq=most - 1)
+    assert few.expected.startswith(f"max_segments_per_seq={most} or more")
+    next(made(mesh, config_of(grain_train_files=rows, max_segments_per_seq=most)))
     assert "order=grain" in str(refusal(options=Options(order="grain")))
     assert "max_target_length of MaxText" in str(refusal(max_target_length=8))
     mixed = refusal(grain_train_files=f"{rows},1;{long_rows},1")
     assert "another way" in str(mixed)
-    next(made(mesh, config_of(grain_train_files=rows, max_segments_per_seq=LENGTH)))
+
+
+def test_rows_whose_most_pieces_are_not_known_are_compared_as_they_come(
+    rows, mesh, tmp_path
+):
+    before = tmp_path / "before"
+    shutil.copytree(rows, before)
+    manifest = open_manifest(rows)
+    split = manifest.splits["train"]
+    packed = {k: v for k, v in split.packed.items() if k != "most_pieces"}
+    split = dataclasses.replace(split, packed=packed)
+    manifest = dataclasses.replace(manifest, splits={"train": split})
+    (before / "dataset.json").write_bytes(manifest.encode())
+    iterator = made(
+        mesh, config_of(grain_train_files=str(before), max_segments_per_seq=1)
+    )
+    with pytest.raises(InputError, match="more pieces than max_segments_per_seq"):
+        next(iterator)
 
 
 def test_tokens_that_were_not_added_are_told(long_rows, caplog):

@@ -5,16 +5,17 @@ Covers: loader/order/epochs.py.
 
 import collections
 import dataclasses
+import functools
+import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gristmill.dataset.errors import InputError
 from gristmill.loader.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
+from gristmill.loader.order.removed import Removed
 from gristmill.loader.order.schedule import Extension, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 
@@ -23,55 +24,73 @@ SHUFFLES = [
     GlobalShuffle(),
     BlockShuffle(block_records=3, window_blocks=2),
 ]
-STEPS = 24
+STEPS = 12
 
 
-class Lane:
-    """Records in the order in which an epoch has them."""
-
-    def __init__(self, order, first, count, epoch):
-        name = order.name + (f"\0{first}" if first else "")
-        records = order.shuffle.records(
-            np.arange(count),
-            num_records=count,
-            seed=order.seed,
-            epochs=epoch,
-            name=name,
-        )
-        self.rest = [first + record for record in records.tolist()]
+@functools.cache
+def shuffled(shuffle, count, seed, epoch, name):
+    """The numbers of so many records in the order in which an epoch has them."""
+    numbers = shuffle.records(
+        np.arange(count), num_records=count, seed=seed, epochs=epoch, name=name
+    )
+    return numbers.tolist()
 
 
 class Simulated:
-    """One dataset that is extended, record by record."""
+    """One dataset that changes, record by record.
+
+    A record is known by the number that it would have if none had been removed.
+    """
 
     def __init__(self, order):
-        self.order, self.known, self.epoch = order, order.num_records, 0
-        self.lanes, self.dealt = [Lane(order, 0, self.known, 0)], None
+        self.order, self.epoch = order, 0
+        self.there = list(range(order.num_records))
+        self.ever = order.num_records
+        self.begin()
 
-    def extend(self, count):
-        left = sum(len(lane.rest) for lane in self.lanes)
-        if left in (0, self.known):  # Between two epochs.
-            self.epoch += left == 0
-            self.lanes, self.dealt = [Lane(self.order, 0, count, self.epoch)], None
-        else:
-            self.lanes.append(
-                Lane(self.order, self.known, count - self.known, self.epoch)
-            )
-            left = [len(lane.rest) for lane in self.lanes]
-            numbers, _ = Mixture.of(left).locate(np.arange(sum(left)))
-            self.dealt = numbers.tolist()
+    def begin(self):
+        """Begins an epoch."""
+        self.lanes, self.dealt, self.begun = [self.shuffled(self.there)], [], False
+
+    def shuffled(self, records, name=""):
+        order, name = self.order, self.order.name + name
+        shuffle, seed = order.shuffle, order.seed
+        numbers = shuffled(shuffle, len(records), seed, self.epoch, name)
+        return [records[number] for number in numbers]
+
+    def extend(self, count, removed):
+        gone = {self.there[number] for number in removed}
+        new = list(range(self.ever, self.ever + count - len(self.there) + len(gone)))
+        self.there = [record for record in self.there if record not in gone] + new
+        if not any(self.lanes):
+            self.epoch += 1
+            self.begin()
+        elif not self.begun:
+            self.begin()
+        elif new or gone:
+            self.lanes = [[r for r in lane if r not in gone] for lane in self.lanes]
+            if new:
+                self.lanes.append(self.shuffled(new, f"\0{self.ever}"))
+            left = [len(lane) for lane in self.lanes]
+            if any(left):
+                numbers, _ = Mixture.of(left).locate(np.arange(sum(left)))
+                self.dealt = numbers.tolist()
             if isinstance(self.order.shuffle, NoShuffle):
                 self.dealt.sort()
-        self.known = count
+        self.ever += len(new)
 
     def next(self):
         """The next record, and its epoch."""
-        if not any(lane.rest for lane in self.lanes):
+        if not any(self.lanes):
             self.epoch += 1
-            self.lanes = [Lane(self.order, 0, self.known, self.epoch)]
-            self.dealt = None
+            self.begin()
+        self.begun = True
         lane = self.dealt.pop(0) if self.dealt else 0
-        return self.lanes[lane].rest.pop(0), self.epoch
+        return self.lanes[lane].pop(0), self.epoch
+
+    def number(self, record):
+        """The number that a record has in the end."""
+        return self.there.index(record) if record in self.there else -1 - record
 
 
 def simulate(schedule, changes):
@@ -87,76 +106,112 @@ def simulate(schedule, changes):
         size = sizes.get(step, size)
         for number, dataset in enumerate(datasets):
             if (number, step) in extended:
-                dataset.extend(extended[number, step])
+                dataset.extend(*extended[number, step])
         if step == 0 or step in weights:
             shares = weights.get(step, shares)
-            numbers, _ = Mixture.of(shares).locate(np.arange(STEPS * 60))
+            numbers, _ = Mixture.of(shares).locate(np.arange(STEPS * 40))
             dealt = iter(numbers.tolist())
         rows = [next(dealt) for _ in range(size)]
         batches.append([(number, *datasets[number].next()) for number in rows])
-    return batches
+    found = [
+        [
+            (number, datasets[number].number(record), epoch)
+            for number, record, epoch in batch
+        ]
+        for batch in batches
+    ]
+    return found, [len(dataset.there) for dataset in datasets]
 
 
-@st.composite
-def changed_schedules(draw):
-    count = draw(st.integers(1, 3))
+def changed_schedule(choose):
+    """A schedule that changes at steps, and what changes; `choose` is a Random."""
+    count = choose.randint(1, 3)
     orders = tuple(
         DatasetOrder(
-            num_records=draw(st.integers(1, 40)),
-            seed=draw(st.integers(0, 3)),
-            shuffle=draw(st.sampled_from(SHUFFLES)),
+            num_records=choose.choice([choose.randint(1, 5), choose.randint(6, 60)]),
+            seed=choose.randint(0, 1),
+            shuffle=choose.choice(SHUFFLES),
             name=name,
         )
         for name in "abc"[:count]
     )
-    shares = st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any)
-    steps = st.integers(1, STEPS - 1)
-    mixed = count > 1 or draw(st.booleans())
+
+    def shares():
+        drawn = [choose.randint(0, 5) for _ in range(count)]
+        return drawn if any(drawn) else [1] * count
+
+    def some(most, value):
+        steps = choose.sample(range(1, STEPS), choose.randint(0, most))
+        return {step: value() for step in steps}
+
+    mixed = count > 1 or choose.random() < 0.5
     schedule = Schedule(
         orders=orders,
-        mixture=Mixture.of(draw(shares)) if mixed else None,
-        batch_size=draw(st.integers(1, 30)),
+        mixture=Mixture.of(shares()) if mixed else None,
+        batch_size=choose.randint(1, 12),
     )
-    sizes = draw(st.dictionaries(steps, st.integers(1, 60), max_size=3))
-    weights = draw(st.dictionaries(steps, shares, max_size=3)) if mixed else {}
-    extended, grown = {}, [order.num_records for order in orders]
-    for step in sorted(draw(st.sets(st.integers(0, STEPS - 1), max_size=5))):
-        number = draw(st.integers(0, count - 1))
-        grown[number] += draw(st.integers(1, 40))
-        extended[number, step] = grown[number]
-    made = [("size", at, size) for at, size in sorted(sizes.items())]
-    kinds = [made, [("weights", at, share) for at, share in sorted(weights.items())]]
+    sizes = some(3, lambda: choose.randint(1, 40))
+    weights = some(3, shares) if mixed else {}
+    extended, there = {}, [order.num_records for order in orders]
+    for step in sorted(choose.sample(range(STEPS), choose.randint(0, 6))):
+        number = choose.randrange(count)
+        added = choose.choice([0, 0, 1, choose.randint(1, 40)])
+        most = there[number] - (0 if added else 1)
+        lost = choose.choice(
+            [0, 0, 1, choose.randint(0, most), choose.randint(0, most)]
+        )
+        lost = most if choose.random() < 0.05 else min(lost, most)
+        removed = choose.sample(range(there[number]), lost)
+        there[number] += added - lost
+        extended[number, step] = there[number], removed
+    made = [("size", at, size) for at, size in sizes.items()]
+    kinds = [made, [("weights", at, share) for at, share in weights.items()]]
     for number in range(count):
-        mine = [(at, n) for (which, at), n in extended.items() if which == number]
-        kinds.append([(number, at, n) for at, n in mine])
+        mine = [(at, new) for (which, at), new in extended.items() if which == number]
+        kinds.append([(number, at, new) for at, new in mine])
     # Those of one kind in the order of their steps, of different kinds in any.
-    turns = draw(st.permutations([kind for kind in kinds for _ in kind]))
-    for kind in turns:
+    turns = [sorted(kind, key=lambda one: one[1]) for kind in kinds]
+    order = [kind for kind in turns for _ in kind]
+    choose.shuffle(order)
+    for kind in order:
         what, step, value = kind.pop(0)
         if what == "size":
             schedule = schedule.resized(value, step=step)
         elif what == "weights":
             schedule = schedule.reweighted(value, step=step)
         else:
-            schedule = schedule.extended(value, step=step, dataset=what)
+            records, removed = value
+            schedule = schedule.extended(
+                records, step=step, dataset=what, removed=removed
+            )
     return schedule, (sizes, weights, extended)
 
 
-@pytest.mark.slow
-@given(drawn=changed_schedules())
-@settings(max_examples=100, deadline=None)
-def test_any_phases_in_any_order_are_what_a_simulation_gives(drawn):
-    check(*drawn)
-
-
-@given(drawn=changed_schedules())
-@settings(max_examples=6, deadline=None)
-def test_some_phases_are_what_a_simulation_gives(drawn):
-    check(*drawn)
+@pytest.mark.parametrize(
+    "cases",
+    [
+        *(range(first, first + 100) for first in (0, 100, 200)),
+        *(
+            pytest.param(range(first, first + 1_000), marks=pytest.mark.soak)
+            for first in range(300, 10_300, 1_000)
+        ),
+    ],
+)
+def test_any_phases_in_any_order_are_what_a_simulation_gives(cases):
+    kinds = collections.Counter()
+    for case in cases:
+        schedule, changes = changed_schedule(random.Random(case))
+        try:
+            kinds.update(check(schedule, changes))
+        except BaseException as e:
+            e.add_note(f"case {case}")
+            raise
+    # What is removed, and what only: before and behind its turn, with and without more.
+    assert min(kinds[name] for name in ("removed", "seen before", "both")) > 10
 
 
 def check(schedule, changes):
-    expected = simulate(schedule, changes)
+    expected, there = simulate(schedule, changes)
     sightings = collections.defaultdict(list)
     for step, batch in enumerate(expected):
         datasets, records = schedule.batch(step)
@@ -165,8 +220,9 @@ def check(schedule, changes):
         for row, seen in enumerate(batch):
             sightings[seen].append((seen[2], step, row))
     assert max(map(len, sightings.values())) == 1  # Once an epoch.
+    check_whole_epochs(schedule, expected, there)
     last = max(epoch for _, _, epoch in sightings)
-    for number, record in sorted({seen[:2] for seen in sightings})[::5]:
+    for number, record in sorted({seen[:2] for seen in sightings})[::17]:
         found = schedule.find(record, dataset=number, stop_epoch=last + 1)
         mine = [
             places[0]
@@ -177,6 +233,31 @@ def check(schedule, changes):
     # Any step at once, and any rows of it.
     again = schedule.batch(STEPS - 1, np.array([0]))
     assert (again.datasets[0], again.records[0]) == expected[-1][0][:2]
+    extended = changes[2].values()
+    yield from ("removed" for _, removed in extended if removed)
+    yield from ("seen before" for _, record, _ in sightings if record < 0)
+    for (number, step), (records, removed) in changes[2].items():
+        before = [
+            n for (d, s), (n, _) in changes[2].items() if d == number and s < step
+        ]
+        kept = (before or [schedule.orders[number].num_records])[-1] - len(removed)
+        if removed and records > kept:
+            yield "both"
+
+
+def check_whole_epochs(schedule, batches, there):
+    """From the last change on, an epoch has each record that is there once."""
+    for number, records in enumerate(there):
+        steps = [one.step for one in schedule.extensions if one.dataset == number]
+        position = schedule.sizes.start(max(steps, default=0))
+        place = schedule.counts(position)[number]
+        running = schedule.grown[number].epoch_at(place)
+        epochs = collections.defaultdict(list)
+        for dataset, record, epoch in (row for batch in batches for row in batch):
+            if dataset == number and epoch >= running and record >= 0:
+                epochs[epoch].append(record)
+        for epoch in sorted(epochs)[:-1]:  # The last may not be over.
+            assert sorted(epochs[epoch]) == list(range(records))
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES, ids=lambda shuffle: shuffle.kind)
@@ -259,6 +340,71 @@ def test_golden_order_of_an_extended_epoch():
     ]
 
 
+@pytest.mark.parametrize("shuffle", SHUFFLES, ids=lambda shuffle: shuffle.kind)
+def test_the_rest_is_dealt_as_before_without_what_is_removed(shuffle):
+    plain = DatasetOrder(num_records=1_000, seed=7, shuffle=shuffle, epochs=2)
+    epoch = plain.records(np.arange(1_000)).tolist()
+    removed = epoch[100:110] + epoch[500:900:7]  # Before and behind position 400.
+    numbers = np.delete(np.arange(1_000), removed).tolist()
+    order = dataclasses.replace(
+        plain, extensions=((400, len(numbers), Removed(removed)),)
+    )
+    rest = [record for record in epoch[400:] if record not in removed]
+    found = order.records(np.arange(400 + len(rest)))
+    assert [numbers[n] if n >= 0 else -1 - n for n in found] == epoch[:400] + rest
+    assert [-1 - n for n in found if n < 0] == epoch[100:110]
+    assert order.stop == 400 + len(rest) + len(numbers)
+    fewer = dataclasses.replace(plain, num_records=len(numbers))
+    later = order.records(np.arange(400 + len(rest), order.stop))
+    assert sorted(later) == list(range(len(numbers)))
+    second = fewer.records(np.arange(len(numbers), 2 * len(numbers)))
+    assert np.array_equal(later, second)  # The order of epoch 1.
+    # A removed record is found where it was seen, and nowhere else.
+    epochs = np.arange(2)
+    for record in removed:
+        place = epoch.index(record)
+        seen = [place if place < 400 else -1, -1]
+        assert order.positions(-1 - record, epochs=epochs).tolist() == seen
+
+
+# 0 10 8 5 2 | 7 11 1 4 9 6 3, without 2, 3 and 7, then with three more.
+GOLDEN = [0, 7, 5, 3, -3, 8, 1, 2, 9, 6, 10, 4, 11, 6, 5, 0, 3, 10, 4, 9]
+BLOCKS = [4, 6, -8, 7, 5, 3, 1, 8, 0, 9, 10, 2, 11, 11, 3, 9, 4, 10, 5, 1]
+
+
+def test_golden_order_of_an_epoch_with_removed_records():
+    order = DatasetOrder(
+        num_records=12, seed=42, extensions=((5, 9, Removed([2, 3, 7])), (7, 12))
+    )
+    assert order.records(np.arange(20)).tolist() == GOLDEN
+    removed = (5, 10, Removed([2, 3, 7])), (7, 12, Removed([0, 9]))
+    shuffle = BlockShuffle(block_records=3, window_blocks=2)
+    blocks = dataclasses.replace(order, shuffle=shuffle, extensions=removed)
+    assert blocks.records(np.arange(20)).tolist() == BLOCKS
+
+
+def test_what_cannot_be_removed_is_refused():
+    schedule = Schedule(orders=(DatasetOrder(num_records=10),), batch_size=4)
+    with pytest.raises(InputError, match="none of the dataset before"):
+        schedule.extended(9, step=1, removed=[10])
+    with pytest.raises(InputError, match="does not follow the one before"):
+        schedule.extended(8, step=1, removed=[3])
+    with pytest.raises(InputError, match="num_records is out of range"):
+        schedule.extended(0, step=1, removed=range(10))
+    with pytest.raises(InputError, match="removed twice"):
+        schedule.extended(9, step=1, removed=[3, 3])
+    fewer = schedule.extended(9, step=1, removed=[3])
+    with pytest.raises(InputError, match="none of the dataset before"):
+        fewer.extended(9, step=2, removed=[9])
+    assert schedule.find(3, stop_epoch=1)[0].step > 0
+    assert fewer.find(-4, stop_epoch=9) == []
+    for record in (-1, -3, -(1 << 70), 9, 1 << 70):
+        with pytest.raises(InputError, match="record is out of range"):
+            fewer.find(record, stop_epoch=1)
+    same = schedule.extended(10, step=1)
+    assert same.indices(9).tolist() == schedule.indices(9).tolist()
+
+
 def test_an_endless_dataset_of_any_size_is_extended():
     order = DatasetOrder(
         num_records=10**12, seed=1, extensions=((10**15 + 7, 10**12 + 5),)
@@ -279,7 +425,7 @@ def test_an_endless_dataset_of_any_size_is_extended():
 
 
 @pytest.mark.parametrize(
-    "extensions", [((5, 10),), ((5, 9),), ((5, 20), (4, 30)), ((5, 20), (6, 20))]
+    "extensions", [((5, 9),), ((5, 20), (4, 30)), ((5, 20), (6, 19))]
 )
 def test_extensions_that_do_not_follow_are_refused(extensions):
     with pytest.raises(InputError, match="does not follow the one before"):
@@ -290,7 +436,7 @@ def test_schedules_refuse_what_does_not_go_together():
     order = DatasetOrder(num_records=10, epochs=2)
     schedule = Schedule(orders=(order,), batch_size=4)
     with pytest.raises(InputError, match="does not follow the one before"):
-        schedule.extended(10, step=1)
+        schedule.extended(9, step=1)
     with pytest.raises(InputError, match="dataset is out of range"):
         schedule.extended(20, step=1, dataset=1)
     with pytest.raises(InputError, match="the batches end before the step"):

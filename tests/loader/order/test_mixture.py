@@ -46,7 +46,6 @@ def prefix_counts(mixture, stop):
 
 
 @given(weights=SMALL)
-@settings(max_examples=100, deadline=None)
 def test_locate_counts_select_and_one_by_one_counting_agree(weights):
     mixture, stop = Mixture.of(weights), 150
     datasets, places = mixture.locate(np.arange(stop))
@@ -64,7 +63,6 @@ def test_locate_counts_select_and_one_by_one_counting_agree(weights):
 @given(weights=st.one_of(SMALL, ANY))
 @example(weights=FIBONACCI)
 @example(weights=[1] * 64)
-@settings(max_examples=100, deadline=None)
 def test_every_prefix_and_every_window_keep_the_weights(weights):
     mixture, stop = Mixture.of(weights), 300
     (phase,) = mixture.phases
@@ -96,7 +94,6 @@ def test_the_bound_is_nearly_reached():
 
 
 @given(weights=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any))
-@settings(max_examples=60, deadline=None)
 def test_windows_of_whole_periods_are_exact_wherever_they_start(weights):
     period = sum(weights)
     counts = prefix_counts(Mixture.of(weights), 4 * period)
@@ -107,7 +104,7 @@ def test_windows_of_whole_periods_are_exact_wherever_they_start(weights):
 
 
 @given(weights=ANY, data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 def test_positions_of_any_size_round_trip(weights, data):
     near_the_end = st.integers(POSITION_LIMIT - 9, POSITION_LIMIT - 1)
     position = st.one_of(st.integers(0, POSITION_LIMIT - 1), near_the_end)
@@ -132,7 +129,6 @@ def test_positions_of_any_size_round_trip(weights, data):
         max_size=4,
     )
 )
-@settings(max_examples=100, deadline=None)
 def test_datasets_keep_their_positions_when_weights_change(phases):
     mixture, start = Mixture.of(phases[0][1]), 0
     for (length, _), (_, weights) in itertools.pairwise(phases):
@@ -306,7 +302,6 @@ def mixed_by_iterators(schedule, limit):
 
 
 @given(schedule=mixed_schedules())
-@settings(max_examples=100, deadline=None)
 def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
     rows, ended = mixed_by_iterators(schedule, 200)
     size = schedule.batch_size
@@ -325,7 +320,6 @@ def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
 
 
 @given(schedule=mixed_schedules(limited=False), data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
     dataset = data.draw(st.integers(0, len(schedule.orders) - 1))
     count = schedule.orders[dataset].num_records
@@ -396,7 +390,7 @@ def test_schedules_of_mixtures_can_be_pickled():
     weights=st.one_of(WIDE, ANY, SMALL),
     positions=st.lists(st.integers(0, POSITION_LIMIT - 1), min_size=1, max_size=20),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_any_positions_are_located_as_plain_integers_count(weights, positions):
     mixture = Mixture.of(weights)
     located = (column.tolist() for column in mixture.locate(positions))

@@ -49,7 +49,7 @@ def seen_in_order(schedule, epochs):
 
 
 @given(schedule=schedules())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 def test_steps_are_the_epochs_cut_into_batches(schedule):
     records = seen_in_order(schedule, schedule.orders[0].epochs)
     size = schedule.batch_size
@@ -62,7 +62,6 @@ def test_steps_are_the_epochs_cut_into_batches(schedule):
 
 @pytest.mark.slow
 @given(schedule=schedules(endless=True))
-@settings(max_examples=60, deadline=None)
 def test_a_schedule_without_end_goes_on(schedule):
     assert schedule.steps is None
     size = schedule.batch_size
@@ -74,7 +73,6 @@ def test_a_schedule_without_end_goes_on(schedule):
 
 
 @given(schedule=schedules(), process_count=st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
 def test_hosts_together_have_every_row_once(schedule, process_count):
     if schedule.batch_size % process_count:
         with pytest.raises(InputError, match="does not divide among the hosts"):
@@ -107,7 +105,6 @@ def test_every_record_once_an_epoch_over_all_hosts(process_count, shuffle):
 
 
 @given(schedule=schedules(), data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_find_tells_all_places_of_a_record(schedule, data):
     record = data.draw(st.integers(0, schedule.orders[0].num_records - 1))
     size, count = schedule.batch_size, schedule.orders[0].num_records

@@ -20,6 +20,7 @@ from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.errors import InputError, OutOfRangeError
 from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.loader.provenance.source_fields import Piece
 from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of, quarantined, varied_records
 from tests.support.gcs_server import GcsServer
@@ -348,3 +349,27 @@ def test_a_feed_names_the_record_that_does_not_decode(tmp_path, workers):
     ):
         next(feed)
     assert caught.value.row == 5
+
+
+def test_a_location_is_printed_in_lines_of_what_is_known():
+    facts = {"epoch": 1, "dataset": "/d", "record": 0, "shard": "s"}
+    facts |= {"record_in_shard": 0, "offset_bytes": 64}
+    found = loader.Location(**facts, source_path="a.txt", source_range_bytes=(0, 9))
+    assert str(found).splitlines() == [
+        "Location",
+        "  source_path         a.txt",
+        "  source_range_bytes  (0, 9)",
+        "  epoch               1",
+        "  dataset             /d",
+        "  record              0",
+        "  shard               s",
+        "  record_in_shard     0",
+        "  offset_bytes        64",
+    ]
+    piece = Piece(begin_token=0, end_token=5, document=3, first_token=0)
+    lines = str(loader.Location(**facts, pieces=(piece,) * 10)).splitlines()
+    assert lines[7].partition("  begin")[2] == (
+        "_token 0, end_token 5, document 3, first_token 0"
+    )
+    assert len(lines) == 16
+    assert lines[-1].strip() == "and 2 more pieces"

@@ -327,7 +327,7 @@ def test_chunk_that_claims_to_be_huge_is_refused_before_it_is_allocated(
     assert peak.bytes < 4 << 20
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     at=st.integers(80, 1_000),
     value=st.binary(min_size=1, max_size=8),

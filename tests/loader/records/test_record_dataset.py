@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import pickle
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterable
 
 import cloudpickle
@@ -27,6 +24,8 @@ from gristmill.dataset.errors import InputError, StateMismatchError
 from gristmill.dataset.metadata.layout import edition_key
 from tests.support.datasets import convert
 from tests.support.records import text_records
+from tests.support.started import started
+from tests.support.waiting import until
 
 # Some shards, and in a mixture some datasets.
 FILES = [text_records(count, seed=count) for count in (60, 25, 45)]
@@ -75,18 +74,6 @@ def host_of(row: int, rows: int, hosts: int) -> int:
 
 def joined(steps: Iterable[Iterable[bytes]]) -> list[bytes]:
     return [record for step in steps for record in step]
-
-
-def started_threads(before: set[threading.Thread]) -> set[threading.Thread]:
-    return set(threading.enumerate()) - before
-
-
-def wait_until_ended(before: set[threading.Thread]) -> None:
-    """Waits for threads that are told to end, and are not waited for."""
-    deadline = time.monotonic() + 60
-    while (left := started_threads(before)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not left
 
 
 def through_json(state: object) -> object:
@@ -190,22 +177,23 @@ def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
     batches = loader.global_batches(single, batch_size=8, seed=1)
     dataset = batches.records(process_index=1, process_count=2)
     expected = joined(of_host(steps_of(batches, 5), 1, 2))
-    before = set(threading.enumerate())
     for copied in (dataset, pickle.loads(cloudpickle.dumps(dataset)), dataset):
-        iterator = iter(copied)
-        assert not started_threads(before)  # Not before the first record.
-        assert [next(iterator) for _ in expected] == expected
-        assert started_threads(before)
-        assert not hasattr(iterator, "_parent")
-        del iterator  # Trainers drop iterators without closing them.
-        wait_until_ended(before)
-    iterator = iter(dataset)
-    iterator.start_prefetch()
-    assert next(iterator) == expected[0]
-    state = iterator.get_state()
-    iterator.close()
-    iterator.close()
-    wait_until_ended(before)
+        with started() as own:
+            iterator = iter(copied)
+            assert not own.threads  # Not before the first record.
+            assert [next(iterator) for _ in expected] == expected
+            assert own.alive()
+            assert not hasattr(iterator, "_parent")
+            del iterator  # Trainers drop iterators without closing them.
+            own.wait_until_ended()
+    with started() as own:
+        iterator = iter(dataset)
+        iterator.start_prefetch()
+        assert next(iterator) == expected[0]
+        state = iterator.get_state()
+        iterator.close()
+        iterator.close()
+        own.wait_until_ended()
     assert iterator.get_state() == state
     with pytest.raises(ValueError, match="closed"):
         next(iterator)
@@ -484,16 +472,17 @@ def test_workers_give_the_same_global_batches_and_go_on(single) -> None:
         .batch(6, batch_fn=list)
         .mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
     )
-    before = multiprocessing.active_children()
-    iterator = iter(pipeline)
-    start = through_json(iterator.get_state())
-    iterator.set_state(start)
-    assert [next(iterator) for _ in range(7)] == expected[:7]
-    state = through_json(iterator.get_state())
-    assert [next(iterator) for _ in range(3)] == expected[7:10]
-    iterator.set_state(state)
-    assert list(iterator) == expected[7:]
-    assert multiprocessing.active_children() == before
+    with started() as own:
+        iterator = iter(pipeline)
+        start = through_json(iterator.get_state())
+        iterator.set_state(start)
+        assert [next(iterator) for _ in range(7)] == expected[:7]
+        state = through_json(iterator.get_state())
+        assert [next(iterator) for _ in range(3)] == expected[7:10]
+        iterator.set_state(state)
+        assert list(iterator) == expected[7:]
+    assert own.processes
+    until(lambda: not any(worker.is_alive() for worker in own.processes))
 
 
 @pytest.mark.slow

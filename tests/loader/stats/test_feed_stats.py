@@ -36,6 +36,33 @@ def batches(tmp_path_factory) -> loader.GlobalBatches:
     return loader.global_batches(dataset, batch_size=20, epochs=2)
 
 
+def test_stats_are_printed_in_a_few_lines():
+    stats = FeedStats(
+        batches=12,
+        records=1200,
+        record_bytes=3 << 20,
+        startups=2,
+        startup_seconds=1.25,
+        wait_seconds=2.5,
+        busy_seconds=7.5,
+        read_seconds=3.5,
+        read_cpu_seconds=1.5,
+        ready_batches=1,
+        prefetch=2,
+        cache=loader.CacheCounts(hits=6, misses=4),
+    )
+    assert str(stats).splitlines() == [
+        "FeedStats",
+        "  given    12 batches, 1,200 records, 3.0 MiB",
+        "  speed    100 records/s, 0.2 MiB/s",
+        "  trainer  waited 2.5 s (25%), worked 7.5 s; 1.2 s for 2 starts",
+        "  read     3.5 s in all threads, 1.5 s of processors",
+        "  decode   0.0 s in all threads, 0.0 s of processors",
+        "  now      1 batches ready of 2, threads",
+        "  cache    6 hits, 4 misses",
+    ]
+
+
 def test_waiting_working_and_starting_are_told_apart(monkeypatch):
     now = 100.0
     monkeypatch.setattr(feed_stats.time, "perf_counter", lambda: now)

@@ -6,6 +6,7 @@ Covers: pipelines/beam_options.py.
 from __future__ import annotations
 
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.errors import InputError
 from gristmill.pipelines.beam_options import known_options
@@ -33,6 +34,8 @@ def test_no_parameter_has_a_name_of_beams():
         # --name and --map have values of their own, whatever they look like.
         ("--name --project a b", "--name --project a b", ""),
         ("a --no_auth b", "a b", "--no_auth"),
+        ("a --dry_run b", "a b", "--dry_run"),
+        ("a --dry-run b", "a b", "--dry_run"),
         (
             "a b --experiments x --experiments=y",
             "a b",
@@ -103,3 +106,15 @@ def test_flags_may_have_values():
     given = ["--no_auth=true", "--use_public_ips=false", "--streaming=false", "--a=b"]
     options = checked_options("PortableRunner", given)
     assert options[1:] == ["--no_auth", "--no_use_public_ips", "--a=b"]
+
+
+@pytest.mark.parametrize("given", ["--dry_run", "--dry_run=True", "--dry_run=true"])
+def test_a_dry_run_is_a_flag(given):
+    options = checked_options("DataflowRunner", [given])
+    assert PipelineOptions(options).get_all_options()["dry_run"]
+    assert checked_options("DataflowRunner", options[1:]) == options
+    # Other runners would run the pipeline.
+    with pytest.raises(InputError, match="only applies to Dataflow"):
+        checked_options("FnApiRunner", [given])
+    off = checked_options("FnApiRunner", ["--dry_run=false"])
+    assert not PipelineOptions(off).get_all_options()["dry_run"]

@@ -197,7 +197,7 @@ def test_people_get_a_table_and_workers_are_used(dataset, tmp_path):
     assert lines[0] == f"Dataset {dataset}, split train: 4,000 records in 2 shards"
     heads = [line.split()[0] for line in lines[1:] if not line.startswith(" " * 3)]
     assert heads == ["alone", "fed", "trainer", "cause"]
-    assert "2 workers, batches of 64, block shuffle" in done.stdout
+    assert "2 workers, batches of 64, block shuffle, seed 0\n" in done.stdout
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])

@@ -1,7 +1,4 @@
-"""`gristmill blame`: files of losses, and the ranking for people and as JSON.
-
-Covers: pipelines/results/losses.py, pipelines/results/suspects.py.
-"""
+"""`gristmill blame`: files of losses, and the list for people and as JSON."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.results.losses import read_losses
 from tests.support.conversion import convert, job_of
+from tests.support.datasets import convert as dataset_of
 from tests.support.packed_datasets import documents, pack, write_frames
 
 ORDER = ("--batch-size", "4", "--seed", "3")
@@ -61,33 +57,42 @@ def spike(tmp_path_factory) -> tuple[pathlib.Path, tuple[str, int]]:
 
 
 @pytest.mark.parametrize("name", ["losses.csv", "losses.jsonl"])
-def test_the_document_of_a_spike(spike, name: str) -> None:
+def test_documents_of_the_highest_losses_come_first(spike, name: str) -> None:
     folder, (path, place) = spike
     options = (folder / "out", *ORDER, "--losses", folder / name)
     found = json.loads(blame(*options, "--steps", "60:120", "--json"))
-    assert found["baseline"] == pytest.approx(2.1)
-    assert (found["losses"], found["high"]) == (240, found["documents"][0]["high"])
-    first = found["documents"][0]
-    assert (first["source_path"], first["source_offset_bytes"]) == (path, place)
+    assert (found["losses"], len(found["documents"])) == (240, 20)
+    losses = [one["loss"] for one in found["documents"]]
+    assert losses == sorted(losses, reverse=True)
+    (first,) = (
+        one
+        for one in found["documents"]
+        if (one["source_path"], one["source_offset_bytes"]) == (path, place)
+    )
+    assert first["loss"] > 7
+    batches = loader.global_batches(loader.open(folder / "out"), batch_size=4, seed=3)
+    where = batches.locate(first["step"], first["row"])
+    assert first["document"] in {piece.document for piece in where.pieces}
+    assert first["shard"] == where.shard
+    worst = found["documents"][0]
     out = blame(*options, "--steps", "60:120", "--most", 1).splitlines()
-    assert out[0] == (
-        f"{found['high']} of 240 losses of these steps are high: 3 deviations or more "
-        "above the baseline"
-    )
-    assert out[1].startswith("baseline 2.1, deviation 0.1483, of the losses of other")
-    step, row = first["rows"][0]
-    assert out[2].startswith(
-        f"   1. score {first['score']:.1f}, high in {first['high']} of {first['seen']} "
-        f"losses: step {step} row {row}, "
-    )
-    assert out[3:] == [
+    assert out == [
+        f"   1. loss {worst['loss']}, step {worst['step']} row {worst['row']}",
+        f"      document {worst['document']} of {worst['shard']}",
         f"      source   {path}",
-        f"               frame at byte offset {place:,}",
-        f"      document {first['document']} of {first['shard']}",
+        f"               frame at byte offset {worst['source_offset_bytes']:,}",
     ]
-    assert "0 of 40 losses of these steps are high" in blame(
-        *options, "--steps", "20:30"
-    )
+
+
+def test_records_of_rows_that_are_not_packed(tmp_path: pathlib.Path) -> None:
+    dataset = dataset_of(tmp_path, [[b"a", b"b", b"c", b"d"]])
+    losses = tmp_path / "losses"
+    losses.write_text("step,loss\n0,2\n1,nan\n")
+    options = (dataset, "--batch-size", 2, "--shuffle", "none", "--losses", losses)
+    found = json.loads(blame(*options, "--steps", "0:2", "--json"))["documents"]
+    assert [(one["loss"], one["step"], one["record"]) for one in found] == [
+        *(("nan", 1, 2), ("nan", 1, 3), (2.0, 0, 0), (2.0, 0, 1))
+    ]
 
 
 @pytest.mark.parametrize("steps", ["5", "5:5", "7:5", "a:b", "-1:4", "1:2:3", ":"])
@@ -100,36 +105,14 @@ def test_what_is_no_range_of_steps(spike, steps: str) -> None:
 
 def test_an_order_that_has_no_such_rows(spike) -> None:
     folder, _ = spike
-    options = ("--losses", folder / "losses.csv", "--steps", "60:120")
+    options = ("--losses", folder / "losses.csv", "--steps", "60:120", "--most", 999)
     out = blame(folder / "out", "--batch-size", 2, *options, status=2)
-    assert "row of a loss is out of range" in out
+    assert "row" in out
     out = blame(folder / "out", *ORDER, "--epochs", 1, *options, status=2)
     assert "there is no such step" in out
-
-
-def losses_in(tmp_path: pathlib.Path, text: str) -> list[tuple[float, ...]]:
-    path = tmp_path / "losses"
-    path.write_text(text)
-    return list(
-        zip(*(column.tolist() for column in read_losses(str(path))), strict=True)
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        ("step,loss\n3,2.5\n4,nan\n", [(3, -1, -1, -1, 2.5)]),
-        ("loss, row, step\n2.5,7,3\n", [(3, 7, -1, -1, 2.5)]),
-        ("step,row,token,loss\n3,7,9,2\n", [(3, 7, 9, 10, 2.0)]),
-        ("step,row,token,end_token,loss\n3,7,9,30,2\n", [(3, 7, 9, 30, 2.0)]),
-        ('{"step": 3, "loss": 2}\n\n{"step": 4, "loss": 1}\n', [(3, -1, -1, -1, 2.0)]),
-        ('{"step": 3.0, "row": 7, "token": 9, "loss": 2}', [(3, 7, 9, 10, 2.0)]),
-        ("step,loss\n", []),
-        ("", []),
-    ],
-)
-def test_columns_of_losses(tmp_path: pathlib.Path, text: str, wanted) -> None:
-    assert losses_in(tmp_path, text)[:1] == wanted
+    options = ("--losses", folder / "losses.csv", "--steps", "600:601")
+    out = blame(folder / "out", *ORDER, *options, status=2)
+    assert "no losses of these steps" in out
 
 
 @pytest.mark.parametrize(
@@ -139,26 +122,20 @@ def test_columns_of_losses(tmp_path: pathlib.Path, text: str, wanted) -> None:
         ("step,loss\n3,2.5\nx,1\n", 3),
         ("step,loss\n3,low\n", 2),
         ("step,loss\n,1\n", 2),
-        ("step,token,loss\n3,4,1\n", 2),
-        ("step,row,end_token,loss\n3,4,9,1\n", 2),
-        ("step,row,token,end_token,loss\n3,4,9,9,1\n", 2),
         ("step,row,loss\n3,1.5,1\n", 2),
         ('{"step": 3, "loss": 1}\n{"step": 4}\n', 2),
         ('{"step": 3, "loss": 1}\n[1]\n', 2),
         ('{"step": 3, "loss": 1}\n{\n', 2),
+        ("\xff", 1),
     ],
 )
 def test_what_is_no_loss_is_named_by_its_line(
-    tmp_path: pathlib.Path, text: str, line: int
+    spike, tmp_path: pathlib.Path, text: str, line: int
 ) -> None:
-    with pytest.raises(InputError, match="not a loss") as caught:
-        losses_in(tmp_path, text)
-    assert str(caught.value.where).endswith(f"losses, line {line}")
-
-
-def test_a_file_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(InputError, match="file of losses cannot be read"):
-        read_losses(str(tmp_path / "none"))
-    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="file of losses cannot be read"):
-        read_losses(str(tmp_path / "bytes"))
+    folder, _ = spike
+    path = tmp_path / "losses"
+    path.write_text(text, encoding="latin-1")
+    options = (folder / "out", *ORDER, "--losses", path, "--steps", "3:4")
+    out = blame(*options, status=2)
+    assert "the file of losses cannot be read" in out
+    assert f"{path}, line {line}\n" in out

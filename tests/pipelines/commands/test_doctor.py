@@ -58,6 +58,7 @@ def test_only_errors_make_it_fail(
     found = json.loads(doctor("--json", code=code))
     assert found["errors"] == code
     assert found["warnings"] == (len(findings) > 1)
+    assert found["installed"]["numpy"]
     assert [one["level"] for one in found["findings"]] == [
         one.level for one in findings
     ]

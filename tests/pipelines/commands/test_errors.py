@@ -147,6 +147,7 @@ def test_every_class_of_errors_has_its_exit_code():
     usage |= {"RecordKeyError", "StateMismatchError"}
     damaged = {"CorruptInputError", "CorruptShardError", "InvalidDatasetError"}
     damaged |= {"NotADatasetError", "DataLossError", "CorruptRecordError"}
+    damaged |= {"ReplacedError"}
     damaged |= {
         "CorruptFrameError",
         "CorruptStreamError",
@@ -162,4 +163,5 @@ def test_every_class_of_errors_has_its_exit_code():
 def test_the_reader_of_a_command_that_only_looks_may_stop():
     """All others have written something, or say whether something is damaged."""
     others = {"append", "convert", "demo", "index", "pack", "repack", "verify"}
+    others |= {"clean", "remove", "rollback"}
     assert {name.replace("_", "-") for name in _LOOKING} == {*_COMMANDS} - others

@@ -58,6 +58,7 @@ def test_json_outcome(source, tmp_path):
     [
         (("verify", "x", "--wait"), "--runner DataflowRunner"),
         (("index", "x", "--cross-region", *RUNNER), "--runner DataflowRunner"),
+        (("index", "x", "--install-on-workers"), "--runner DataflowRunner"),
         (("verify", "x", "--", "--region=x"), "add --runner"),
         (("index", "x", "--workers=2", *RUNNER), "--workers"),
         (("convert", "a", "b", "--num-shrads=3", *RUNNER), "No such option"),

@@ -11,14 +11,16 @@ from click.testing import CliRunner
 
 from gristmill.loader import BlockShuffle
 from gristmill.pipelines.commands.main import cli, find_command, main
-from tests.support.shell import gristmill, succeeded
+from tests.support.shell import succeeded
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (["convert", "none-*.tfrecord", "out"], 2, "no input file matches"),
-        (["convert", "only-one"], 2, "Missing argument"),
+        (["convert", "only-one"], 2, "Missing argument 'OUTPUT'"),
+        (["convert"], 2, "Missing argument 'INPUT...'"),
+        (["append", "d"], 2, "Missing argument 'INPUT...'"),
         (["convert", "x", "y", "--compression", "lzma"], 2, "unknown compression"),
         (["convert", "x", "y", "--group-size", "0"], 2, "group size"),
         (["convert", "x", "y", "--shard-size", "much"], 2, "not a size"),
@@ -31,13 +33,19 @@ from tests.support.shell import gristmill, succeeded
         (["verify", "nowhere"], 3, "not a committed dataset"),
         (["index", "nowhere*"], 2, "no ArrayRecord file matches"),
         (["nonsense"], 2, "No such command"),
+        (["convrt", "a", "b"], 2, "Did you mean 'convert'?"),
     ],
 )
-def test_exit_codes_and_messages(tmp_path, arguments, code, message):
-    done = gristmill(*arguments, cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_exit_codes_and_messages(
+    tmp_path, monkeypatch, capsys, arguments, code, message
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert ended.value.code == code, said
+    assert message in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.parametrize(
@@ -99,6 +107,7 @@ METAVARS = {
     "NAME": "a name of a dataset, split or column",
     "NAME,...": "several",
     "NAME=SHARE,...": "weights",
+    "N|NAME=N,...": "a number, or one for each dataset",
     "MODULE:FUNCTION": "a function",
     "A:B": "a range",
     "FILE@PLACE": "a place of a file",

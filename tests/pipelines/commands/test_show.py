@@ -29,6 +29,7 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.results.contents import _writer_lines, manifest_text
 from gristmill.pipelines.results.split_storage import SplitStorage
 from tests.support.datasets import convert, describe
+from tests.support.examples import tf_example
 from tests.support.packed import pack
 from tests.support.records import (
     frames_of,
@@ -69,15 +70,8 @@ def test_inspect_and_head(dataset, source):
 
 
 def test_head_decodes_examples(tmp_path):
-    import tensorflow as tf
-
-    features = {
-        "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=[b"Hello there"])),
-        "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=[1, -2])),
-        "score": tf.train.Feature(float_list=tf.train.FloatList(value=[0.5])),
-    }
-    example = tf.train.Example(features=tf.train.Features(feature=features))
-    write_tfrecords(tmp_path / "in.tfrecord", [example.SerializeToString()])
+    example = tf_example({"text": [b"Hello there"], "ids": [1, -2], "score": [0.5]})
+    write_tfrecords(tmp_path / "in.tfrecord", [example])
     succeeded("convert", "in.tfrecord", "out", cwd=tmp_path)
     text = succeeded("head", "out", cwd=tmp_path)
     assert "text: 'Hello there'" in text

@@ -80,6 +80,9 @@ def test_parameters_of_no_or_of_two_templates_are_refused(arguments, got):
         ("--input=gs://a/b", "parameter output is not given"),
         ("--input= --output=gs://a/b", "parameter input has no value"),
         ("--input=gs://a/b --output=gs://a/c --overwrite=yes", "is not a boolean"),
+        ("--input=--overwrite,gs://x/y --output=gs://a/c", "'--overwrite'"),
+        ("--input=gs://a/b,-h --output=gs://a/c", "input would be taken for an option"),
+        ("--input=gs://a/b --output=--", "output would be taken for an option"),
     ],
 )
 def test_a_launchers_wrong_arguments_are_named(arguments, message):

@@ -228,7 +228,7 @@ def test_a_mixture_of_one_and_a_path_with_an_equals_sign(converted, tmp_path):
     assert "--weights is for a mixture" in refused(
         *days, *ORDER, *place[:4], "--weights", "a=1"
     )
-    assert "different names" in refused(named, days[0], *ORDER, *place[:4])
+    assert "need names" in refused(named, days[0], *ORDER, *place[:4])
 
 
 def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
@@ -302,7 +302,7 @@ def test_json_of_an_error_has_all_its_fields(converted):
 
 def test_usage_without_a_batch_size_or_names(converted):
     place = converted / "plain-out"
-    assert "give --batch-size" in refused(place, "--record", 1)
+    assert "give --batch-size" in refused(place, "--seed", 1, "--record", 1)
     assert "NAME=PATH" in refused(place, f"a={place}", *ORDER, "--record", 1)
     assert "joined with itself" in refused(place, place, *ORDER, "--record", 1)
 

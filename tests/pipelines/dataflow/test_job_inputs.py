@@ -6,6 +6,8 @@ import gzip
 import pathlib
 import zlib
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from gristmill.dataset.errors import InputError
@@ -20,6 +22,7 @@ from gristmill.pipelines.dataflow.job_inputs import (
 )
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.cloud import Cloud, running
+from tests.support.parquet_files import write_parquet
 from tests.support.records import write_array_records
 
 NAMES = ("a/1", "a/2.gz", "a/_SUCCESS", "a/deep/3", "a/[1]", "b/c/d")
@@ -133,3 +136,19 @@ def test_array_records_are_counted_as_they_are_decoded(
     damaged = data[:-65_536] + bytes(65_536)
     cloud.storage.objects.put("raw", f"sizes/{len(data)}", damaged)
     assert shard_sizes(listed(len(data), 50), plan).largest_bytes == len(data)
+
+
+def test_parquet_is_counted_as_it_is_decoded(cloud: Cloud, tmp_path: pathlib.Path):
+    # The footer tells a few hundred bytes: all values are the same.
+    rows = 2_000_000
+    table = pa.table({"number": pa.array(np.zeros(rows, np.int64))})
+    data = write_parquet(tmp_path / "a", table, data_page_size=1 << 20).read_bytes()
+    assert len(data) < 20_000
+    cloud.storage.objects.put("raw", f"sizes/{len(data)}", data)
+    plan = PlanOptions(kind="num_shards", value=2)
+    found = shard_sizes(listed(len(data)), plan)
+    assert found.total_bytes == pytest.approx(8 * rows, rel=0.1)
+    assert found.largest_bytes == pytest.approx(4 * rows, rel=0.1)
+    # What cannot be read is for the job to say.
+    cloud.storage.objects.put("raw", f"sizes/{len(data) - 20}", data[:-20])
+    assert shard_sizes(listed(len(data) - 20), plan).total_bytes == len(data) - 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
@@ -10,6 +12,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from gristmill.dataset.errors import InputError
+from gristmill.pipelines.dataflow import clients
 from gristmill.pipelines.dataflow.network import (
     Subnetwork,
     check_private_access,
@@ -89,3 +92,18 @@ def test_a_service_that_does_not_answer_is_noted(monkeypatch):
     monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", nowhere)
     (note,) = check()
     assert "was not checked" in note
+
+
+def test_a_busy_service_is_asked_again_when_it_says(service):
+    service.busy = [{"Retry-After": "1"}]
+    begin = time.monotonic()
+    assert check() == []
+    assert time.monotonic() - begin >= 1  # Usually at most 0.2.
+
+
+def test_a_service_that_stays_busy_is_noted_in_time(service, monkeypatch):
+    monkeypatch.setattr(clients, "_SECONDS", 1.0)
+    service.busy = [{"Retry-After": "600"}] * 99
+    (note,) = check()
+    assert "The service is busy" in note
+    assert len(service.busy) == 97  # The second request is made at the deadline.

@@ -54,6 +54,23 @@ def test_roles_of_the_workers_are_enough_in_a_launcher(cloud):
     assert written_job(cloud, place)["labels"]["gristmill"] == "convert"
 
 
+@pytest.mark.parametrize("is_committed", [False, True])
+def test_roles_of_who_launches_are_enough_to_see_progress(cloud, is_committed):
+    done = cloud.gristmill("convert", "gs://raw/texts/*", "gs://data/seen")
+    assert done.code == 0, done.stderr
+    if not is_committed:
+        cloud.storage.objects.buckets["data"].pop("seen/dataset.json")
+    launcher = roles.permissions_of("launching user")
+    grant(cloud, launcher)
+    done = cloud.gristmill("status", "gs://data/seen")
+    assert done.code == 0, done.stderr
+    assert ("NOT committed" in done.stdout) != is_committed
+    grant(cloud, launcher - {("storage.objects.list", "output bucket")})
+    done = cloud.gristmill("status", "gs://data/seen")
+    assert "storage.objects.list" in done.stderr
+    assert "roles/storage.objectViewer" in done.stderr
+
+
 def by_name(row: roles.Asked) -> str:
     return f"{row.permission}-{row.resource}".replace(" ", "_")
 

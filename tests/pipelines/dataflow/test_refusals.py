@@ -167,7 +167,7 @@ REFUSALS = {
     ),
     "map": Refusal(
         "the workers do not have the module of ...",
-        (*CONVERT, "--map=mine:shout", "--sdk_container_image="),
+        (*CONVERT, "--map=mine:shout", "--sdk_container_image=", "--use_public_ips"),
         ("of --map", "--setup_file"),
     ),
     "output bucket": Refusal(
@@ -224,6 +224,16 @@ REFUSALS = {
         (*CONVERT, "--network=closed"),
         ("--enable-private-ip-google-access", "or give --use_public_ips"),
         lambda cloud: cloud.dataflow.subnetworks.update(closed=False),
+    ),
+    "installation": Refusal(
+        "the workers could not install gristmill",
+        (*CONVERT, "--sdk_container_image="),
+        ("--sdk_container_image=IMAGE", "--use_public_ips", "--install-on-workers"),
+    ),
+    "installation of a package of one's own": Refusal(
+        "the workers could not install gristmill",
+        (*CONVERT, "--sdk_container_image=", "--setup_file=setup.py"),
+        ("Beam's own image",),
     ),
     "pattern": Refusal(
         "no input file matches",

@@ -35,6 +35,8 @@ CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards", "5"
 # Where a test is about something else: it takes seconds to build the package.
 BUILT = "us-docker.pkg.dev/my-project/gristmill/gristmill:1"
 IMAGE = f"--sdk_container_image={BUILT}"
+# Workers that install what they run.
+PUBLIC = "--use_public_ips"
 
 
 @pytest.fixture
@@ -64,6 +66,7 @@ def test_a_job_is_asked_for_with_all_options(cloud: Cloud):
         "--service_account_email=worker@my-project.iam.gserviceaccount.com",
         *("--network", "my-network", "--max_num_workers", "9", "--disk_size_gb=80"),
         *("--number_of_worker_harness_threads=3", "--experiments=some_experiment"),
+        PUBLIC,
     )
     assert done.code == 0, done.stderr
     job = job_of(cloud)
@@ -180,11 +183,39 @@ def test_launcher_mode_writes_the_job_and_says_so(cloud: Cloud):
     assert written_job(cloud, place)["type"] == "JOB_TYPE_BATCH"
 
 
-def test_dry_run_submits_nothing(cloud: Cloud):
-    done = cloud.submit(*CONVERT, IMAGE, "--dry_run=True")
+@pytest.mark.parametrize("flag", ["--dry_run", "--dry-run", "--dry_run=True"])
+def test_dry_run_submits_nothing(cloud: Cloud, flag: str):
+    command, *rest = CONVERT
+    done = cloud.submit(command, flag, *rest, IMAGE)
     assert done.code == 0, done.stderr
     assert "nothing was submitted" in done.stdout
+    assert "checked   buckets and this account's roles" in done.stdout
+    assert "not yet   the workers' account, quotas" in done.stdout
     assert cloud.dataflow.requests == []
+    assert set(cloud.storage.objects.buckets["data"]) == set()
+
+
+def test_dry_run_that_is_turned_off(cloud: Cloud):
+    done = cloud.submit(*CONVERT, IMAGE, "--dry_run=false")
+    assert "NOT finished" in done.stdout
+    assert len(cloud.dataflow.jobs) == 1
+
+
+def test_dry_run_without_credentials(cloud: Cloud, monkeypatch, tmp_path):
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    given = ("--runner=DataflowRunner", "--project=p", "--region=us-central1")
+    done = cloud.gristmill(*CONVERT, *given, IMAGE, "--dry_run")
+    assert done.code == 0, done.stderr
+    assert "convert checked: nothing was submitted" in done.stdout
+    assert "checked   options" in done.stdout
+    assert "not yet   all else: no credentials for Google Cloud" in done.stdout
+    assert "buckets and this account's roles" not in done.stdout
+    wrong = cloud.gristmill(*CONVERT, *given, "--dry_run")
+    assert wrong.code == 2
+    assert "the workers could not install gristmill" in wrong.stderr
 
 
 def test_refusal_of_the_service_is_told(cloud: Cloud):
@@ -258,7 +289,7 @@ def make_worker(folder: pathlib.Path) -> None:
     python = image.environment() / "venv" / "bin" / "python"
     pip = (python, "-m", "pip")
     with running() as cloud:
-        assert cloud.submit(*CONVERT).code == 0
+        assert cloud.submit(*CONVERT, PUBLIC).code == 0
         package = folder / "workflow.tar.gz"
         package.write_bytes(cloud.staged(job_of(cloud))["workflow.tar.gz"])
     options = ("--quiet", "--no-compile", "--no-deps", "--no-build-isolation")
@@ -324,7 +355,7 @@ def test_what_was_submitted_would_run(cloud: Cloud, worker: pathlib.Path):
     expected = cloud.files("gs://data/here/texts")
     assert f"{FILES * RECORDS} records in 5 shards" in done
 
-    assert cloud.submit(*CONVERT).code == 0
+    assert cloud.submit(*CONVERT, PUBLIC).code == 0
     staged = cloud.staged(job_of(cloud))
     # With no more than the roles of deploy/iam.md.
     cloud.storage.objects.granted = roles.bucket_permissions("workers' service account")
@@ -334,14 +365,14 @@ def test_what_was_submitted_would_run(cloud: Cloud, worker: pathlib.Path):
     status = cloud.gristmill("status", "gs://data/texts")
     assert "committed" in status.stdout
     # Once more, against what is there now.
-    again = cloud.submit(*CONVERT)
+    again = cloud.submit(*CONVERT, PUBLIC)
     assert again.code == 2
     assert "committed already" in again.stderr
 
     # What a launcher of a classic template writes is the same pipeline.
     place = "gs://scratch/templates/texts"
     other = (*CONVERT[:2], "gs://data/there/texts", *CONVERT[3:])
-    assert cloud.submit(*other, f"--template_location={place}").code == 0
+    assert cloud.submit(*other, PUBLIC, f"--template_location={place}").code == 0
     staged = cloud.staged(written_job(cloud, place))
     assert run_staged(staged["pipeline.pb"], worker) == "DONE"
     assert cloud.files("gs://data/there/texts") == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.metadata
 import os
 import pathlib
@@ -11,12 +12,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import venv
 
 import pytest
 from packaging.requirements import Requirement
 
 from gristmill.pipelines.dataflow.worker_package import write_source
-from tests.support.distributions import setup_arguments, site
+from tests.support.distributions import OFFLINE, sdist, setup_arguments, site
 
 ROOT = pathlib.Path(__file__).parents[3]
 SETUP = setup_arguments()
@@ -111,3 +113,77 @@ def test_without_metadata_it_is_refused(tmp_path):
     done = write_from(bare, tmp_path / "source")
     assert done.returncode != 0
     assert "this copy of gristmill cannot be sent to workers" in done.stderr
+
+
+def needed_by(*names: str) -> set[str]:
+    """Returns requirements, and all that they require in turn, as far as it is here."""
+    found: set[str] = set()
+    waiting = [Requirement(name) for name in names]
+    while waiting:
+        required = waiting.pop()
+        key = str(required)
+        if key in found:
+            continue
+        found.add(key)
+        try:
+            stated = importlib.metadata.requires(required.name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # Of another platform.
+        for each in map(Requirement, stated):
+            for extra in {"", *required.extras}:
+                if each.marker is None or each.marker.evaluate({"extra": extra}):
+                    each.marker = None
+                    waiting.append(each)
+    return {Requirement(key).name for key in found}
+
+
+def environment_with(folder: pathlib.Path, packages: set[str]) -> pathlib.Path:
+    """Makes an environment that pip takes for one with these packages only.
+
+    Returns:
+        Its Python.
+    """
+    venv.create(folder, symlinks=True)
+    (place,) = folder.glob("lib/python*/site-packages")
+    # Not imported: after pip, setuptools cannot be imported in this process.
+    links = {
+        pathlib.Path(importlib.metadata.distribution(name).locate_file(module))
+        for name, module in (
+            ("pip", "pip"),
+            ("setuptools", "setuptools"),
+            ("setuptools", "_distutils_hack"),
+        )
+    }
+    for name in packages | {"pip", "setuptools"}:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            links.add(importlib.metadata.distribution(name)._path)
+    for path in links:
+        (place / path.name).symlink_to(path)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("image", ["Beam's", "ours"])
+def test_a_worker_without_a_network(tmp_path, image):
+    """Beam's image lacks what the package requires; the one of deploy/ does not."""
+    held = needed_by("apache-beam[gcp]")
+    if image == "ours":
+        lock = (ROOT / "deploy" / "requirements.lock").read_text(encoding="utf-8")
+        held = set(re.findall(r"^([\w.-]+)==", lock, re.MULTILINE))
+    python = environment_with(tmp_path / "worker", held)
+    # As Beam's boot program installs what was staged, without building for long.
+    options = set(OFFLINE) - {"--no-deps"}
+    done = subprocess.run(
+        [python, "-m", "pip", "install", "--dry-run", *options, sdist()],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if image == "ours":
+        assert done.returncode == 0, done.stderr
+        assert "Would install gristmill-" in done.stdout
+    else:
+        assert done.returncode != 0
+        assert "No matching distribution found for array_record" in done.stderr

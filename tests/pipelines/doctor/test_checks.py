@@ -55,7 +55,8 @@ def test_a_failure_that_is_no_finding_is_raised(
 def test_where_there_is_no_dataset_that_is_an_error(tmp_path: pathlib.Path) -> None:
     found = [one for one in examine(str(tmp_path / "c4")) if one.level == "error"]
     assert [one.check for one in found] == ["jobs"]
-    assert found[0].seen == f"{tmp_path}/c4: not a committed dataset: none"
+    seen = f"{tmp_path}/c4: not a committed dataset: there is no such directory"
+    assert found[0].seen == seen
     assert "gristmill index" in found[0].cure
     with pytest.raises(InputError, match="empty"):
         examine("")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import pathlib
-import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +20,8 @@ from gristmill.pipelines.local.pool import (
     default_workers,
     map_unordered,
 )
+from tests.support.started import started
+from tests.support.waiting import until
 
 
 def _square(number: int) -> int:
@@ -58,10 +59,13 @@ def _unspeakable(number: int) -> object:
     return _Unspeakable() if number == 3 else number
 
 
-def _busy(seconds: float) -> tuple[int, float, float]:
-    began = time.time()
-    time.sleep(seconds)
-    return os.getpid(), began, time.time()
+_two = threading.Barrier(2)  # Of each process.
+
+
+def _meet(_: int) -> int:
+    """Returns once another call runs in the same process."""
+    _two.wait(60)
+    return os.getpid()
 
 
 def _kill_self(number: int) -> int:
@@ -125,10 +129,10 @@ def test_what_is_left_then_is_done_by_them():
 
 
 def test_no_process_starts_where_nothing_is_left():
-    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    pids = list(map_unordered(_spin, [0.05, 0.1], workers=2, alone_seconds=0.1))
+    with started() as own:
+        pids = list(map_unordered(_spin, [0.05, 0.1], workers=2, alone_seconds=0.1))
     assert pids == [os.getpid()] * 2
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime == before
+    assert own.processes == []
 
 
 def test_what_is_asked_for_or_much_or_remote_starts_at_once():
@@ -140,13 +144,8 @@ def test_what_is_asked_for_or_much_or_remote_starts_at_once():
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_calls_overlap_in_each_process(workers: int):
-    calls = [0.3] * 2 * workers
-    done = list(map_unordered(_busy, calls, workers=workers, threads=2))
-    pids = {pid for pid, _, _ in done}
-    assert len(pids) == workers
-    for pid in pids:
-        (_, first, ended), (_, second, _) = sorted(c for c in done if c[0] == pid)
-        assert first <= second < ended
+    pids = list(map_unordered(_meet, range(2 * workers), workers=workers, threads=2))
+    assert sorted(map(pids.count, set(pids))) == [2] * workers
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(2, 1), (1, 2), (2, 2)])
@@ -174,20 +173,16 @@ def test_a_result_that_can_be_neither_sent_nor_shown(threads: int):
 
 
 def test_no_threads_are_left():
-    before = threading.active_count()
-    assert sorted(map_unordered(_square, range(9), workers=1, threads=3))[-1] == 64
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    with started() as own:
+        assert sorted(map_unordered(_square, range(9), workers=1, threads=3))[-1] == 64
+    assert own.threads
+    own.wait_until_ended()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_killed_worker_is_an_error_within_seconds(threads: int):
-    started = time.monotonic()
     with pytest.raises(WorkerDiedError, match="run the same command again"):
         list(map_unordered(_kill_self, range(50), workers=2, threads=threads))
-    assert time.monotonic() - started < 30
 
 
 def test_number_of_workers_is_checked():
@@ -236,11 +231,8 @@ def test_workers_end_with_their_parent(tmp_path, sig):
             os.killpg(parent.pid, sig)  # As Ctrl-C does.
         else:
             os.kill(parent.pid, sig)
-        parent.wait(timeout=30)
-        deadline = time.monotonic() + 30
-        while any(map(_alive, pids)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(map(_alive, pids))
+        parent.wait(timeout=60)
+        until(lambda: not any(map(_alive, pids)))
     finally:
         parent.kill()
         parent.communicate()

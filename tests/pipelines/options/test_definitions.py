@@ -40,6 +40,7 @@ GOOD = {
     ("convert", "input_format"): ["auto", "tfrecord"],
     ("convert", "columns"): ["text", "text,url", "a.b,c d"],
     ("convert", "record"): ["example", "line", "column:text"],
+    ("convert", "nulls"): ["fail", "skip"],
     ("convert", "output"): [
         "gs://b/x",
         "gs://b",
@@ -80,6 +81,7 @@ BAD = {
     ("convert", "input_format"): ["", "avro", "TFRecord"],
     ("convert", "columns"): ["", ",", "a,", "a,,b"],
     ("convert", "record"): ["", "column", "column:", "lines"],
+    ("convert", "nulls"): ["", "Skip", "drop"],
     ("convert", "output"): ["", "out", "s3://b/x", "gs:/b/x", "gs://b/x,gs://b/y"],
     ("convert", "name"): ["", "a/b", "a--b", "-a", "a-", "a b", "ü"],
     ("convert", "split"): ["", "a/b", "a.b", "a--b", "tr ain"],
@@ -196,4 +198,4 @@ def test_index_takes_what_its_transform_takes():
     names = {field.name for field in dataclasses.fields(IndexArrayRecords)}
     assert names == {option.name for option in options_of(PIPELINES["index"])}
     planned = set(inspect.signature(plan_index).parameters) - {"patterns"}
-    assert planned == names - {"files"}
+    assert planned == names - {"files", "keep_replaced"}  # For the commit.

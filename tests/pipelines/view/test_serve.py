@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from email.message import Message
@@ -11,7 +12,7 @@ from email.message import Message
 import pytest
 
 from gristmill.dataset.errors import InputError
-from gristmill.pipelines.view.serve import PageServer
+from gristmill.pipelines.view.serve import _STRANGERS, PageServer, _Handler
 from gristmill.pipelines.view.write_page import page
 
 
@@ -74,6 +75,35 @@ def test_without_the_token_there_is_nothing(server, opened) -> None:
     # Without its slash, the page would ask at other addresses.
     status, headers, _ = sent(server, f"/{token}")
     assert (status, headers["Location"]) == (303, f"/{token}/")
+
+
+def test_connections_without_the_token_are_few_and_short(server, monkeypatch) -> None:
+    """Those that say nothing make room, and do not keep the user out."""
+
+    def connected() -> socket.socket:
+        return socket.create_connection(("127.0.0.1", server.server_port), 60)
+
+    user = http.client.HTTPConnection("127.0.0.1", server.server_port)
+    user.request("GET", f"/{server.token}/api/record?record=7")
+    assert user.getresponse().read()
+    silent = [connected() for _ in range(_STRANGERS + 5)]
+    try:
+        # The oldest are closed: these read the end.
+        assert [one.recv(1) for one in silent[:5]] == [b""] * 5
+        user.request("GET", f"/{server.token}/api/record?record=7")
+        assert user.getresponse().status == 200
+        assert asked(server, "/api/record?record=7")[0] == 200
+    finally:
+        for one in (*silent, user):
+            one.close()
+    with connected() as wrong:
+        wrong.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b"".join(iter(lambda: wrong.recv(1000), b""))
+    assert answer.startswith(b"HTTP/1.1 404")
+    assert b"Connection: close" in answer
+    monkeypatch.setattr(_Handler, "timeout", 0.1)
+    with connected() as silent_one:
+        assert silent_one.recv(1) == b""
 
 
 def test_what_a_command_line_shows_leads_to_the_page_once(server) -> None:

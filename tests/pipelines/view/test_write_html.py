@@ -136,6 +136,7 @@ def test_large_images_are_not_all_read_and_not_all_in_the_file(
     assert int(found[1]) == sum(n % 8 < 4 for n in numbers) > 5
 
 
+@pytest.mark.slow
 def test_a_mixture_of_many_datasets_has_a_file(
     opened: Opened, tmp_path: pathlib.Path
 ) -> None:

@@ -12,6 +12,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.transforms import convert_tfrecords
 from gristmill.transforms.conversion.writer_silence import silence_notes
 from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.looked_files import LookedFiles
 from tests.support.conversion import job_of
 from tests.support.records import frames_of
 
@@ -54,9 +55,12 @@ def test_where_no_record_can_be_seen(tmp_path: pathlib.Path):
 def test_a_pipeline_logs_it(large, tmp_path, caplog):
     writer = WriterOptions(compression="brotli:11", writer="official")
     job = job_of(large, tmp_path / "out", writer=writer)
-    convert_tfrecords._list_inputs(job)
+    looked = LookedFiles()
+    (task,) = convert_tfrecords._list_files(job, False)
+    looked.add(convert_tfrecords._look(task))
+    convert_tfrecords._list_inputs(job, looked)
     assert "brotli:11 takes about 7 s for a record of 4 MB" in caplog.text
     caplog.clear()
     writer = dataclasses.replace(writer, compression="brotli:5")
-    convert_tfrecords._list_inputs(dataclasses.replace(job, writer=writer))
+    convert_tfrecords._list_inputs(dataclasses.replace(job, writer=writer), looked)
     assert not caplog.text

@@ -8,7 +8,6 @@ from typing import Any
 import apache_beam as beam
 import pytest
 from apache_beam.metrics.metric import Lineage
-from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.transforms import (
     ConversionJob,
@@ -20,19 +19,13 @@ from gristmill.transforms import (
     WriteArrayRecords,
 )
 from gristmill.transforms.graph.lineage import report_sink, report_sources
-from tests.support.pipelines import IN_MEMORY
+from tests.support.pipelines import ended
 from tests.support.records import text_records, write_array_records, write_tfrecords
 
 
 def lineage_of(*transforms: Any) -> tuple[set[str], set[str]]:
     """Returns sources and sinks that a pipeline reports."""
-    pipeline = beam.Pipeline(options=PipelineOptions(list(IN_MEMORY)))
-    applied: Any = pipeline
-    for number, transform in enumerate(transforms):
-        applied = applied | f"Stage{number}" >> transform
-    result = pipeline.run()
-    result.wait_until_finish()
-    metrics = result.metrics()
+    metrics = ended(*transforms).metrics()
     return (
         Lineage.query(metrics, Lineage.SOURCE),
         Lineage.query(metrics, Lineage.SINK),

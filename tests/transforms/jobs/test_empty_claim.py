@@ -83,7 +83,7 @@ def test_a_function_that_fails_and_the_corrected_command(
     (note,) = outcome.notes
     assert "had finished no shard, and was replaced" in note
     assert "map was 'binascii:unhexlify', is None" in note
-    assert "plan.value was 3, is 2" in note
+    assert "the plan was 3 shards, is 2 shards" in note
 
 
 def test_the_splits_of_one_command(source, output: str):
@@ -148,7 +148,7 @@ def test_a_finished_shard_claims_the_output(source, output: str):
     job = job_of(source, output, plan=("num_shards", 3))
     make_shard(next(shard_tasks(begin_job(job).prepared)))
     other = with_shards(job, 2)
-    with pytest.raises(JobChangedError, match=r"plan\.value was 3, is 2"):
+    with pytest.raises(JobChangedError, match=r"the plan was 3 shards, is 2 shards"):
         begin_job(other)
     convert(job)
     assert_whole(output, shards=3)
@@ -160,7 +160,7 @@ def test_a_shard_that_is_made_on_this_machine_claims_the_output(source, tmp_path
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     with (
         storage_for(job.output).temporary(temporary),
-        pytest.raises(JobChangedError, match=r"plan\.value was 3, is 2"),
+        pytest.raises(JobChangedError, match=r"the plan was 3 shards, is 2 shards"),
     ):
         begin_job(with_shards(job, 2))
     convert(with_shards(job, 2))

@@ -173,10 +173,10 @@ class TestPlanByRecords:
             stride_records=stride_for(20),
         )
         sizes = np.full(10, records * 100, np.int64)
-        began = time.perf_counter()
+        began = time.process_time()
         plan = plan_by_records(20, sizes, np.ones(10, bool), counts)
         assert plan.shards == 1_000_000
-        assert time.perf_counter() - began < 2
+        assert time.process_time() - began < 2
 
 
 def test_a_shard_needs_few_offsets_and_passes_over_few_records():

@@ -130,7 +130,7 @@ class TestDatasets:
         assert str(caught.value) == message
         with pytest.raises(GristmillError) as caught:
             loader.open(tmp_path)
-        assert "gristmill convert" not in str(caught.value)
+        assert "convert it with" not in str(caught.value)
         assert "TFDS directory" not in str(caught.value)
         assert "Hugging Face dataset, which cannot be converted directly" in message
         assert "to_parquet(FILE)" in message

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gzip
 
 import pytest
+import zstandard
 
 from gristmill.dataset.errors import CorruptRecordError, InputError
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import FORMATS, RecordOptions
-from tests.support.conversion import convert, job_of
+from tests.support.conversion import convert, job_of, read_output
 from tests.support.other_formats import MAKERS
 from tests.support.records import frames_of, write_array_records
 
@@ -59,7 +60,7 @@ def test_some_of_many(tmp_path):
     assert "6 of 7 input files are not TFRecord files" in message
     assert f"{tmp_path}/2.parquet and 2 more" in message
     assert "got:      Parquet (5), CSV (1)" in message
-    assert "or convert the files of one format, and add the others with" in message
+    assert "or take each format by itself: `gristmill append` adds records" in message
 
 
 def test_array_records(tmp_path):
@@ -163,3 +164,26 @@ def test_some_but_not_all_where_damage_is_accepted(tmp_path):
     assert len(find_inputs([f"{tmp_path}/*"], allow_other_formats=True)) == 2
     with pytest.raises(InputError, match="no format that is read: HTML"):
         find_inputs([f"{tmp_path}/b"], allow_other_formats=True)
+
+
+@pytest.mark.parametrize("blank", [b"\n \r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n\n"])
+@pytest.mark.parametrize("name", ["JSON lines", "CSV", "TSV", "TFRecord"])
+def test_blanks_say_nothing_of_the_format_of_others(tmp_path, blank, name):
+    (tmp_path / "blank.in").write_bytes(blank)
+    assert "1 input file is empty" in (message := refused(tmp_path / "*"))
+    assert "blanks alone" in message
+    (tmp_path / "x.in").write_bytes(DATA if name == "TFRecord" else MAKERS[name]())
+    inputs = str(tmp_path / "*.in")
+    assert FORMATS[find_inputs([inputs]).spec.format].found_as == name
+    if name != "TFRecord":
+        convert(job_of(tmp_path / "x.in", tmp_path / "one"))
+        convert(job_of(inputs, tmp_path / "two"))
+        assert read_output(tmp_path / "two") == read_output(tmp_path / "one")
+
+
+def test_zstd_that_begins_with_a_frame_to_skip(tmp_path):
+    skipped = b"\x53\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
+    frames = [zstandard.compress(part) for part in (DATA[:20], DATA[20:])]
+    (tmp_path / "in").write_bytes(skipped + frames[0] + skipped + frames[1])
+    convert(job_of(tmp_path / "in", tmp_path / "out"))
+    assert read_output(tmp_path / "out") == [b"one", b"two"]

@@ -24,7 +24,7 @@ from gristmill.dataset.errors import (
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
-from gristmill.dataset.storage.base import Move
+from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -45,7 +45,7 @@ from gristmill.transforms.tfds.directory import (
     tfds_jobs,
 )
 from gristmill.transforms.tfds.metadata import tfds_metadata
-from tests.support import tfds_data
+from tests.support import examples, shared, tfds_data
 from tests.support.conversion import contents
 from tests.support.records import (
     read_array_records,
@@ -58,9 +58,9 @@ COPIED = ("features.json", "label.labels.txt", "metadata.json", "LICENSE")
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+def made() -> pathlib.Path:
     """A TFDS directory, to be read only."""
-    return tfds_data.make_tfds(tmp_path_factory.mktemp("tfds"))
+    return shared.made_once("tfds", tfds_data.make_tfds) / NAME / "1.2.3"
 
 
 @pytest.fixture
@@ -132,9 +132,9 @@ def test_tfds_reads_every_example_in_order(
     assert len(lengths(tmp_path)["train"]) == train_shards
     assert f"group_size:{group_size}," in result.manifest.splits["train"].writer_options
     for split, count in SPLIT_RECORDS.items():
-        got = tfds_data.data_source(tmp_path, split)
+        got = tfds_data.read_split(tmp_path, split)
         assert len(got) == count == sum(lengths(tmp_path)[split])
-        assert tfds_data.examples_of(got) == tfds_data.read_in_order(made, split)
+        assert got == tfds_data.read_in_order(made, split)
         assert [
             record
             for path in shards(tmp_path, split)
@@ -147,23 +147,17 @@ def test_random_access_and_slices_through_tfds(
 ) -> None:
     convert(made, tmp_path, plan=PlanOptions(kind="records_per_shard", value=6))
     expected = tfds_data.read_in_order(made, "train")
-    got = tfds_data.data_source(tmp_path, "train")
+    got = tfds_data.read_split(tmp_path, "train")
     order = [(7 * i) % len(got) for i in range(len(got))]
-    batch = got.__getitems__(order)
-    assert [tfds_data.plain(example) for example in batch] == [
-        expected[i] for i in order
-    ]
-    part = tfds_data.data_source(tmp_path, "train[5:14]+validation[:2]")
-    assert tfds_data.examples_of(part) == (
-        expected[5:14] + tfds_data.read_in_order(made, "validation")[:2]
-    )
+    batch = tfds_data.read_split(tmp_path, "train", order)
+    assert batch == [expected[i] for i in order]
+    part = tfds_data.read_split(tmp_path, "train[5:14]+validation[:2]")
+    assert part == (expected[5:14] + tfds_data.read_in_order(made, "validation")[:2])
 
 
 def test_metadata_is_that_of_the_input(
     made: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
-    import tensorflow_datasets as tfds
-
     result = convert(made, tmp_path)
     for name in COPIED:
         assert (tmp_path / name).read_bytes() == (made / name).read_bytes()
@@ -175,21 +169,14 @@ def test_metadata_is_that_of_the_input(
     assert labels.tolist() == [
         example["label"][1] for example in tfds_data.read_in_order(made, "train")[:4]
     ]
-    before, after = (
-        tfds.builder_from_directory(str(path)).info for path in (made, tmp_path)
-    )
-    assert after.features["label"].names == list(tfds_data.LABELS)
-    assert after.metadata == before.metadata == {"made_by": "hand"}
-    assert after.file_format == tfds.core.FileFormat.ARRAY_RECORD
-    for field in ("name", "description", "homepage", "version"):
-        assert getattr(after, field) == getattr(before, field)
-    for split in SPLIT_RECORDS:
-        assert after.splits[split].num_examples == before.splits[split].num_examples
-        # TFDS counts the bytes of the examples, and so do we.
-        assert after.splits[split].num_bytes == before.splits[split].num_bytes
-        assert [str(path) for path in after.splits[split].filepaths] == shards(
-            tmp_path, split
-        )
+    before, after = map(tfds_data.read_info, (made, tmp_path))
+    assert after["labels"] == list(tfds_data.LABELS)
+    assert after["metadata"] == {"made_by": "hand"}
+    # TFDS counts the bytes of the examples, and so do we.
+    assert after == before | {
+        "file_format": "array_record",
+        "files": {split: shards(tmp_path, split) for split in SPLIT_RECORDS},
+    }
 
 
 def test_jobs_name_the_files_by_one_pattern_a_split(
@@ -224,8 +211,8 @@ def test_another_name_and_one_split(made: pathlib.Path, tmp_path: pathlib.Path) 
     convert(made, tmp_path, name="other-name", splits=("validation",))
     assert list(lengths(tmp_path)) == ["validation"]
     assert info_of(tmp_path)["name"] == "other-name"
-    got = tfds_data.data_source(tmp_path, "validation")
-    assert tfds_data.examples_of(got) == tfds_data.read_in_order(made, "validation")
+    got = tfds_data.read_split(tmp_path, "validation")
+    assert got == tfds_data.read_in_order(made, "validation")
 
 
 def test_a_split_added_later_joins_the_others(
@@ -235,8 +222,8 @@ def test_a_split_added_later_joins_the_others(
     convert(made, tmp_path, splits=("train",))
     assert {split: sum(n) for split, n in lengths(tmp_path).items()} == SPLIT_RECORDS
     for split in SPLIT_RECORDS:
-        got = tfds_data.data_source(tmp_path, split)
-        assert tfds_data.examples_of(got) == tfds_data.read_in_order(made, split)
+        got = tfds_data.read_split(tmp_path, split)
+        assert got == tfds_data.read_in_order(made, split)
 
 
 def test_a_committed_dataset_is_not_touched_again(
@@ -251,7 +238,7 @@ def test_a_committed_dataset_is_not_touched_again(
     }
 
 
-def test_overwriting_withdraws_the_metadata_before_it_moves_shards(
+def test_the_metadata_names_new_shards_before_old_ones_go(
     made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     convert(made, tmp_path)
@@ -261,20 +248,28 @@ def test_overwriting_withdraws_the_metadata_before_it_moves_shards(
     prepared = begin_job(jobs[0], overwrite=True).prepared
     results = list(map(make_shard, shard_tasks(prepared)))
     assert (tmp_path / "dataset_info.json").read_bytes() == before
+    wanted = tfds_data.read_in_order(made, "train")
     seen: list[bool] = []
-    move_all = LocalStorage.move_all
+    true_write, true_delete = LocalStorage.write, LocalStorage.delete_all
 
-    def record(self: LocalStorage, moves: Iterable[Move]) -> None:
-        seen.append((tmp_path / "dataset_info.json").exists())
-        move_all(self, moves)
+    def write(self: LocalStorage, path: str, data: bytes, **options: Any) -> None:
+        true_write(self, path, data, **options)
+        seen.append(tfds_data.read_split(tmp_path, "train") == wanted)
 
-    monkeypatch.setattr(LocalStorage, "move_all", record)
+    def delete_all(self: LocalStorage, files: Iterable[FileInfo]) -> None:
+        true_delete(self, files)
+        seen.append(tfds_data.read_split(tmp_path, "train") == wanted)
+
+    monkeypatch.setattr(LocalStorage, "write", write)
+    monkeypatch.setattr(LocalStorage, "delete_all", delete_all)
     commit_shards(jobs, results, tfds_directory=str(made))
-    assert seen
-    assert not any(seen)
+    assert len(seen) > 4
+    assert all(seen)
+    (train, _) = json.loads((tmp_path / "dataset_info.json").read_bytes())["splits"]
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-e00002-{SHARD_X_OF_Y}"
+    assert train["filepathTemplate"] == template
     assert [len(n) for n in lengths(tmp_path).values()] == [4, 1]
-    got = tfds_data.data_source(tmp_path, "train")
-    assert tfds_data.examples_of(got) == tfds_data.read_in_order(made, "train")
+    assert tfds_data.read_split(tmp_path, "train") == wanted
 
 
 def test_overwriting_all_splits_or_one(
@@ -296,7 +291,7 @@ def test_overwriting_all_splits_or_one(
     def read() -> dict[str, bool]:
         """Returns whether TFDS reads the right examples of each split."""
         return {
-            split: tfds_data.examples_of(tfds_data.data_source(out, split))
+            split: tfds_data.read_split(out, split)
             == tfds_data.read_in_order(made, split)
             for split in SPLIT_RECORDS
         }
@@ -308,10 +303,11 @@ def test_overwriting_all_splits_or_one(
     assert all(read().values())
     commit()
     start(fresh, 3)()
-    assert contents(out) == contents(fresh)
+    assert lengths(out) == lengths(fresh)
+    assert not before.keys() & {n for n in contents(out) if "array_record-" in n}
     assert all(read().values())
+    others = {path: data for path, data in contents(out).items() if "-valid" in path}
     start(out, 1, ("train",))()
-    others = {path: data for path, data in contents(fresh).items() if "-valid" in path}
     assert others.items() <= contents(out).items()
     assert open_manifest(str(out)).splits["train"].shards == 1
     assert all(read().values())
@@ -404,8 +400,8 @@ class TestEmptyShards:
         out = tmp_path / "out"
         convert(source, out, plan=PlanOptions(kind="match_shards", value=None))
         assert lengths(out)["train"] == [8, 0, 8]
-        got = tfds_data.data_source(out, "train")
-        assert tfds_data.examples_of(got) == tfds_data.read_in_order(source, "train")
+        got = tfds_data.read_split(out, "train")
+        assert got == tfds_data.read_in_order(source, "train")
 
     def test_of_the_output_for_tfds_and_grain(
         self, made: pathlib.Path, tmp_path: pathlib.Path
@@ -414,8 +410,8 @@ class TestEmptyShards:
 
         convert(made, tmp_path, plan=PlanOptions(kind="num_shards", value=60))
         assert 0 in lengths(tmp_path)["train"]
-        got = tfds_data.data_source(tmp_path, "train")
-        assert tfds_data.examples_of(got) == tfds_data.read_in_order(made, "train")
+        got = tfds_data.read_split(tmp_path, "train")
+        assert got == tfds_data.read_in_order(made, "train")
         with grain.sources.ArrayRecordDataSource(shards(tmp_path, "train")) as source:
             records = [source[index] for index in range(len(source))]
         assert records == source_records(made, "train")
@@ -430,7 +426,7 @@ class TestEmptyShards:
         convert(source, tmp_path / "out")
         # TFDS would fail to open any split.
         assert list(lengths(tmp_path / "out")) == list(SPLIT_RECORDS)
-        assert tfds_data.data_source(tmp_path / "out").keys() == SPLIT_RECORDS.keys()
+        assert tfds_data.read_splits(tmp_path / "out").keys() == SPLIT_RECORDS.keys()
         with pytest.raises(InputError, match="no files to convert"):
             tfds_jobs(str(source), str(tmp_path / "out"), splits=("test",))
 
@@ -461,8 +457,8 @@ def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> No
         )
     assert lengths(tmp_path) == {"train": [9, 9, 5], "validation": [8]}
     for split in SPLIT_RECORDS:
-        got = tfds_data.data_source(tmp_path, split)
-        assert tfds_data.examples_of(got) == tfds_data.read_in_order(made, split)
+        got = tfds_data.read_split(tmp_path, split)
+        assert got == tfds_data.read_in_order(made, split)
 
 
 class TestNamesOfFiles:
@@ -517,9 +513,9 @@ class TestNamesOfFiles:
         tfds_data.edit_info(source, splits=splits)
         convert(source, tmp_path / "out")
         for split in SPLIT_RECORDS:
-            got = tfds_data.data_source(tmp_path / "out", split)
+            got = tfds_data.read_split(tmp_path / "out", split)
             expected = tfds_data.read_in_order(source, split)
-            assert tfds_data.examples_of(got) == expected
+            assert got == expected
 
     @pytest.mark.parametrize("count", [1, 99_999, 100_000, 1_000_000])
     def test_shards_are_named_as_tfds_looks_for_them(self, count: int) -> None:
@@ -675,9 +671,7 @@ class TestRefusals:
 
 def drop_fish(record: bytes) -> bytes | None:
     """A user's function: drops every example of one label."""
-    import tensorflow as tf
-
-    example = tf.train.Example.FromString(record)
+    example = examples.Example.FromString(record)
     (label,) = example.features.feature["label"].int64_list.value
     return None if label == 2 else record
 
@@ -760,8 +754,8 @@ class TestRecordsRead:
             ]
             assert 0 < len(kept) < count
             assert sum(lengths(tmp_path)[split]) == len(kept)
-            got = tfds_data.data_source(tmp_path, split)
-            assert tfds_data.examples_of(got) == kept
+            got = tfds_data.read_split(tmp_path, split)
+            assert got == kept
 
     def test_what_is_set_aside_is_no_loss_but_all_else_is(
         self, source: pathlib.Path, tmp_path: pathlib.Path

@@ -110,6 +110,7 @@ def test_counts_and_segments(tmp_path: pathlib.Path) -> None:
         pieces=7,
         padding_tokens=4,
         cut_documents=1,
+        most_pieces=2,
         text_bytes=60,
         digest_low=digest.low,
         digest_high=digest.high,

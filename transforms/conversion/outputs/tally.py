@@ -25,6 +25,7 @@ class Tally:
         dropped_records: Those for which the user's function returned nothing.
         added_records: Those that it returned beyond one for each.
         changed_records: Those of which it returned only others.
+        null_rows: Rows of which there is none, for their nulls.
         tokens: Tokens of documents, where they are packed.
         spans: Where they came from, of the ranges that were read to their end.
     """
@@ -33,11 +34,13 @@ class Tally:
     dropped_records: int = 0
     added_records: int = 0
     changed_records: int = 0
+    null_rows: int = 0
     tokens: int = 0
     spans: list[SourceSpan] = dataclasses.field(default_factory=list)
 
     def count(self, batch: RecordBatch) -> None:
         """Counts records that were read."""
+        self.null_rows += batch.null_rows
         lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
         self.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
 

@@ -14,18 +14,31 @@ from gristmill.dataset.errors import InputError
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.parser import (
     MOST_BYTES,
+    NEWLINE,
     BadLineError,
     Lines,
     Positions,
     check_text,
     first_bad,
 )
+from gristmill.transforms.tables.whole_numbers import (
+    INT64,
+    NumbersSeen,
+    is_lost,
+    numbers_cure,
+    whole_number,
+)
 
 # As JSON writes them: other texts, such as 007, are no numbers but strings.
 _INTEGER = re.compile(rb"0|-?[1-9]\d*")
 _NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_INT64 = range(-(1 << 63), 1 << 63)
-_NAMES = {pa.int64(): "an integer of 64 bits", pa.float64(): "a finite number"}
+_NAMES = {
+    pa.int64(): "an integer of 64 bits",
+    pa.float64(): "a finite number, one that a float32 holds if it is whole",
+    pa.float32(): "a finite number",
+}
+_TEXTS = (pa.string(), pa.large_string())
+_LONG = r"\d{16}"  # Only so long ones can be others as doubles.
 
 # What a block or a line that cannot be read raises.
 _ERRORS = (pa.ArrowException, ValueError, BadLineError)
@@ -91,11 +104,11 @@ class CsvRows:
             raise ValueError("too long")
         if not len(rows):
             return pa.RecordBatch.from_pylist([], schema=self._schema), rows
-        if not self._splitter.intact(data) and not all(
+        if not self._splitter.all_pair(data) and not all(
             self._splitter.is_row(lines.part(row, row + 1).data)
             for row in range(len(lengths))
         ):
-            raise ValueError("bytes behind a closing quote")
+            raise ValueError("quotes that do not pair")
         if len(self._splitter.bare_returns(data)):
             raise ValueError("bare carriage returns")
         table = pyarrow.csv.read_csv(
@@ -114,9 +127,9 @@ class CsvRows:
         for field in self._schema:
             column = table.column(field.name).combine_chunks()
             columns.append(
-                column if field.type == pa.string() else _numbers(column, field.type)
+                column if field.type in _TEXTS else _numbers(column, field.type)
             )
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema), rows
+        return pa.RecordBatch.from_arrays(columns, names=self._schema.names), rows
 
     def _explained(self, lines: Lines, index: int) -> BadLineError:
         """Returns what is wrong with a bad row."""
@@ -133,11 +146,18 @@ class CsvRows:
         if len(row.data) > MOST_BYTES:
             expected = f"at most {MOST_BYTES:,} bytes"
             return bad("row is too long", expected, f"{len(row.data):,} bytes")
+        if self._splitter.never_closes(row.data):
+            return bad(
+                "quote of a field is never closed",
+                "a quote that ends the field, quotes in it doubled",
+                f"none in {row.data.count(NEWLINE) + 1:,} lines, to the end of the "
+                "file",
+            )
         if not self._splitter.is_row(row.data):
             return bad(
                 "quotes of a row do not pair",
                 "a quoted field that ends with a quote, quotes in it doubled",
-                "other bytes behind the quote that ends a field, or no such quote",
+                "other bytes behind the quote that ends a field",
             )
         if len(self._splitter.bare_returns(row.data)):
             return bad(
@@ -156,13 +176,16 @@ class CsvRows:
             if name not in self._schema.names:
                 continue
             kind = self._schema.field(name).type
-            if kind != pa.string() and cell and not _fits(cell, kind):
+            if kind not in _TEXTS and cell and not _fits(cell, kind):
                 return BadLineError(
                     index,
                     "row does not have the types of the job's schema",
                     expected=f"column {name!r}: {_NAMES.get(kind, kind)}",
                     got=repr(cell if len(cell) <= 60 else f"{cell[:57]}..."),
-                    cure="give this column another type, with --columns",
+                    cure=numbers_cure(name)
+                    if kind == pa.float64() and _fits(cell, pa.float32())
+                    else "give this column another type, as in --columns "
+                    f"'*,{name}:string'",
                 )
         return bad("row cannot be read", "a row of CSV", repr(row.line(0)[:60]))
 
@@ -172,18 +195,38 @@ def _numbers(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
     empty = pc.equal(column, "")
     if pc.any(empty).as_py():
         column = pc.if_else(empty, pa.scalar(None, pa.string()), column)
-    numbers = column.cast(kind)
     if pa.types.is_integer(kind):
-        # 007 or +7 lose something as numbers.
-        same = pc.equal(numbers.cast(pa.string()), column)
-        if pc.any(pc.invert(same)).as_py():
-            raise ValueError("no plain integer")
-    elif (
-        # 1e400 would be infinite. No sample takes nan and inf for numbers, nor JSON.
-        pa.types.is_floating(kind) and pc.any(pc.invert(pc.is_finite(numbers))).as_py()
-    ):
+        return _integers(column)
+    if not pa.types.is_floating(kind):
+        return column.cast(kind)
+    numbers = column.cast(pa.float64())
+    # 1e400 would be infinite. No sample takes nan and inf for numbers, nor JSON.
+    if pc.any(pc.invert(pc.is_finite(numbers))).as_py():
         raise ValueError("no finite number")
+    if kind == pa.float64():
+        long = column.filter(
+            pc.fill_null(pc.match_substring_regex(column, _LONG), False)
+        )
+        found = map(whole_number, long.to_pylist())
+        if any(whole is not None and is_lost(whole) for whole in found):
+            raise ValueError("no whole number that a float32 holds")
     return numbers
+
+
+def _integers(column: pa.StringArray) -> pa.Array:
+    try:
+        numbers = column.cast(pa.int64())
+        # 007 or +7 lose something as numbers.
+        if not pc.any(pc.not_equal(numbers.cast(pa.string()), column)).as_py():
+            return numbers
+    except pa.ArrowInvalid:
+        pass  # 2.0 may be among them.
+    found = [
+        None if cell is None else whole_number(cell) for cell in column.to_pylist()
+    ]
+    if found.count(None) > column.null_count:
+        raise ValueError("no integer of 64 bits")
+    return pa.array(found, pa.int64())
 
 
 def _fits(cell: str, kind: pa.DataType) -> bool:
@@ -213,18 +256,28 @@ def fields_of(row: bytes, splitter: CsvSplitter, delimiter: bytes) -> list[str]:
         at = end + len(delimiter)
 
 
-def column_type(cells: Iterable[str]) -> pa.DataType:
+def column_type(name: str, cells: Iterable[str]) -> pa.DataType:
     """Returns the type that all cells of a sample have, empty ones aside.
 
-    >>> column_type(["1", "2.5", ""]), column_type(["1", "007"])
+    >>> column_type("a", ["1", "2.5", ""]), column_type("a", ["1", "007"])
     (DataType(double), DataType(string))
+
+    Raises:
+        InputError: No type holds all of them.
     """
     found = [cell.encode() for cell in cells if cell]
     if not found or not all(map(_NUMBER.fullmatch, found)):
         return pa.string()
-    if all(_INTEGER.fullmatch(cell) and int(cell) in _INT64 for cell in found):
+    if all(_INTEGER.fullmatch(cell) and int(cell) in INT64 for cell in found):
         return pa.int64()
-    return pa.float64()
+    seen, texts = NumbersSeen(), [cell.decode() for cell in found]
+    wholes = list(map(whole_number, texts))
+    pairs = list(zip(texts, wholes, strict=True))
+    seen.add(
+        (text for text, whole in pairs if whole is not None and is_lost(whole)),
+        (text for text, whole in pairs if whole is None),
+    )
+    return pa.int64() if seen.are_integers(name) else pa.float64()
 
 
 def other_header(where: str, expected: Sequence[str], got: Sequence[str]) -> InputError:

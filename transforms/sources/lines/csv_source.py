@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pyarrow as pa
 
 from gristmill.dataset.errors import InputError, some_of
@@ -15,7 +17,7 @@ from gristmill.transforms.sources.lines.csv_rows import (
 )
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.line_source import LineSource
-from gristmill.transforms.sources.lines.row_lines import CsvLines
+from gristmill.transforms.sources.lines.row_lines import CsvLines, is_empty
 from gristmill.transforms.sources.lines.row_records import (
     column_of,
     described,
@@ -60,8 +62,12 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             wanted = wanted._replace(names=(column,))
             fields = wanted.of({name: pa.string() for name in header})
         else:
-            types = map(column_type, cells)
-            fields = wanted.of(dict(zip(header, types, strict=True)))
+            types = {
+                name: wanted.types.get(name) or column_type(name, found)
+                for name, found in zip(header, cells, strict=True)
+                if wanted.has(name)
+            }
+            fields = wanted.of(dict.fromkeys(header, pa.string()) | types)
         _check_types(fields, header)
     make_records(record, fields)  # Refuses what no record can hold.
     schema = LineSchema(fields, tuple(header)).to_text()
@@ -73,7 +79,8 @@ def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[
     splitter = CsvSplitter(delimiter)
     header: list[str] = []
     cells: list[list[str]] = []
-    for path, lines in sample_lines(files, splitter.ends):
+    for path, sample in sample_lines(files, splitter.ends):
+        lines = [*itertools.dropwhile(is_empty, sample)]
         if not lines:
             continue  # It is empty, or damaged: then the conversion names that.
         rows = (_fields(line, splitter, delimiter) for line in lines)

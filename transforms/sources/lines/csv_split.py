@@ -89,6 +89,15 @@ class CsvSplitter:
         match = self._row.match(row)
         return match is not None and match.end() == len(row)
 
+    def never_closes(self, row: bytes) -> bool:
+        """Returns whether a row goes on to the end of its file within quotes."""
+        return not self.is_row(row) and self._wrong_at(row, 0) is None
+
+    def all_pair(self, data: bytes) -> bool:
+        """Returns whether whole rows are intact, and all of their quotes pair."""
+        quotes = _places(data, _QUOTE)
+        return len(quotes) % 2 == 0 and self.intact(data, quotes)
+
     def intact(
         self, data: bytes, quotes: Positions | None = None, *, inside: bool = False
     ) -> bool:

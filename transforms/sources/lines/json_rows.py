@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import Any
@@ -11,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
+from gristmill.transforms.sources.lines.json_numbers import JsonNumbers, Number
 from gristmill.transforms.sources.lines.json_types import difference
 from gristmill.transforms.sources.lines.parser import (
     MOST_BYTES,
@@ -34,7 +36,7 @@ _NO_NUMBERS = [
 ]
 
 # What a block or a line that cannot be read raises.
-_ERRORS = (pa.ArrowException, ValueError, BadLineError)
+_ERRORS = (pa.ArrowException, ValueError, RecursionError, BadLineError)
 
 
 class JsonRows:
@@ -52,8 +54,13 @@ class JsonRows:
     def __init__(self, schema: pa.Schema, *, only: bool = False):
         self._schema = schema
         self._only = only
+        self._numbers = JsonNumbers(
+            schema, functools.partial(parsed_line, number=Number)
+        )
+        # pyarrow takes infinity for a number of 32 bits.
+        self._read = pa.schema([(one.name, _as_doubles(one.type)) for one in schema])
         self._options = pyarrow.json.ParseOptions(
-            explicit_schema=schema,
+            explicit_schema=self._read,
             newlines_in_values=False,
             unexpected_field_behavior="ignore" if only else "error",
         )
@@ -65,10 +72,20 @@ class JsonRows:
             BadLineError: The first line that is no such object.
         """
         try:
+            return self._fitted(lines)
+        except _ERRORS:
+            index = first_bad(lines, self._fitted, errors=_ERRORS)
+            raise self._explained(lines, index) from None
+
+    def _fitted(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
+        """Returns the rows, their numbers as the schema asks for."""
+        try:
             return self._parsed(lines)
         except _ERRORS:
-            index = first_bad(lines, self._parsed, errors=_ERRORS)
-            raise self._explained(lines, index) from None
+            fitted = self._numbers.fitted(lines)
+            if fitted is None:
+                raise
+        return self._parsed(fitted)
 
     def _parsed(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
         """Returns the rows, or raises ValueError if any line is bad."""
@@ -78,8 +95,9 @@ class JsonRows:
         if len(data) > MOST_BYTES:
             raise ValueError("too long")
         if not len(rows):
-            return pa.RecordBatch.from_pylist([], schema=self._schema), rows
+            return pa.RecordBatch.from_pylist([], schema=self._read), rows
         _check_numbers(lines)
+        self._numbers.check(lines)
         table = pyarrow.json.read_json(
             pa.py_buffer(data),
             read_options=pyarrow.json.ReadOptions(
@@ -123,11 +141,22 @@ class JsonRows:
                 "line does not have the fields of the job's schema",
                 expected=wrong[0],
                 got=wrong[1],
-                cure="give the field its type, as in --columns '*,score:float', or "
-                "take only some fields, as in --columns a,b",
+                cure="give the field its type, as in --columns '*,score:float' (or "
+                "int, or string), or take only some fields, as in --columns a,b",
             )
         try:
-            self._parsed(lines.part(index, index + 1))
+            self._numbers.check(lines.part(index, index + 1))
+        except ValueError as error:
+            return BadLineError(
+                index,
+                "line has a whole number that a float32 does not hold",
+                expected="another number, or a type for its field",
+                got=str(error),
+                cure="give the field its type: --columns '*,id:int' keeps whole "
+                "numbers of id, --columns '*,id:float' rounds all to 32 bits",
+            )
+        try:
+            self._fitted(lines.part(index, index + 1))
         except (pa.ArrowException, ValueError) as error:
             return bad("line cannot be read as JSON", "one JSON object", str(error))
         return bad("lines cannot be read together", "one JSON object a line", "others")
@@ -171,6 +200,14 @@ def _moved(
     return places
 
 
+def _as_doubles(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind):
+        return pa.list_(_as_doubles(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, _as_doubles(one.type)) for one in kind])
+    return pa.float64() if kind == pa.float32() else kind
+
+
 def _check_numbers(lines: Lines) -> None:
     """Raises ValueError for a line with a number that JSON does not have."""
     for pattern in _NO_NUMBERS:
@@ -179,15 +216,23 @@ def _check_numbers(lines: Lines) -> None:
             json.loads(line, parse_constant=_refuse_constant)
 
 
-def parsed_line(line: bytes) -> Any:
+def parsed_line(line: bytes, number: type[str] | None = None) -> Any:
     """Returns what Python's `json` makes of a line.
+
+    Args:
+        line: The line.
+        number: What makes a value of the text of a number; None for numbers.
 
     Raises:
         ValueError: It is not valid JSON, or has a field more than once in an object.
         RecursionError: It is nested too deeply for that.
     """
     return json.loads(
-        line, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
+        line,
+        object_pairs_hook=_without_duplicates,
+        parse_constant=_refuse_constant,
+        parse_int=number,
+        parse_float=number,
     )
 
 
@@ -201,4 +246,5 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the field {twice!r} more than once in an object")
+    "".join(found).encode()  # Raises a ValueError at half of a surrogate.
     return found

@@ -8,13 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-_INT64 = range(-(1 << 63), 1 << 63)
+from gristmill.transforms.tables.whole_numbers import INT64
+
 _NAMES: dict[pa.DataType, str] = {
     pa.null(): "null",
     pa.bool_(): "true or false",
     pa.int64(): "an integer of 64 bits",
+    pa.float32(): "a number",
     pa.float64(): "a number",
     pa.string(): "a string",
+    pa.large_string(): "a string or a number",
 }
 
 
@@ -43,7 +46,7 @@ def type_of(value: Any, field: str = "") -> pa.DataType:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
-        if value not in _INT64:
+        if value not in INT64:
             raise OverflowError(field)
         return pa.int64()
     if isinstance(value, float):
@@ -147,22 +150,21 @@ def difference(
             if wrong is not None:
                 return wrong
         return None
-    fits = (
-        (pa.types.is_boolean(kind) and isinstance(value, bool))
-        or (pa.types.is_string(kind) and isinstance(value, str))
-        or (
-            pa.types.is_floating(kind)
-            and isinstance(value, int | float)
-            and not isinstance(value, bool)
-        )
-        or (
-            pa.types.is_integer(kind)
-            and isinstance(value, int)
-            and not isinstance(value, bool)
-            and value in _INT64
-        )
-    )
+    if isinstance(value, bool):
+        fits = pa.types.is_boolean(kind)
+    elif isinstance(value, str):
+        fits = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    else:
+        fits = isinstance(value, int | float) and _holds(kind, value)
     return None if fits else (f"{named}{type_name(kind)}", _shown(value))
+
+
+def _holds(kind: pa.DataType, number: float) -> bool:
+    """Tells whether a column of a type takes a number."""
+    whole = isinstance(number, int) or number.is_integer()
+    if pa.types.is_integer(kind):
+        return whole and int(number) in INT64
+    return bool(pa.types.is_floating(kind) or pa.types.is_large_string(kind))
 
 
 def _shown(value: Any) -> str:

@@ -20,7 +20,7 @@ from gristmill.transforms.sources.lines.parser import (
     BadLineError,
     LineParser,
     Lines,
-    Positions,
+    Made,
 )
 from gristmill.transforms.sources.streams.stream_reader import End
 
@@ -66,6 +66,7 @@ class LineReader(StreamBuffer):
         self._line: int | None = 1 if offset == 0 else None
         self._newlines = 0  # Passed since the reader began.
         self._begin = offset
+        self._header_at = 0  # Nothing but empty lines is before it.
 
     def batches(
         self, end: End = None, *, limit_records: int = sys.maxsize
@@ -87,36 +88,38 @@ class LineReader(StreamBuffer):
             if lines is None:
                 return
             base = self.offset
-            given, header = lines, 0
-            if base == 0:
-                given = lines.without_mark()
-                header = self._parser.header_lines(given, self._path)
+            given, header = lines.without_mark() if base == 0 else lines, 0
+            if base == self._header_at:
+                found = self._parser.header_lines(given, self._path)
+                if found is None or not given.data:  # A mark alone, or empty lines.
+                    self._pass(lines.data)
+                    self._header_at = self.offset
+                    continue
+                header = found
                 given = given.part(header, len(given.ends))
-            records, rows, bad = self._parsed(given)
+            (records, rows, nulls), bad = self._parsed(given)
             stop = len(lines.ends) if bad is None else header + bad.index
             starts = lines.starts
             self._pass(lines.first(stop).data)
             limit_records -= len(records)
-            if records:
+            if records or nulls:
                 places = (base + starts[header + rows]).tolist()
-                yield RecordBatch(places, records, list(map(_crc32c, records)))
+                yield RecordBatch(places, records, list(map(_crc32c, records)), nulls)
             if bad is not None:
                 self._lines_at_once = _FEW_LINES
                 raise self._bad(bad, int(lines.ends[stop] - starts[stop])) from None
             self._lines_at_once = min(2 * self._lines_at_once, sys.maxsize)
 
-    def _parsed(
-        self, lines: Lines
-    ) -> tuple[list[bytes], Positions, BadLineError | None]:
+    def _parsed(self, lines: Lines) -> tuple[Made, BadLineError | None]:
         """Returns the records up to the first bad line, and what is wrong with it."""
         bad: BadLineError | None = None
         while len(lines.ends):
             try:
-                return *self._parser.records(lines), bad
+                return self._parser.records(lines), bad
             except BadLineError as error:
                 # Another one may be before it, of those that are found later.
                 bad, lines = error, lines.first(error.index)
-        return [], np.zeros(0, np.int64), bad
+        return Made([], np.zeros(0, np.int64)), bad
 
     def _lines(self, end: End, limit: int) -> Lines | None:
         """Returns the next whole lines that begin before `end`, None for no more."""
@@ -249,6 +252,9 @@ class LineReader(StreamBuffer):
                 break
             if not filled:
                 at = len(data)
+                break
+            if limit is not None and self.offset + len(data) >= limit:
+                at = limit - self.offset  # No line begins before.
                 break
             if self._parser.sure or len(data) > MAX_RECORD_BYTES:
                 self.skip(self.offset + len(data), sink)

@@ -85,6 +85,20 @@ class BadLineError(Exception):
         self.what, self.expected, self.got, self.cure = what, expected, got, cure
 
 
+class Made(NamedTuple):
+    """What lines became.
+
+    Attributes:
+        records: The records.
+        rows: From which line each is: int64 [records].
+        null_rows: How many lines were left out for their nulls.
+    """
+
+    records: list[bytes]
+    rows: Positions
+    null_rows: int = 0
+
+
 class LineParser(Protocol):
     """Turns whole lines of one format into records.
 
@@ -100,15 +114,17 @@ class LineParser(Protocol):
     def ends(self, data: bytes) -> Positions:
         """Returns where the lines end that begin with `data`, those without end not."""
 
-    def header_lines(self, lines: Lines, path: str) -> int:
+    def header_lines(self, lines: Lines, path: str) -> int | None:
         """Returns how many lines of a file's begin are no records.
+
+        None if all of them are, and others may follow.
 
         Raises:
             InputError: They are not as in the other files of the job.
         """
 
-    def records(self, lines: Lines) -> tuple[list[bytes], Positions]:
-        """Returns the records of lines, at least one, and from which line each is.
+    def records(self, lines: Lines) -> Made:
+        """Returns the records of lines, at least one.
 
         Raises:
             BadLineError: A line that is none of this format, and no record of it, or
@@ -138,6 +154,17 @@ def without_newline(line: bytes) -> bytes:
     if not line.endswith(b"\n"):
         return line
     return line[:-2] if line.endswith(b"\r\n") else line[:-1]
+
+
+def split_lines(lines: Lines) -> list[bytes]:
+    """Returns each line without the bytes that end it."""
+    data = lines.data
+    if b"\r\n" in data:
+        data = data.replace(b"\r\n", b"\n")
+    records = data.split(b"\n")
+    if len(records) > len(lines.ends):
+        records.pop()  # What is behind the last newline.
+    return records
 
 
 def check_text(lines: Lines) -> None:

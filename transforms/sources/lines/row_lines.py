@@ -14,14 +14,20 @@ from gristmill.transforms.sources.lines.json_rows import JsonRows
 from gristmill.transforms.sources.lines.parser import (
     BadLineError,
     Lines,
+    Made,
     Positions,
     newline_ends,
+    split_lines,
     without_newline,
 )
-from gristmill.transforms.sources.lines.text_lines import split_lines
+from gristmill.transforms.tables import rows_without_nulls
 
 # Makes records of rows; None for the lines as they are.
 MakeRecords = Callable[[pa.RecordBatch], list[bytes]] | None
+
+
+# Says of which features, by their names, rows with nulls are left out; None for none.
+Skip = Callable[[str], bool] | None
 
 
 class _Rows(Protocol):
@@ -29,20 +35,25 @@ class _Rows(Protocol):
 
 
 def _made(
-    rows: _Rows, lines: Lines, make: MakeRecords
-) -> tuple[list[bytes] | None, Positions]:
+    rows: _Rows, lines: Lines, make: MakeRecords, skip: Skip = None
+) -> tuple[list[bytes] | None, Positions, int]:
     batch, kept = rows.rows(lines)
     if make is None:
-        return None, kept
+        return None, kept, 0
+    found = len(kept)
+    if skip is not None:
+        whole = rows_without_nulls(batch, skip)
+        if len(whole) < found:
+            batch, kept = batch.take(whole), kept[whole]
     try:
-        return make(batch), kept
+        return make(batch), kept, found - len(kept)
     except RowError as error:
         raise BadLineError(
             int(kept[error.row]),
             error.what,
             expected=error.expected or "a value that a record can hold",
             got=error.got or "another",
-            cure="leave out the column with --columns",
+            cure=error.cure or "leave out the column with --columns",
         ) from None
 
 
@@ -52,13 +63,14 @@ class JsonLines:
     Args:
         rows: Reads the objects.
         make: Makes the records.
+        skip: Of which features rows with nulls are left out.
     """
 
     format_name = "JSON lines"
     sure = True
 
-    def __init__(self, rows: JsonRows, make: MakeRecords):
-        self._rows, self._make = rows, make
+    def __init__(self, rows: JsonRows, make: MakeRecords, skip: Skip = None):
+        self._rows, self._make, self._skip = rows, make, skip
 
     def ends(self, data: bytes) -> Positions:
         """See `LineParser`."""
@@ -69,19 +81,24 @@ class JsonLines:
         del lines, path
         return 0
 
-    def records(self, lines: Lines) -> tuple[list[bytes], Positions]:
+    def records(self, lines: Lines) -> Made:
         """See `LineParser`."""
-        made, kept = _made(self._rows, lines, self._make)
+        made, kept, nulls = _made(self._rows, lines, self._make, self._skip)
         if made is None:
             texts = split_lines(lines)
             blank = len(kept) < len(texts)
             made = [texts[line] for line in kept.tolist()] if blank else texts
-        return made, kept
+        return Made(made, kept, nulls)
 
     def next_start(self, data: bytes, *, final: bool) -> int | None:
         """See `LineParser`."""
         del final
         return data.find(b"\n") + 1 or None
+
+
+def is_empty(line: bytes) -> bool:
+    """Tells whether a line before the header of CSV is passed over."""
+    return not line.strip(b" \r")
 
 
 class CsvLines:
@@ -103,20 +120,23 @@ class CsvLines:
         """See `LineParser`."""
         return self._splitter.ends(data)
 
-    def header_lines(self, lines: Lines, path: str) -> int:
+    def header_lines(self, lines: Lines, path: str) -> int | None:
         """See `LineParser`."""
-        self._rows.check_header(lines.line(0), path)
-        return 1
+        for line in range(len(lines.ends)):
+            if not is_empty(lines.line(line)):
+                self._rows.check_header(lines.line(line), path)
+                return line + 1
+        return None
 
-    def records(self, lines: Lines) -> tuple[list[bytes], Positions]:
+    def records(self, lines: Lines) -> Made:
         """See `LineParser`."""
-        made, kept = _made(self._rows, lines, self._make)
+        made, kept, _ = _made(self._rows, lines, self._make)
         if made is None:
             data, starts, ends = lines.data, lines.starts.tolist(), lines.ends.tolist()
             made = [
                 without_newline(data[starts[row] : ends[row]]) for row in kept.tolist()
             ]
-        return made, kept
+        return Made(made, kept)
 
     def next_start(self, data: bytes, *, final: bool) -> int | None:
         """See `LineParser`."""

@@ -13,7 +13,12 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.streams.inflated_stream import InflatedStream
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.line_reader import LineReader
-from gristmill.transforms.sources.lines.parser import Lines, Positions, without_newline
+from gristmill.transforms.sources.lines.parser import (
+    Lines,
+    Made,
+    Positions,
+    without_newline,
+)
 
 # Less of many files tells more than much of one.
 _FILES = 32
@@ -83,14 +88,12 @@ class _RawLines:
         del lines, path
         return 0
 
-    def records(self, lines: Lines) -> tuple[list[bytes], Positions]:
+    def records(self, lines: Lines) -> Made:
         rows = np.arange(len(lines.ends))
         starts, ends = lines.starts.tolist(), lines.ends.tolist()
         data = lines.data
-        return [
-            without_newline(data[begin:end])
-            for begin, end in zip(starts, ends, strict=True)
-        ], rows
+        found = zip(starts, ends, strict=True)
+        return Made([without_newline(data[begin:end]) for begin, end in found], rows)
 
     def next_start(self, data: bytes, *, final: bool) -> int | None:
         del data, final

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
@@ -11,12 +11,14 @@ import pyarrow as pa
 from gristmill.dataset.errors import InputError, some_of
 
 _TYPES = {
-    "null": pa.null(),
     "bool": pa.bool_(),
     "int": pa.int64(),
-    "float": pa.float64(),
-    "string": pa.string(),
+    "float": pa.float32(),  # Numbers are rounded, since that is asked for.
+    "string": pa.large_string(),  # Of numbers, their text.
 }
+# Those that are found, and lose nothing.
+_FOUND_TYPES = {"null": pa.null(), "double": pa.float64(), "text": pa.string()}
+_ALL_TYPES = _TYPES | _FOUND_TYPES
 _ALL = "*"
 
 
@@ -107,7 +109,7 @@ def wanted_columns(columns: Sequence[str]) -> Wanted:
         base = kind.removesuffix("[]")
         if not colon:
             name = column
-        elif base not in _TYPES or base == "null":
+        elif base not in _TYPES:
             raise InputError(
                 "unknown type in --columns",
                 expected="bool, float, int or string, or a list such as int[]",
@@ -120,6 +122,22 @@ def wanted_columns(columns: Sequence[str]) -> Wanted:
         names.append(name)
     every = not names or _ALL in names
     return Wanted(types, None if every else tuple(names))
+
+
+def with_integers(
+    kind: pa.DataType, name: str, integers: Collection[str]
+) -> pa.DataType:
+    """Returns the type of a column in which some fields, by their names, are int64."""
+    if pa.types.is_list(kind):
+        return pa.list_(with_integers(kind.value_type, name, integers))
+    if pa.types.is_struct(kind):
+        return pa.struct(
+            [
+                (one.name, with_integers(one.type, f"{name}.{one.name}", integers))
+                for one in kind
+            ]
+        )
+    return pa.int64() if name in integers else kind
 
 
 def _with_type(
@@ -140,7 +158,7 @@ def _encoded(kind: pa.DataType) -> Any:
         return [_encoded(kind.value_type)]
     if pa.types.is_struct(kind):
         return {field.name: _encoded(field.type) for field in kind}
-    return next(name for name, known in _TYPES.items() if known.equals(kind))
+    return next(name for name, known in _ALL_TYPES.items() if known.equals(kind))
 
 
 def _parsed(text: Any) -> pa.DataType:
@@ -148,4 +166,4 @@ def _parsed(text: Any) -> pa.DataType:
         return pa.list_(_parsed(text[0]))
     if isinstance(text, dict):
         return pa.struct([(name, _parsed(kind)) for name, kind in text.items()])
-    return _TYPES[text]
+    return _ALL_TYPES[text]

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from gristmill.dataset.errors import InputError
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.lines.line_source import LineSource
-from gristmill.transforms.sources.lines.text_lines import TextLines
+from gristmill.transforms.sources.lines.parser import (
+    Lines,
+    Made,
+    Positions,
+    check_text,
+    newline_ends,
+    split_lines,
+)
 
 
 def make_source(spec: SourceSpec) -> LineSource:
@@ -30,3 +39,29 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             "are of one of these formats",
         )
     return SourceSpec("text", "line")
+
+
+class TextLines:
+    """Makes a record of each line: its bytes without the newline, empty ones too."""
+
+    format_name = "text"
+    sure = True
+
+    def ends(self, data: bytes) -> Positions:
+        """See `LineParser`."""
+        return newline_ends(data)
+
+    def header_lines(self, lines: Lines, path: str) -> int:
+        """See `LineParser`."""
+        del lines, path
+        return 0
+
+    def records(self, lines: Lines) -> Made:
+        """See `LineParser`."""
+        check_text(lines)
+        return Made(split_lines(lines), np.arange(len(lines.ends)))
+
+    def next_start(self, data: bytes, *, final: bool) -> int | None:
+        """See `LineParser`."""
+        del final
+        return data.find(b"\n") + 1 or None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import itertools
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import google_crc32c
+import numpy as np
 
 from gristmill.dataset.daemon_call import daemon_call
 from gristmill.dataset.errors import CorruptRecordError, RowError
@@ -22,9 +25,11 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Rows, stored_pieces
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.parquet.table_records import (
     columns_to_read,
     features_of_spec,
+    kept_rows,
     make_records,
 )
 from gristmill.transforms.sources.protocol import span_of
@@ -35,6 +40,25 @@ if TYPE_CHECKING:
 
 _AHEAD_BYTES = 256 << 10  # What opening a file reads: its footer.
 _TAIL_BYTES = 8  # The length of the footer, and the magic bytes.
+
+
+@dataclasses.dataclass(frozen=True)
+class _GroupPass:
+    """A row group that was read in part, in a file that is open.
+
+    Attributes:
+        table: The file.
+        group: The row group.
+        rows: Its rows that are left, some at a time, with the first of each; what was
+            read last comes again.
+    """
+
+    table: ParquetFile
+    group: RowGroup
+    rows: Iterator[tuple[int, pa.RecordBatch]]
+
+    def close(self) -> None:
+        self.table.close()
 
 
 class ParquetRange:
@@ -50,6 +74,8 @@ class ParquetRange:
         on_damage: Takes damaged regions; None makes them errors.
         first_row: Number of the row to begin with, if it is not to be that at the begin
             of the range.
+        kept: Has the pass over a row group in which an earlier range was read, and gets
+            that of this one.
     """
 
     def __init__(
@@ -60,7 +86,11 @@ class ParquetRange:
         *,
         on_damage: DamageHandler | None = None,
         first_row: int | None = None,
+        kept: KeptPass | None = None,
     ):
+        self._kept = kept
+        self._begun: _GroupPass | None = None  # By the range before.
+        self._left: _GroupPass | None = None  # For the range after.
         self.path = file.path
         self.ahead_bytes = 0
         self._file, self._source, self._spec = file, source, spec
@@ -84,7 +114,8 @@ class ParquetRange:
 
     def open_ahead(self) -> int:
         """Begins to read the footer if the storage is remote."""
-        if storage_for(self.path).remote:
+        goes_on = self._kept is not None and self._kept.has(self._source)
+        if storage_for(self.path).remote and not goes_on:
             self._opening = daemon_call(self._open, thread_name="gristmill-parquet")
             self.ahead_bytes = min(_AHEAD_BYTES, self._file.size_bytes)
         return self.ahead_bytes
@@ -100,13 +131,22 @@ class ParquetRange:
             InputError: The file has other columns than the other files.
             StorageChangedError: The file was written meanwhile.
         """
-        table = self._opened()
-        if table is not None:
-            try:
-                yield from self._table_records(table)
-            finally:
-                table.close()
-        check_unchanged(self._file)
+        if self._kept is not None and self._given_row is None:
+            self._begun = self._kept.take(self._source)
+        table = self._opened() if self._begun is None else self._begun.table
+        if table is None:
+            check_unchanged(self._file)
+            return
+        try:
+            yield from self._table_records(table)
+            check_unchanged(self._file)
+        except BaseException:
+            table.close()
+            raise
+        if self._kept is None or self._left is None:
+            table.close()
+        else:
+            self._kept.keep(self._left, self._source)
 
     def _opened(self) -> ParquetFile | None:
         """Returns the open file; None if it cannot be opened, and that is accepted."""
@@ -162,17 +202,25 @@ class ParquetRange:
         first: int,
         last: int,
     ) -> Iterator[RecordBatch]:
-        for row, batch in self._group_rows(table, group, columns, last):
+        rows = self._group_rows(table, group, columns)
+        if self._begun is not None and self._begun.group == group:
+            rows = self._begun.rows
+        for row, batch in rows:
             begin, end = max(first - row, 0), min(last - row, batch.num_rows)
             if begin < end:
                 yield from self._records_of(
                     batch.slice(begin, end - begin), row + begin
                 )
+            if row + batch.num_rows >= last:
+                if last < group.end_row:
+                    left = itertools.chain([(row, batch)], rows)
+                    self._left = _GroupPass(table, group, left)
+                return
 
     def _group_rows(
-        self, table: ParquetFile, group: RowGroup, columns: list[str], last: int
+        self, table: ParquetFile, group: RowGroup, columns: list[str]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yields the rows of a row group up to a row, some at a time, with their first.
+        """Yields the rows of a row group, some at a time, with their first.
 
         What seems to be damaged is read once more from remote storage: it may have been
         damaged on its way here.
@@ -186,8 +234,6 @@ class ParquetRange:
                         reached = row + batch.num_rows
                         yield row, batch
                     row += batch.num_rows
-                    if row >= last:
-                        return
             except CorruptRecordError:
                 check_unchanged(self._file)
                 if doubted == reached or not storage_for(self.path).remote:
@@ -198,6 +244,12 @@ class ParquetRange:
                 return
 
     def _records_of(self, batch: pa.RecordBatch, row: int) -> Iterator[RecordBatch]:
+        kept = kept_rows(self._spec, self._features, batch)
+        nulls = 0 if kept is None else batch.num_rows - len(kept)
+        if nulls:
+            batch = batch.take(kept)
+            yield RecordBatch([], [], [], nulls)
+        places = row + (np.arange(batch.num_rows) if kept is None else kept)
         while batch.num_rows:
             good, error = batch.num_rows, None
             try:
@@ -208,12 +260,11 @@ class ParquetRange:
             if records:
                 self._records += len(records)
                 crc32cs = list(map(google_crc32c.value, records))
-                yield RecordBatch(range(row, row + good), records, crc32cs)
+                yield RecordBatch(places[:good].tolist(), records, crc32cs)
             if error is None:
                 return
-            self._refuse_row(error, batch.slice(good, 1), row + good)
-            batch = batch.slice(good + 1)
-            row += good + 1
+            self._refuse_row(error, batch.slice(good, 1), int(places[good]))
+            batch, places = batch.slice(good + 1), places[good + 1 :]
 
     def _refuse_row(self, error: RowError, batch: pa.RecordBatch, row: int) -> None:
         """Sets a row aside that cannot become a record, as a stream of Arrow."""

@@ -52,9 +52,14 @@ class ParquetSource:
         kept: KeptPass | None = None,
     ) -> ParquetRange:
         """Returns a reader of one range of a file."""
-        del cuts, kept  # Of compressed files.
+        del cuts  # Of compressed files.
         return ParquetRange(
-            file, source, self.spec, on_damage=on_damage, first_row=first_place
+            file,
+            source,
+            self.spec,
+            on_damage=on_damage,
+            first_row=first_place,
+            kept=kept,
         )
 
     def count(
@@ -95,7 +100,10 @@ class ParquetSource:
         del raw_bytes
         if span.start_bytes is None or span.stop_bytes is None:
             return False
-        return span.stop_bytes - span.start_bytes == span.records
+        rows = span.stop_bytes - span.start_bytes
+        return rows == span.records or (
+            self.spec.nulls == "skip" and rows > span.records
+        )
 
     def described(self) -> dict[str, Any]:
         """Returns what `dataset.json` says of the inputs, besides their list."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,12 +21,15 @@ from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import pyarrow as pa
 
 _COLUMN = "column:"
 # Of so many files the columns are compared before anything is read.
 _MOST_FOOTERS = 1024
 _AT_ONCE = 16
+_SAMPLED_FILES = 32
 
 Features = Mapping[str, FeatureSpec]
 
@@ -62,7 +67,7 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             cure="give only one of them",
         )
     spec = SourceSpec("parquet", record)
-    for path, schema in _schemas(files):
+    for path, schema in _schemas(files, "" if options.nulls == "skip" else column):
         columns_to_read(spec, schema, path)
     return spec
 
@@ -118,15 +123,35 @@ def make_records(
     return one_column(batch, spec.record.removeprefix(_COLUMN))
 
 
+def kept_rows(
+    spec: SourceSpec, features: Features, batch: pa.RecordBatch
+) -> npt.NDArray[np.int64] | None:
+    """Returns the rows that are not left out for their nulls; None for all."""
+    from gristmill.transforms.tables import rows_without_nulls
+
+    if spec.nulls != "skip":
+        return None
+    if spec.record == "example":
+        return rows_without_nulls(batch, features.__contains__)
+    return rows_without_nulls(batch, spec.record.removeprefix(_COLUMN).__eq__)
+
+
 def _holds(column: str, feature: str) -> bool:
     """Tells whether a feature is made of a column: of itself, or of a field of it."""
     return feature == column or feature.startswith(f"{column}.")
 
 
-def _schemas(files: InputFiles) -> list[tuple[str, pa.Schema]]:
+def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]:
     """Returns the columns of the files, or of some of very many.
 
     Those of damaged files are left out: whoever reads such a file says what is wrong.
+
+    Args:
+        files: The files.
+        column: One that must not be null.
+
+    Raises:
+        InputError: It is null in some rows, as the footer of a file says.
     """
     step = -(-len(files) // _MOST_FOOTERS)
     some = (files[file] for file in range(0, len(files), max(1, step)))
@@ -134,7 +159,9 @@ def _schemas(files: InputFiles) -> list[tuple[str, pa.Schema]]:
     damaged = None
     found = []
     for file, schema in zip(
-        whole, map_all(_schema, whole, at_once=_AT_ONCE), strict=True
+        whole,
+        map_all(functools.partial(_schema, column), whole, at_once=_AT_ONCE),
+        strict=True,
     ):
         if isinstance(schema, CorruptRecordError):
             damaged = schema
@@ -149,15 +176,22 @@ def _schemas(files: InputFiles) -> list[tuple[str, pa.Schema]]:
     return found
 
 
-def _schema(file: InputFile) -> pa.Schema | CorruptRecordError:
+def _schema(column: str, file: InputFile) -> pa.Schema | CorruptRecordError:
+    from gristmill.transforms.tables import null_error
+
     try:
         with ParquetFile(file.path, file.size_bytes, file.version) as table:
+            if column and (nulls := table.null_rows(column)):
+                rows = table.places.rows
+                raise null_error(column, nulls=nulls, rows=rows, where=file.path)
             return table.schema
     except CorruptRecordError as error:
         return error
 
 
 def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
+    from gristmill.transforms.tables import as_integers
+
     found = _schemas(files)
     features: dict[str, FeatureSpec] = {}
     for number, (path, schema) in enumerate(found):
@@ -177,20 +211,62 @@ def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
             where=some_of(path for path, _ in found),
             cure="leave these files out",
         )
+    for name in sorted(_integers(files, features)):
+        features[name] = as_integers(features[name])
     for path, schema in found[1:]:
         _compare(features, _features(schema, columns, path), schema, path)
     return features
 
 
+def _integers(files: InputFiles, features: Features) -> set[str]:
+    """Returns the columns of doubles that are integers in the first rows of files.
+
+    And of which some are such as a float32 does not hold.
+
+    Raises:
+        InputError: One has these, and fractions as well.
+    """
+    from gristmill.transforms.tables import DOUBLE, seen_numbers
+
+    doubles = {
+        name: spec
+        for name, spec in features.items()
+        if spec.kind == "float" and spec.type == DOUBLE
+    }
+    if not doubles:
+        return set()
+    count = min(len(files), _SAMPLED_FILES)
+    chosen = [files[at * len(files) // count] for at in range(count)]
+    batches = map_all(lambda file: _first_rows(file, doubles), chosen, at_once=_AT_ONCE)
+    return seen_numbers((batch for batch in batches if batch is not None), doubles)
+
+
+def _first_rows(file: InputFile, features: Features) -> pa.RecordBatch | None:
+    """Returns the first rows of a file, of the columns of features; None for none."""
+    with (
+        contextlib.suppress(CorruptRecordError),  # Who reads it says what is wrong.
+        ParquetFile(file.path, file.size_bytes, file.version) as table,
+    ):
+        names = [
+            name
+            for name in table.schema.names
+            if any(_holds(name, each) for each in features)
+        ]
+        for group in table.places.groups_from(0) if names else ():
+            for batch in table.batches(group, names):
+                return batch
+    return None
+
+
 def _features(
     schema: pa.Schema, columns: Sequence[str], path: str
 ) -> dict[str, FeatureSpec]:
-    from gristmill.transforms.tables import features_of
+    from gristmill.transforms.tables import typed_features
 
     if schema.names and len(_empty(schema)) == len(schema.names):
         return {}  # A table without rows, as pandas writes it.
     try:
-        return features_of(schema, columns or None)
+        return typed_features(schema, columns)
     except InputError as error:
         raise _in_file(error, path) from error
 
@@ -231,6 +307,9 @@ def _compare(features: Features, found: Features, schema: pa.Schema, path: str) 
 def _same(expected: FeatureSpec, got: FeatureSpec) -> bool:
     if got.optional and not expected.optional:
         return False
+    from gristmill.transforms.tables import read_as
+
+    got = read_as(got, expected)
     return dataclasses.replace(got, optional=expected.optional) == expected
 
 

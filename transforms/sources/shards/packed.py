@@ -139,6 +139,7 @@ class PackedShardReader:
                     raise CorruptShardError(**facts) from e
                 spool.add(batch.places[0], decoded)
             check_unchanged(self._file)
+            removed = spool.removed_documents
             for numbers, lengths, ids in spool.batches():
                 numbers, lengths = numbers[lengths > 0], lengths[lengths > 0]
                 data = ids.astype("<u4", copy=False).tobytes()
@@ -150,7 +151,7 @@ class PackedShardReader:
                 crc32cs = list(map(google_crc32c.value, records))
                 self._records += len(records)
                 yield RecordBatch(numbers.tolist(), records, crc32cs)
-        self._documents = len(np.unique(segments.piece_documents))
+        self._documents = len(np.unique(segments.piece_documents)) - removed
 
 
 class PackedSource:

@@ -12,7 +12,7 @@ from gristmill.dataset.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import check_in_place, read_split_table
+from gristmill.dataset.metadata.read_manifest import read_split_table
 from gristmill.dataset.storage.lookup import storage_for
 
 _log = logging.getLogger(__name__)
@@ -93,7 +93,6 @@ def _is_dataset(source: str) -> bool:
 
 def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[ListedShard]:
     manifest = open_manifest(dataset)
-    check_in_place(dataset, manifest, split and [split.partition(".")[0]])
     if split is not None and manifest.find(split) is None:
         raise InputError(
             "no such split",

@@ -21,7 +21,7 @@ from gristmill.dataset.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import check_in_place, read_split_table
+from gristmill.dataset.metadata.read_manifest import read_split_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.packed_split import PackedSplit
@@ -210,7 +210,6 @@ def find_split(
     """
     check_options(options or RecordOptions())
     manifest = open_manifest(directory)
-    check_in_place(directory, manifest, [split])
     if split not in manifest.splits:
         raise InputError(
             "the dataset has no such split",

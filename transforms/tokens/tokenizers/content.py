@@ -72,7 +72,7 @@ def kind_of(content: bytes, path: str) -> str:
     if content.lstrip()[:1] == b"{":
         if _MODEL.search(content):
             return "huggingface"
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             got = f"JSON with the fields {some_of(json.loads(content), 4)}"
         cure = "give the file tokenizer.json, which is usually beside it"
     elif content.startswith(b"version https://git-lfs"):

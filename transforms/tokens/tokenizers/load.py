@@ -152,9 +152,11 @@ def _module(name: str) -> Any:
 def _usable(make: Callable[[], T], name: str) -> T:
     try:
         return make()
-    except InputError:
-        raise
-    except ValueError as e:
+    except BaseException as e:
+        # A panic of Rust is no Exception.
+        known = isinstance(e, ValueError) or type(e).__name__ == "PanicException"
+        if isinstance(e, InputError) or not known:
+            raise
         raise InputError(
             f"the tokenizer cannot be used: {e}",
             where=name,

@@ -26,13 +26,16 @@ from gristmill.pipelines.view.answers.plain import plain
         ("api/record?record=1&of=web", "there is no such dataset"),
         ("api/overview?split=test", "no such split"),
         ("api/record?record=-1", "record is not a whole number"),
+        ("api/record?record=1_0", "record is not a whole number"),
+        ("api/record?record=%2B1", "record is not a whole number"),
+        ("api/record?record=%201", "record is not a whole number"),
         (f"api/shard?shard={1 << 63}", "shard is not a whole number"),
-        (f"api/spread?epoch={'9' * 5000}", "epoch is not a whole number"),
+        (f"api/quality?epoch={'9' * 5000}", "epoch is not a whole number"),
         (f"api/record?record={(1 << 63) - 1}", "there is no such record"),
         ("api/shard?shard=99", "there is no such shard"),
         (f"api/step?step={(1 << 63) - 1}", "there is no such step"),
         ("api/step?step=0&first_row=8", "there is no such row"),
-        ("api/spread?epoch=999999999999999999", "there is no such epoch"),
+        ("api/quality?epoch=999999999999999999", "there is no such epoch"),
     ],
 )
 def test_a_wrong_address_is_told(opened, address: str, message: str) -> None:

@@ -27,6 +27,8 @@ def test_counts_and_sizes_are_those_of_the_files(opened, dataset, records) -> No
         (1, len(records))
     ]
     assert found["editions"][0]["made_by"] == found["gristmill"]
+    assert found["editions"][0]["how"] == "convert"
+    assert not found["editions"][0]["replaced"]
     chart = found["shards_chart"]
     assert chart["per_bucket"] == 1
     assert chart["first"] == list(range(len(FILES)))

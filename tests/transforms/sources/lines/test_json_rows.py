@@ -41,7 +41,9 @@ TEXT = st.one_of(
     st.text(st.characters(codec="utf-8"), max_size=5),
     st.sampled_from(["NaN, ", "} null {", "Inf}", "}{"]),
 )
-FLOAT = st.floats(allow_nan=False, allow_infinity=False)
+FLOAT = st.floats(allow_nan=False, allow_infinity=False).filter(
+    lambda number: not (number.is_integer() and 1 << 24 < abs(number) < 1 << 63)
+)
 INT = st.integers(-(1 << 63), (1 << 63) - 1)
 OBJECT = st.fixed_dictionaries(
     {},
@@ -186,7 +188,7 @@ def no_duplicates_of(line: bytes) -> list[str]:
     [
         (b'{"a":1,"a":1}', "one JSON object", "'a' more than once"),
         (b'{"d":{"x":"1","x":"2"}}', "one JSON object", "'x' more than once"),
-        (b'{"a":1.0}', "field 'a': an integer of 64 bits", "1.0"),
+        (b'{"a":1.5}', "field 'a': an integer of 64 bits", "1.5"),
         (b'{"a":9223372036854775808}', "an integer of 64 bits", "9223372036854775808"),
         (b'{"a":"1"}', "field 'a': an integer", '"1"'),
         (b'{"a":true}', "field 'a': an integer", "true"),

@@ -1,7 +1,8 @@
 """The schema of JSON lines, found in their first lines.
 
 Covers: transforms/sources/lines/samples.py, transforms/sources/lines/schema.py,
-transforms/sources/lines/row_lines.py, transforms/sources/lines/row_records.py.
+transforms/sources/lines/row_lines.py, transforms/sources/lines/row_records.py,
+transforms/sources/lines/json_numbers.py, transforms/tables/whole_numbers.py.
 """
 
 from __future__ import annotations
@@ -86,11 +87,71 @@ def test_a_schema_survives_its_text():
                 ("l", pa.list_(pa.list_(pa.int64()))),
                 ("d", pa.struct([("b", pa.bool_()), ("f", pa.float64())])),
                 ("s", pa.string()),
+                ("r", pa.list_(pa.float32())),
+                ("t", pa.large_string()),
             ]
         ),
         ("s", "n"),
     )
     assert LineSchema.from_text(schema.to_text()) == schema
+
+
+BIG = 16_777_217  # The least whole number that a float32 does not hold.
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ['{"a": 16777217}', '{"a": 2.0}', '{"a": 9007199254740993}'],
+        ['{"a": 16777217.0}', '{"a": 2}', '{"a": 9007199254740993}'],
+        ['{"a": 1.6777217e7}', '{"a": 2e0}', '{"a": 9007199254740993.000}'],
+        ['{"a": [16777217, 2.0, 9007199254740993]}'],
+        [
+            '{"a": {"b": 16777217}}',
+            '{"a": {"b": 2.0}}',
+            '{"a": {"b": 90071992547409930e-1}}',
+        ],
+    ],
+)
+def test_whole_numbers_stay_whole(tmp_path, lines):
+    found = map(example_of, records_of(written(tmp_path, lines)))
+    values = [value for record in found for value in record.values()]
+    assert values in ([BIG, 2, (1 << 53) + 1], [[BIG, 2, (1 << 53) + 1]])
+
+
+def test_whole_numbers_beside_fractions(tmp_path):
+    pattern = written(tmp_path, [{"a": BIG, "b": 1}, {"a": 2.5, "b": 1e30}])
+    with pytest.raises(InputError, match="'a' has whole numbers") as error:
+        spec_of(pattern)
+    assert error.value.got == "16777217 and 2.5"
+    assert "--columns '*,a:float'" in str(error.value.cure)
+    found = map(example_of, records_of(pattern, columns=("a:float",)))
+    assert list(found) == [{"a": BIG - 1.0}, {"a": 2.5}]
+
+
+@pytest.mark.parametrize("late", [BIG, BIG + 0.0, (1 << 53) + 1, -(1 << 62) - 1])
+def test_a_later_whole_number_that_a_float_does_not_hold(tmp_path, monkeypatch, late):
+    monkeypatch.setattr("gristmill.transforms.sources.lines.samples._FILE_BYTES", 20)
+    pattern = written(tmp_path, [{"a": 1.5}] * 9 + [{"a": late}])
+    with pytest.raises(CorruptRecordError, match="a float32 does not hold") as error:
+        records_of(pattern)
+    assert "line 10" in str(error.value.where)
+    assert ":int' keeps whole numbers" in str(error.value.cure)
+
+
+def test_numbers_and_texts_of_one_field(tmp_path):
+    lines = ['{"id": 7, "t": "x"}', '{"id": "x7", "t": "y"}', '{"t": 1, "id": 1.50}']
+    pattern = written(tmp_path, lines[:2])
+    with pytest.raises(InputError, match="'id' have no common type") as error:
+        spec_of(pattern)
+    assert "--columns '*,id:string'" in str(error.value.cure)
+    found = map(example_of, records_of(pattern, columns=("*", "id:string")))
+    assert list(found) == [{"id": "7", "t": "x"}, {"id": "x7", "t": "y"}]
+    pattern = written(tmp_path, lines[:1], lines)
+    with pytest.raises(InputError, match="'t' have no common type"):
+        spec_of(pattern, columns=("*", "id:string"))
+    found = map(example_of, records_of(pattern, columns=("id:string", "t:string")))
+    assert list(found)[-1] == {"id": "1.50", "t": "1"}
 
 
 def test_the_sample_is_bounded(tmp_path, monkeypatch):
@@ -147,10 +208,10 @@ def test_columns_and_their_types(tmp_path):
         "a": pa.int64(),
         "b": pa.string(),
         "n": pa.list_(pa.int64()),
-        "new": pa.string(),
+        "new": pa.large_string(),
     }
     late = fields_of(pattern, columns=("b", "new:string"))
-    assert late == {"b": pa.string(), "new": pa.string()}
+    assert late == {"b": pa.string(), "new": pa.large_string()}
     # With types alone, all records would be empty.
     for columns in (("c",), ("c:int",), ("c:int", "d:string")):
         with pytest.raises(InputError, match="no such column"):
@@ -165,11 +226,11 @@ def test_types_of_fields_of_objects(tmp_path):
     assert fields_of(pattern, columns=given) == {
         "a": pa.struct(
             {
-                "b": pa.string(),
-                "c": pa.struct({"d": pa.float64(), "late": pa.bool_()}.items()),
+                "b": pa.large_string(),
+                "c": pa.struct({"d": pa.float32(), "late": pa.bool_()}.items()),
             }.items()
         ),
-        "x.y": pa.float64(),
+        "x.y": pa.float32(),
     }
 
 
@@ -182,9 +243,9 @@ def test_one_column_is_the_record(tmp_path):
     with pytest.raises(InputError, match="--columns is not for"):
         records_of(pattern, record="line", columns=("a",))
     pattern = written(tmp_path, [{"b": "x"}, {"a": 1}])
-    with pytest.raises(CorruptRecordError, match="no value in a row") as error:
+    with pytest.raises(InputError, match="is null in some rows") as error:
         records_of(pattern, record="column:b")
-    assert "line 2, byte offset 11" in str(error.value.where)
+    assert "line 2" in str(error.value.where)
 
 
 def test_what_no_example_holds_is_refused_before_the_conversion(tmp_path):
@@ -199,9 +260,10 @@ def test_what_no_example_holds_is_refused_before_the_conversion(tmp_path):
 
 def test_one_column_may_be_null_in_the_first_lines(tmp_path):
     pattern = written(tmp_path, [{"a": None}])
-    with pytest.raises(CorruptRecordError, match="no value") as error:
+    with pytest.raises(InputError, match="is null in some rows") as error:
         records_of(pattern, record="column:a")
-    assert "0.jsonl, line 1, byte offset 0" in str(error.value.where)
+    assert "0.jsonl, line 1" in str(error.value.where)
+    assert records_of(pattern, record="column:a", nulls="skip") == []
 
 
 def test_a_field_that_is_nested_too_deeply(tmp_path):
@@ -209,3 +271,41 @@ def test_a_field_that_is_nested_too_deeply(tmp_path):
     with pytest.raises(InputError, match="'a' have no common type") as error:
         spec_of(f"{tmp_path}/*.jsonl")
     assert "too deeply" in str(error.value.got)
+
+
+def test_files_without_an_object_are_named(tmp_path):
+    pattern = written(tmp_path, ["[1]", "no"], ["", "2"])
+    with pytest.raises(InputError, match="no JSON object") as error:
+        spec_of(pattern)
+    assert str(error.value.where) == f"{tmp_path}/0.jsonl, {tmp_path}/1.jsonl"
+
+
+@pytest.mark.parametrize("asked", [{}, {"record": "line"}, {"record": "column:a"}])
+def test_a_byte_order_mark_alone_is_no_line(tmp_path, asked):
+    (tmp_path / "0.jsonl").write_bytes(b"\xef\xbb\xbf")
+    (tmp_path / "1.jsonl").write_bytes(b'\xef\xbb\xbf{"a": "x"}')
+    assert len(records_of(f"{tmp_path}/*.jsonl", **asked)) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "asked"),
+    [
+        ("[" * 100_000, {"columns": ("a",)}),
+        ('{"a": ' * 100_000, {}),
+        ("[" * 100_000 + "NaN, 1" + "]" * 100_000, {"record": "line"}),
+    ],
+)
+def test_a_later_line_that_is_nested_too_deeply(tmp_path, monkeypatch, value, asked):
+    monkeypatch.setattr("gristmill.transforms.sources.lines.samples._FILE_BYTES", 40)
+    lines = ['{"a": 1}'] * 40
+    pattern = written(tmp_path, [*lines, f'{{"a": 1, "b": {value}}}'])
+    with pytest.raises(CorruptRecordError, match=r"valid JSON|schema") as error:
+        records_of(pattern, **asked)
+    assert "line 41," in str(error.value.where)
+
+
+def test_a_field_whose_name_is_half_a_surrogate(tmp_path):
+    pattern = written(tmp_path, ['{"a": 1}', '{"\\ud800": 1}'])
+    with pytest.raises(CorruptRecordError, match="JSON") as error:
+        records_of(pattern)
+    assert "line 2" in str(error.value.where)

@@ -1,6 +1,6 @@
 """Reading lines: any blocks, any place, any end of a line.
 
-Covers: transforms/sources/lines/parser.py, transforms/sources/lines/text_lines.py.
+Covers: transforms/sources/lines/parser.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gristmill.dataset.errors import CorruptRecordError
 from gristmill.dataset.streams.inflated_stream import InflatedStream
 from gristmill.transforms.sources.lines.line_reader import LineReader
-from gristmill.transforms.sources.lines.text_lines import TextLines
+from gristmill.transforms.sources.lines.text_source import TextLines
 
 LINE = st.text(st.characters(exclude_characters="\n\0", codec="utf-8"), max_size=12)
 TEXT = st.tuples(

@@ -1,9 +1,20 @@
+"""How rows of Parquet become records, by what the footers and first rows tell.
+
+Covers: transforms/tables/number_types.py.
+"""
+
+from __future__ import annotations
+
+import math
+
 import pyarrow as pa
 import pytest
 
 from gristmill.dataset.errors import CorruptRecordError, InputError
+from gristmill.dataset.example import decode_example
 from gristmill.dataset.metadata.features import parse_features
 from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.source_of import source_of
 from tests.support.parquet_files import some_table, write_parquet
@@ -107,3 +118,61 @@ def test_files_that_are_damaged_do_not_tell_the_columns(tmp_path):
     (tmp_path / "b").unlink()
     with pytest.raises(CorruptRecordError, match="footer of at least one file"):
         find_inputs([str(tmp_path)])
+
+
+BIG = 16_777_217  # The least whole number that a float32 does not hold.
+
+
+def examples_of(folder, *tables, **options):
+    for number, table in enumerate(tables):
+        write_parquet(folder / f"{number}.parquet", table)
+    files = find_inputs([str(folder)], options=RecordOptions(**options))
+    return [decode_example(found.record) for found in first_records(files)]
+
+
+def test_whole_numbers_of_doubles_stay_whole(tmp_path):
+    # As pandas writes integers with gaps; and lists, and fields.
+    ids = pa.array([BIG, None, 2.0], pa.float64())
+    table = pa.table(
+        {
+            "id": ids,
+            "l": pa.array([[BIG + 2.0], [], [1.0]]),
+            "d": pa.array([{"x": -BIG * 1.0}, None, {"x": 0.0}]),
+            "f": pa.array([0.5, 3.0, 1e30]),
+        }
+    )
+    found = examples_of(tmp_path, table, table.slice(1))
+    assert found[0] == {"id": [BIG], "l": [BIG + 2], "d.x": [-BIG], "f": [0.5]}
+    assert found[3] == {"l": [], "f": [3.0]}
+    specs = features(find_inputs([str(tmp_path)]).spec)
+    assert {name: spec.dtype for name, spec in specs.items()} == {
+        "id": "int64",
+        "l": "int64",
+        "d.x": "int64",
+        "f": "float32",
+    }
+
+
+@pytest.mark.parametrize("other", [2.5, math.nan, math.inf, 1e19])
+def test_whole_numbers_of_doubles_beside_others(tmp_path, other):
+    table = pa.table({"a": [BIG * 1.0, other], "b": ["x", "y"]})
+    with pytest.raises(InputError, match="'a' has whole numbers") as error:
+        examples_of(tmp_path, table)
+    assert "--columns '*,a:float'" in error.value.cure
+    found = examples_of(tmp_path, table, columns=("*", "a:float"))
+    assert (found[0]["a"], found[1]["b"]) == ([BIG - 1.0], [b"y"])
+    with pytest.raises(CorruptRecordError, match="is no integer") as error:
+        examples_of(tmp_path, table, columns=("a:int",))
+    assert error.value.where.endswith("0.parquet, row 1")
+    with pytest.raises(InputError, match="has no floats"):
+        examples_of(tmp_path, table, columns=("a", "b:int"))
+
+
+def test_a_later_whole_number_that_a_float_does_not_hold(tmp_path):
+    late = pa.table({"a": [0.5] * 5000 + [BIG * 1.0]})
+    with pytest.raises(CorruptRecordError, match="float32 does not hold") as error:
+        examples_of(tmp_path, late)
+    assert error.value.where.endswith("0.parquet, row 5,000")
+    assert error.value.got == "16777217, which would be 16777216"
+    assert "--columns '*,a:float'" in error.value.cure
+    assert len(examples_of(tmp_path, late, columns=("a:float",))) == 5001

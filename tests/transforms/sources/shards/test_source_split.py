@@ -36,7 +36,7 @@ from tests.support.conversion import (
     varied_records,
 )
 from tests.support.records import frames_of, write_array_records
-from tests.support.tfds_data import data_source, examples_of, make_tfds
+from tests.support.tfds_data import make_tfds, read_splits
 
 RECORDS = {
     split: varied_records(count, seed=count)
@@ -56,7 +56,7 @@ def reshard(
 ) -> None:
     """Converts as the command does."""
     given = ConvertOptions(input=(str(source),), output=str(output), **options)
-    jobs, features, tfds_directory, _ = conversion_of(given)
+    jobs, features, tfds_directory, *_ = conversion_of(given)
     run_conversion(jobs, features=features, tfds_directory=tfds_directory)
 
 
@@ -174,17 +174,12 @@ def test_records_are_compared_with_the_digest_of_the_source() -> None:
     assert SourceSplit.of_spec(source.spec) == source
 
 
-def examples(directory: pathlib.Path) -> dict[str, list[object]]:
-    found = data_source(directory).items()
-    return {split: examples_of(source) for split, source in found}
-
-
 @pytest.mark.slow
 def test_tfds_reads_what_was_made_of_its_directory(tmp_path: pathlib.Path) -> None:
     """Of TFRecords first; then of that dataset, and of its files alone."""
     made = make_tfds(tmp_path)
     reshard(made, tmp_path / "one", num_shards=4)
-    expected = examples(tmp_path / "one")
+    expected = read_splits(tmp_path / "one")
     assert [*map(len, expected.values())] == [23, 8]
     reshard(tmp_path / "one", tmp_path / "two", num_shards=2, group_size=3)
     bare = tmp_path / "bare"
@@ -194,7 +189,7 @@ def test_tfds_reads_what_was_made_of_its_directory(tmp_path: pathlib.Path) -> No
     reshard(bare, tmp_path / "three", records_per_shard=5)
     names = {path.name for path in (tmp_path / "one").glob("*.*") if path.is_file()}
     for output in ("two", "three"):
-        assert examples(tmp_path / output) == expected
+        assert read_splits(tmp_path / output) == expected
         there = {path.name for path in (tmp_path / output).iterdir()}
         assert {name for name in names if ".array_record" not in name} <= there
 

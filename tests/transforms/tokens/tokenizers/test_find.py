@@ -240,6 +240,35 @@ def test_files_that_the_library_cannot_read(tmp_path, content):
         find_tokenizer(options_of(path))
 
 
+TEMPLATE = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {},
+}
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"post_processor": TEMPLATE},
+        {"model": "[" * 100_000 + "]" * 100_000},
+        {"mod": "[" * 100_000 + "]" * 100_000},
+    ],
+)
+def test_files_on_which_the_library_panics(tmp_path, parts):
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+    fields = {"version": "1.0", "added_tokens": [], "model": model} | parts
+    if "mod" in parts:
+        del fields["model"]
+    text = json.dumps(fields).replace('"[[', "[[").replace(']]"', "]]")
+    path = written(tmp_path, "tokenizer.json", text.encode())
+    with pytest.raises(InputError, match="tokenizer") as error:
+        find_tokenizer(options_of(path, add_special_tokens=True))
+    assert str(error.value.where) == str(path)
+
+
 def test_no_such_file(tmp_path):
     with pytest.raises(InputError, match="no such tokenizer"):
         find_tokenizer(options_of("meta-llama/Llama-3.1-8B"))

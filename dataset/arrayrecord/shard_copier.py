@@ -1,0 +1,331 @@
+"""Writing one shard of records of other shards, whose chunks are copied as they lie.
+
+A chunk is copied where all its records are taken, and where the official reader accepts
+it: that reader counts on chunks of one number of records, but the last. In shards of
+one record a chunk all are copied. In others, those after a record that was left out are
+encoded anew, until whole chunks follow each other again.
+
+Copied chunks are not decoded. Their hashes are compared when they are read, and again
+in the finished file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO, Self
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.chunk_hash import HashArray
+from gristmill.dataset.arrayrecord.footer import Footer
+from gristmill.dataset.arrayrecord.shard_writer import (
+    WrittenShard,
+    check_lengths,
+    footer_of_file,
+)
+from gristmill.dataset.arrayrecord.simple_chunks import (
+    HEADER_DTYPE,
+    BoolArray,
+    IntArray,
+    SimpleChunks,
+)
+from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_chunks, walk_file
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writing.chunk_encoder import Chunks
+from gristmill.dataset.arrayrecord.writing.failures import (
+    failures_told,
+    finished_file,
+    other_records,
+)
+from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import CorruptShardError
+
+CrcArray = npt.NDArray[np.uint32]
+
+_NOTHING: Mapping[int, bytes] = {}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredShard:
+    """A shard to copy from.
+
+    Attributes:
+        path: For messages.
+        footer: Where its chunks are.
+        crc32cs: uint32 [records], the checksum of each record, from its index.
+        open: Opens the half-open range of its bytes.
+    """
+
+    path: str
+    footer: Footer
+    crc32cs: CrcArray
+    open: Callable[[int, int], contextlib.AbstractContextManager[BinaryIO]]
+
+
+class ShardCopier:
+    """Writes records of other shards to a local file, then checks that it holds them.
+
+    Memory: 1 MiB of a shard (up to 4 MiB decoded), or one chunk if that is larger, what
+    `ArrayRecordWriter` takes, and some 30 bytes a record.
+
+    Args:
+        path: Local file to create.
+        options: How records are encoded that are not copied: with the group size of
+            the shards that are copied from, or nothing is copied.
+
+    Raises:
+        StorageError: The file cannot be created.
+    """
+
+    def __init__(self, path: str, *, options: WriterOptions):
+        self._path = path
+        self._group = options.group_size
+        self._records = 0
+        self._crc32cs = [np.empty(0, np.uint32)]
+        self._lengths = [np.empty(0, np.int64)]
+        # Of chunks that were copied: the number of the first record, and the hash.
+        self._copied_records = [np.empty(0, np.int64)]
+        self._copied_hashes = [np.empty(0, np.uint64)]
+        with failures_told(path):
+            self._writer = ArrayRecordWriter(path, options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if error is not None:
+            with contextlib.suppress(OSError):
+                self._writer.abandon()
+
+    def copy(
+        self,
+        shard: StoredShard,
+        first_record: int,
+        taken: BoolArray,
+        *,
+        replaced: Mapping[int, bytes] = _NOTHING,
+    ) -> IntArray:
+        """Appends records of a shard, in their order.
+
+        Args:
+            shard: The shard.
+            first_record: The first of some records that follow each other.
+            taken: bool [records], which of these to take.
+            replaced: Records to write in place of some that are taken, by the numbers
+                of these in the shard.
+
+        Returns:
+            int64 [records], the length of each as it was, of those not taken as well.
+
+        Raises:
+            CorruptShardError: The shard is damaged, or its index is not its own.
+            TransposedChunkError: It holds transposed chunks.
+            StorageError: It cannot be read, or the copy cannot be written.
+        """
+        footer, end_record = shard.footer, first_record + len(taken)
+        if not 0 <= first_record <= end_record <= footer.records:
+            raise IndexError("no such records")
+        ends = np.cumsum(footer.chunk_records)
+        first = int(np.searchsorted(ends, first_record, side="right"))
+        last = int(np.searchsorted(ends, end_record, side="left")) + 1
+        if not len(taken):
+            return np.empty(0, np.int64)
+        # Whole chunks are read: the records around are not taken.
+        begin = int(ends[first - 1]) if first else 0
+        mask = np.zeros(int(ends[last - 1]) - begin, np.bool_)
+        mask[first_record - begin : end_record - begin] = taken
+        offsets = footer.chunk_offsets
+        lengths = []
+        with shard.open(int(offsets[first]), int(offsets[last])) as file:
+            for chunks in walk_chunks(
+                file, footer, path=shard.path, first_chunk=first, last_chunk=last
+            ):
+                at = chunks.first_record - begin
+                count = int(chunks.chunk_records.sum())
+                part = mask[at : at + count]
+                lengths.append(self._take(shard, chunks, part, replaced))
+        found = np.concatenate(lengths)
+        return found[first_record - begin : end_record - begin]
+
+    def _take(
+        self,
+        shard: StoredShard,
+        chunks: ChunkRange,
+        taken: BoolArray,
+        replaced: Mapping[int, bytes],
+    ) -> IntArray:
+        """Appends records of a range of chunks; returns the lengths of all of them."""
+        encoded = chunks.encoded(hashed=True)
+        parsed, lengths = encoded.survey()
+        check_lengths(lengths, chunks)
+        counts = parsed.records
+        firsts = np.cumsum(counts) - counts
+        before = np.append(0, np.cumsum(taken))
+        kept = before[firsts + counts] - before[firsts]
+        crc32cs = shard.crc32cs[chunks.first_record :][: len(taken)]
+        wanted = np.flatnonzero(kept)
+        whole = (kept == counts)[wanted] & (counts == self._group)[wanted]
+        begin = chunks.first_record
+        others = {
+            number - begin: record
+            for number, record in replaced.items()
+            if begin <= number < begin + len(taken)
+        }
+        changed = np.searchsorted(firsts, [*others], side="right") - 1
+        whole &= ~np.isin(wanted, changed)
+        starts = encoded.starts
+        new_crc32cs, new_lengths = crc32cs, lengths
+        if others:
+            new_crc32cs, new_lengths = crc32cs.copy(), lengths.copy()
+        for row, data in others.items():
+            new_crc32cs[row], new_lengths[row] = google_crc32c.value(data), len(data)
+        for run, copied in _runs(wanted, whole):
+            rows = np.repeat(firsts[run], counts[run]) + _places(counts[run])
+            if copied and self._writer.at_chunk_end:
+                stored = _stored(encoded.buffer, starts[run], parsed, run)
+                with failures_told(self._path):
+                    self._writer.append(stored)
+                self._copied_records.append(
+                    self._records + np.cumsum(counts[run]) - counts[run]
+                )
+                self._copied_hashes.append(stored.data_hashes)
+            else:
+                records = chunks.encoded(run).decode()
+                self._compare(shard, chunks, rows, records, crc32cs)
+                chosen = np.flatnonzero(taken[rows])
+                rows = rows[chosen]
+                records = [
+                    others.get(row, records[at])
+                    for row, at in zip(rows.tolist(), chosen.tolist(), strict=True)
+                ]
+                with failures_told(self._path):
+                    self._writer.write(records)
+            self._records += len(rows)
+            self._crc32cs.append(new_crc32cs[rows])
+            self._lengths.append(new_lengths[rows])
+        return lengths
+
+    def _compare(
+        self,
+        shard: StoredShard,
+        chunks: ChunkRange,
+        rows: IntArray,
+        records: list[bytes],
+        crc32cs: CrcArray,
+    ) -> None:
+        got = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
+        wrong = np.flatnonzero(got != crc32cs[rows])
+        if len(wrong):
+            row = rows[wrong[0]]
+            raise CorruptShardError(
+                "a record is not the one that the shard's index describes",
+                where=f"{shard.path}, record {chunks.first_record + row:,}",
+                expected=f"crc32c {crc32cs[row]:#010x}",
+                got=f"{got[wrong[0]]:#010x}",
+                cure="restore the shard and its index from a copy, or convert the "
+                "dataset again",
+            )
+
+    def finish(self) -> WrittenShard:
+        """Closes the file, reads it again and compares.
+
+        Raises:
+            StorageError: The file could not be finished.
+            DataLossError: It does not hold the records that were copied.
+        """
+        with failures_told(self._path):
+            self._writer.finish()
+        with finished_file(self._path) as file:
+            return self._read_back(file)
+
+    def _read_back(self, file: BinaryIO) -> WrittenShard:
+        footer, size = footer_of_file(file, self._path)
+        crc32cs = np.concatenate(self._crc32cs)
+        lengths = np.concatenate(self._lengths)
+        copied = np.concatenate(self._copied_records)
+        hashes = np.concatenate(self._copied_hashes)
+        file_crc = done = 0
+        for data, chunks in walk_file(file, footer, path=self._path, size_bytes=size):
+            file_crc = google_crc32c.extend(file_crc, data)
+            if chunks is None:
+                continue
+            encoded = chunks.encoded(hashed=True)
+            parsed, got = encoded.survey()
+            there = slice(chunks.first_record, chunks.first_record + len(got))
+            same = np.array_equal(got, lengths[there])
+            firsts = chunks.first_record + np.cumsum(parsed.records) - parsed.records
+            at = np.searchsorted(copied, firsts)
+            is_copied = np.append(copied, -1)[at] == firsts
+            stored = _hashes(encoded.buffer, encoded.starts)
+            same &= np.array_equal(stored[is_copied], hashes[at[is_copied]])
+            others = np.flatnonzero(~is_copied)
+            if same and len(others):
+                rows = np.repeat(firsts[others], parsed.records[others])
+                rows += _places(parsed.records[others])
+                crcs, _ = chunks.encoded(others).checksum()
+                same = np.array_equal(crcs, crc32cs[rows])
+            if not same:
+                raise other_records(
+                    f"{self._path}, records {there.start:,} to {there.stop:,}",
+                    expected="these records as they were copied",
+                    got="others",
+                )
+            done = there.stop
+        if done != self._records:
+            raise other_records(
+                self._path, expected=f"{self._records:,} records", got=f"{done:,}"
+            )
+        return WrittenShard(
+            footer=footer,
+            crc32cs=crc32cs,
+            digest=RecordsDigest.of(crc32cs, lengths),
+            file_bytes=size,
+            file_crc32c=file_crc,
+        )
+
+
+def _runs(chunks: IntArray, whole: BoolArray) -> Iterator[tuple[IntArray, bool]]:
+    """Yields runs of chunks that are all whole, or all not."""
+    borders = np.flatnonzero(whole[1:] != whole[:-1]) + 1
+    for run in np.split(np.arange(len(chunks)), borders):
+        if len(run):
+            yield chunks[run], bool(whole[run[0]])
+
+
+def _places(counts: IntArray) -> IntArray:
+    """Returns the numbers 0 to count - 1 for each count, one after the other."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+def _hashes(buffer: bytes | memoryview, starts: IntArray) -> HashArray:
+    """Returns uint64 [chunks], the hashes in the headers of chunks."""
+    data = np.frombuffer(buffer, np.uint8)
+    count = max(0, len(data) - HEADER_DTYPE.itemsize + 1)
+    headers = np.ndarray(count, HEADER_DTYPE, data, strides=(1,))
+    found: HashArray = headers[starts]["data_hash"]
+    return found
+
+
+def _stored(
+    buffer: bytes | memoryview, starts: IntArray, parsed: SimpleChunks, run: IntArray
+) -> Chunks:
+    """Returns some chunks of a buffer as they lie, without what is between them."""
+    ends = parsed.values.end[run]
+    gaps = np.flatnonzero(starts[1:] != ends[:-1])
+    begins = starts[np.append(0, gaps + 1)].tolist()
+    stops = ends[np.append(gaps, len(ends) - 1)].tolist()
+    view = memoryview(buffer)
+    pieces = [view[begin:stop] for begin, stop in zip(begins, stops, strict=True)]
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return Chunks(
+        data,
+        ends - starts,
+        parsed.values.decoded_bytes[run],
+        parsed.records[run],
+        _hashes(buffer, starts),
+    )

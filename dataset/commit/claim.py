@@ -1,0 +1,366 @@
+"""The claim: a command takes the number of the next edition of a split, to make it.
+
+Numbers are given out once, so files that are named by a new one are read by nobody, and
+belong to one command. That describes its work under the number before it makes a shard:
+`job.json` of a conversion, `write.json` of a write. Of several commands that begin at
+once, one gets to write the description. It looks for it before it publishes a shard and
+before it commits: who finds another one has lost the output.
+
+A later command goes on with what it has begun itself. What another one has begun, it
+deletes if it may, and replaces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Self, TypeVar
+
+from gristmill.dataset.commit.ownership import (
+    check_dataset_name,
+    check_no_strangers,
+    check_removal,
+)
+from gristmill.dataset.commit.split_files import SUFFIXES, committed_shards, shards_of
+from gristmill.dataset.errors import JobChangedError, StorageChangedError, StorageError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import (
+    read_replaced_manifest,
+    read_versioned_manifest,
+)
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.base import FileInfo, changed_error, is_unfinished
+from gristmill.dataset.storage.lookup import storage_for
+
+T = TypeVar("T")
+
+_TRIES = 5
+_PLAINLY = 0.9  # Of what is expected: it is an estimate.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The next edition of a split, and the dataset as it is before.
+
+    Attributes:
+        output: The dataset's directory.
+        name: The dataset's name.
+        split: The split.
+        edition: The number.
+        manifest: The dataset, None if there is none, or none that can be read.
+        version: Of its `dataset.json`, "" for none.
+        strangers: Numbers of editions, by their names, of shards that no command is
+            known to have written. They are no part of the dataset, and count as
+            replaced by this edition.
+    """
+
+    output: str
+    name: str
+    split: str
+    edition: int
+    manifest: Manifest | None
+    version: str
+    strangers: frozenset[int] = frozenset()
+
+    @classmethod
+    def next(
+        cls, output: str, name: str, split: str, *, overwrite: bool = False
+    ) -> Self:
+        """Returns the edition that a command is to make.
+
+        Args:
+            output: The dataset's directory.
+            name: The dataset's name.
+            split: The split.
+            overwrite: Whether a `dataset.json` that cannot be read counts as none.
+
+        Raises:
+            InputError: The output holds a dataset of another name.
+        """
+        read = read_replaced_manifest if overwrite else read_versioned_manifest
+        manifest, version = read(output)
+        if manifest is not None:
+            check_dataset_name(output, manifest, name)
+        there = None if manifest is None else manifest.splits.get(split)
+        if there is not None:
+            edition, strangers = there.last_edition + 1, frozenset[int]()
+        else:
+            damaged = manifest is None and bool(version)
+            edition, strangers = _first_edition(output, name, split, damaged=damaged)
+        return cls(
+            output=output,
+            name=name,
+            split=split,
+            edition=edition,
+            manifest=manifest,
+            version=version,
+            strangers=strangers,
+        )
+
+    @property
+    def key(self) -> str:
+        """The edition, as names of files have it."""
+        return layout.edition_key(self.split, self.edition)
+
+    @property
+    def there(self) -> Split | None:
+        """The split as it is, None if there is none."""
+        return None if self.manifest is None else self.manifest.splits.get(self.split)
+
+    @property
+    def where(self) -> str:
+        """The split, for messages."""
+        return f"{self.output}, split {self.split}"
+
+    def check_no_strangers(
+        self, *, shards: Collection[str] = (), written: Collection[str] = ()
+    ) -> None:
+        """Raises InputError if nobody is known to have written a shard that is there.
+
+        Args:
+            shards: As for `ownership.check_no_strangers`.
+            written: The same.
+        """
+        key = self.split if self.there is None else self.key
+        where = self.output, self.name, key
+        check_no_strangers(*where, shards=shards, written=written)
+
+    def check_no_parts(self, *, cure: str) -> None:
+        """Raises JobChangedError if a `Writer` has finished shards of the edition."""
+        if any(info.path.endswith(".index") for info in self._parts()):
+            raise JobChangedError(
+                "the output belongs to an unfinished Writer",
+                where=self.where,
+                cure=f"finish it first, with resume=True, or {cure}",
+            )
+
+    def check_replaceable(self, *, shards: Collection[str] = ()) -> None:
+        """Checks that the files of the split may be deleted, as `check_removal` does.
+
+        Args:
+            shards: Shards besides those that the split has, and that TFDS's names give
+                to it.
+        """
+        there = committed_shards(self.output, self.manifest, self.split)
+        where = self.output, self.name, self.split
+        check_removal(*where, manifest=self.manifest, shards=there.union(shards))
+
+    def check_space(self, expected_bytes: int | None) -> None:
+        """Checks that the edition has room beside those that are there.
+
+        Args:
+            expected_bytes: The least size that it should have, None if unknown.
+
+        Raises:
+            StorageError: There is plainly not enough space.
+        """
+        free = storage_for(self.output).free_bytes(self.output)
+        if free is None or expected_bytes is None:
+            return
+        made = sum(info.size_bytes for info in self.files())
+        if free + made < _PLAINLY * expected_bytes:
+            raise StorageError(
+                "not enough space for the new split beside the old one",
+                where=self.where,
+                expected=f"about {expected_bytes:,} bytes, as the old one took",
+                got=f"{free:,} bytes free" + (f", {made:,} made already" * bool(made)),
+                cure="free some space, or choose another output; to do without the old "
+                "split, delete it first",
+            )
+
+    def take(
+        self,
+        store: Callable[[], None],
+        *,
+        described: Mapping[str, str],
+        own: bool = False,
+        keep: Callable[[str], bool] = lambda shard: False,
+        shards: Collection[str] = (),
+    ) -> None:
+        """Describes the work, and deletes what another one has made of the edition.
+
+        Args:
+            store: Writes the description.
+            described: The files that it writes, relative to the dataset, with the
+                versions that it replaces, "" for none.
+            own: Whether the work is described there already.
+            keep: Tells the shards of the work, which replace others themselves.
+            shards: Those to delete besides those that TFDS's names give to the edition.
+
+        Raises:
+            StorageChangedError: Another command has begun there at this moment, or has
+                committed.
+        """
+        storage = storage_for(self.output)
+        paths = layout.split_paths(self.name, self.key)
+        # First: nothing is listed that is made by this very work, in another process.
+        stale = [*self.files(keep=keep, shards=shards), *self._parts()]
+        found = storage.stat_all([layout.join(self.output, path) for path in paths])
+        there = {
+            path: info
+            for path, info in zip(paths, found, strict=True)
+            if info is not None
+        }
+        for path, version in described.items():
+            got = there[path].version if path in there else ""
+            if got != version:
+                raise changed_error(path, expected=version, got=got)
+        if not own:
+            self._mark_strangers()
+            store()
+            if there:
+                self._fence()
+            stale += [info for path, info in there.items() if path not in described]
+            self.settle(described, there.values())
+        storage.delete_all(stale)
+
+    def settle(
+        self, described: Collection[str], replaced: Collection[FileInfo] = ()
+    ) -> None:
+        """Looks who else has described the edition, once that was done.
+
+        A conversion and a write do so in files of different names, so both may have
+        succeeded, and one has to go: the write, which begins again.
+
+        Args:
+            described: The files that this command has written.
+            replaced: Files that others have written, which it deletes itself.
+
+        Raises:
+            StorageChangedError: This is the write, or another command has committed.
+        """
+        storage = storage_for(self.output)
+        job, write = (
+            layout.join(self.output, path(self.name, self.key))
+            for path in (layout.job_path, layout.write_path)
+        )
+        found_job, found_write = storage.stat_all([job, write])
+        known = {(info.path, info.version) for info in replaced}
+        if found_job is not None and found_write is not None:
+            if layout.write_path(self.name, self.key) not in described:
+                if (write, found_write.version) not in known:
+                    self._fence()
+                    storage.delete(write, version=found_write.version)
+            elif (job, found_job.version) not in known:
+                storage.delete(write, version=found_write.version)
+                raise changed_error(job, expected="", got=found_job.version)
+        # Who committed the edition before this was described knew nothing of it.
+        manifest, version = read_replaced_manifest(self.output)
+        split = None if manifest is None else manifest.splits.get(self.split)
+        if split is not None and split.last_edition >= self.edition:
+            place = layout.join(self.output, layout.DATASET_JSON)
+            raise changed_error(place, expected=self.version, got=version)
+
+    def _mark_strangers(self) -> None:
+        """Gives them tables: by these whoever deletes what is replaced finds them."""
+        storage = storage_for(self.output)
+        for edition in sorted(self.strangers):
+            key = layout.edition_key(self.split, edition)
+            table = layout.join(self.output, layout.table_path(self.name, key))
+            if storage.stat(table) is None:
+                storage.write(table, b"", replaces="")
+
+    def files(
+        self,
+        *,
+        keep: Callable[[str], bool] = lambda shard: False,
+        shards: Collection[str] = (),
+    ) -> Iterator[FileInfo]:
+        """Yields the files of the shards to which TFDS's names give this edition.
+
+        Args:
+            keep: Tells shards to leave out.
+            shards: Others to yield as well.
+        """
+        storage = storage_for(self.output)
+        own = layout.shard_prefix(self.name, self.key)
+        for directory in SUFFIXES:
+            place = layout.join(self.output, directory)
+            # Of millions of files, an edition may have a few.
+            for info in storage.scan(place, prefix="" if shards else own):
+                for shard in shards_of(layout.join(directory, _file(info.path))):
+                    named = shard.startswith(own) and (
+                        layout.edition_of(shard, self.name, self.split) == self.edition
+                    )
+                    if shard in shards or (named and not keep(shard)):
+                        yield info
+
+    def _parts(self) -> list[FileInfo]:
+        """Lists what a writer has made of the edition that knows no names yet."""
+        place = layout.temporary_dir(self.output, self.name, self.key)
+        found = storage_for(self.output).list_tree(place)
+        # A process that lives may be at what is not finished. It goes at the commit.
+        return [info for info in found if not is_unfinished(_file(info.path))]
+
+    def _fence(self) -> None:
+        """Lets a commit fail whose checks have passed: what it names is deleted.
+
+        It names the version of `dataset.json` that it saw before its checks. So that
+        version goes: the same bytes are written again.
+        """
+        storage = storage_for(self.output)
+        place = layout.join(self.output, layout.DATASET_JSON)
+        found = storage.load(place)
+        got = "" if found is None else found.version
+        if got != self.version:
+            raise changed_error(place, expected=self.version, got=got)
+        if found is not None:
+            storage.write(place, found.data, replaces=found.version)
+
+
+def again_if_changed(call: Callable[[], T]) -> T:
+    """Calls what begins work, again if another command has begun at the same moment.
+
+    That may have been the same work, in another process.
+    """
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(StorageChangedError):
+            return call()
+    return call()
+
+
+def _first_edition(
+    output: str, name: str, split: str, *, damaged: bool
+) -> tuple[int, frozenset[int]]:
+    """Returns the number for a split that is not there, and those of strangers.
+
+    Where `dataset.json` is damaged, nobody knows which numbers it has given out.
+    """
+    storage = storage_for(output)
+    paths = layout.job_path(name, split), layout.write_path(name, split)
+    begun_first = any(storage.stat_all([layout.join(output, path) for path in paths]))
+    if begun_first and not damaged:
+        return 1, frozenset()
+    own = f"{name}-{split}."
+    described: dict[int, set[str]] = {}
+    for info in storage.scan(layout.join(output, layout.INDEX_DIR), prefix=own):
+        path = layout.join(layout.INDEX_DIR, _file(info.path))
+        edition = layout.described_edition(path, name, split)
+        if edition is not None:
+            kind = ".".join(path.rsplit(".", 2)[1:])
+            described.setdefault(edition, set()).add(kind)
+    # The marker of a write goes at the commit, a table comes shortly before it.
+    given_out = {
+        edition
+        for edition, kinds in described.items()
+        if damaged and "shards.npz" in kinds and "write.json" not in kinds
+    }
+    begun = {
+        edition
+        for edition, kinds in described.items()
+        if not kinds.isdisjoint(("job.json", "write.json"))
+    } - given_out
+    prefix = layout.shard_prefix(name, split)
+    found = {
+        layout.edition_of(_file(info.path), name, split)
+        for info in storage.scan(output, prefix=prefix)
+    }
+    last = max(found - begun | given_out, default=0)
+    edition = min((number for number in begun if number > last), default=last + 1)
+    return edition, frozenset(found - begun)
+
+
+def _file(path: str) -> str:
+    return path.rpartition("/")[2]

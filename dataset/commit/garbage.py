@@ -1,0 +1,240 @@
+"""Files of editions that a dataset names no more: found, and deleted.
+
+An edition is garbage when its number was given out (it is at most `last_edition`) and
+`dataset.json` names it neither as current nor as replaced. Greater numbers are of work
+that is not finished. The table of an edition is deleted last: as long as it is there,
+whoever comes next finds what is left of the edition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import posixpath
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+import numpy as np
+
+from gristmill.dataset.commit.listings import Names, blocks, encode_names, find_names
+from gristmill.dataset.commit.split_files import SUFFIXES, shards_of
+from gristmill.dataset.errors import InvalidDatasetError, StorageError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.removed import removals
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedFiles:
+    """The files that a dataset names. Takes as much memory as the names of its shards.
+
+    Attributes:
+        described: The files that describe editions, relative to the dataset.
+        shards: The shards of all editions, encoded and sorted.
+    """
+
+    described: frozenset[str]
+    shards: Names
+
+    @classmethod
+    def of(cls, manifest: Manifest, tables: Iterable[ShardTable]) -> Self:
+        """Returns the files that a dataset names.
+
+        Args:
+            manifest: What `dataset.json` says.
+            tables: The tables of all editions in `Manifest.known`.
+        """
+        described: set[str] = set()
+        for key, edition in manifest.known.items():
+            paths = layout.job_path, layout.inputs_path
+            described |= {edition.table, *(path(manifest.name, key) for path in paths)}
+            lists = [removed.get("list") for _, removed in removals(edition)]
+            others = edition.source.get("file_list"), *lists
+            described |= {path for path in others if isinstance(path, str)}
+        names = [np.empty(0, "S1"), *(encode_names(table.paths) for table in tables)]
+        return cls(
+            described=frozenset(described), shards=np.unique(np.concatenate(names))
+        )
+
+    def has_shards(self, shards: Iterable[str]) -> list[bool]:
+        """Tells which of some shards are named."""
+        rows = find_names(self.shards, encode_names(shards))
+        found: list[bool] = (rows >= 0).tolist()
+        return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Garbage:
+    """What can be deleted of one split.
+
+    Attributes:
+        described: Files that describe editions which are not named, without tables.
+        tables: Their tables.
+        editions: The numbers of all these editions.
+    """
+
+    described: tuple[FileInfo, ...]
+    tables: tuple[FileInfo, ...]
+    editions: frozenset[int]
+
+
+def garbage_editions(output: str, manifest: Manifest, name: str) -> Garbage:
+    """Finds editions of a split that are not named, by the files that describe them.
+
+    Args:
+        output: The dataset's directory.
+        manifest: What it says of itself.
+        name: The split.
+    """
+    split = manifest.splits[name]
+    named = NamedFiles.of(manifest, ()).described
+    storage, place = storage_for(output), layout.join(output, "")
+    first = storage.stat_all(
+        [layout.join(output, path) for path in layout.split_paths(manifest.name, name)]
+    )
+    later = storage.scan(
+        layout.join(output, layout.INDEX_DIR), prefix=f"{manifest.name}-{name}.e"
+    )
+    described: list[FileInfo] = []
+    tables: list[FileInfo] = []
+    editions = set()
+    for info in itertools.chain(filter(None, first), later):
+        path = info.path.removeprefix(place)
+        edition = layout.described_edition(path, manifest.name, name)
+        if edition is None or edition > split.last_edition or path in named:
+            continue
+        (tables if path.endswith(".shards.npz") else described).append(info)
+        if edition not in split.known:
+            editions.add(edition)
+    return Garbage(
+        described=tuple(described), tables=tuple(tables), editions=frozenset(editions)
+    )
+
+
+def find_garbage(output: str, manifest: Manifest, name: str) -> Iterator[FileInfo]:
+    """Yields the files of a split that can be deleted, in the order to delete them.
+
+    Files that were indexed and not written are left, whatever their names.
+
+    Args:
+        output: The dataset's directory.
+        manifest: What it says of itself.
+        name: The split.
+
+    Raises:
+        InvalidDatasetError: The table of an edition that it names cannot be read: what
+            belongs to that is not known.
+        StorageError: The same, or files cannot be listed.
+    """
+    found = garbage_editions(output, manifest, name)
+    yield from found.described
+    yield from _shard_files(output, manifest, name, found)
+    yield from found.tables
+
+
+def _shard_files(
+    output: str, manifest: Manifest, name: str, garbage: Garbage
+) -> Iterator[FileInfo]:
+    split = manifest.splits[name]
+    indexed = any("indexed" in edition.source for edition in split.known.values())
+    # What is indexed has a table, and nothing else that describes it.
+    written = {
+        layout.described_edition(
+            info.path.removeprefix(layout.join(output, "")), manifest.name, name
+        )
+        for info in garbage.described
+    } & garbage.editions
+    if indexed and not written - {1}:
+        return
+    tables = [read_table(output, edition) for edition in manifest.known.values()]
+    named = NamedFiles.of(manifest, tables)
+    lost: set[str] = set()
+    for info in garbage.tables:
+        # Shards of a damaged one are found if TFDS would name them so.
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            data = storage_for(output).read(info.path)
+            lost.update(ShardTable.decode(data, where=info.path).paths)
+
+    def is_lost(shard: str) -> bool:
+        edition = layout.named_edition(shard, manifest.name, name)
+        if indexed:
+            return edition != 1 and edition in written
+        if shard in lost:
+            return True
+        return (
+            edition is not None
+            and edition <= split.last_edition
+            # Others may use the names of a first edition.
+            and not (edition == 1 and edition in split.known)
+        )
+
+    for directory in SUFFIXES:
+        files = storage_for(output).scan(layout.join(output, directory))
+        for block in blocks(files):
+            owned = [
+                (info, shard)
+                for info in block
+                for shard in shards_of(
+                    layout.join(directory, posixpath.basename(info.path))
+                )
+                if is_lost(shard)
+            ]
+            kept = named.has_shards(shard for _, shard in owned)
+            yield from (
+                info for (info, _), keep in zip(owned, kept, strict=True) if not keep
+            )
+
+
+def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
+    """Deletes the files of editions of a split that a dataset does not name.
+
+    Where no file describes such an edition, nothing is listed but those that do.
+
+    Raises as `find_garbage` does.
+    """
+    found = garbage_editions(output, manifest, name)
+    storage = storage_for(output)
+    storage.delete_all(found.described)
+    if found.editions:
+        storage.delete_all(_shard_files(output, manifest, name, found))
+        for edition in found.editions:
+            key = layout.edition_key(name, edition)
+            if not storage.remote:
+                storage.delete_tree(layout.temporary_dir(output, manifest.name, key))
+    storage.delete_all(found.tables)
+
+
+def delete_strays(output: str, manifest: Manifest, key: str) -> None:
+    """Deletes shards that are named like those of an edition, and are none of them.
+
+    Those who had claimed the edition before may have published one at the last moment.
+    Of a first edition, whose names others may use, nothing is deleted.
+
+    Args:
+        output: The dataset's directory.
+        manifest: What it says of itself.
+        key: The edition, which was committed just now.
+    """
+    name, number = layout.parse_edition_key(key)
+    edition = manifest.splits[name].known.get(number)
+    if number == 1 or edition is None:
+        return
+    storage = storage_for(output)
+    prefix, shards = layout.shard_prefix(manifest.name, key), None
+    for directory in SUFFIXES:
+        files = storage.scan(layout.join(output, directory), prefix=prefix)
+        for block in blocks(files):
+            if shards is None:
+                shards = {*read_table(output, edition).paths}
+            storage.delete_all(
+                info
+                for info in block
+                if shards.isdisjoint(
+                    shards_of(layout.join(directory, posixpath.basename(info.path)))
+                )
+            )

@@ -1,0 +1,69 @@
+"""Going back to an earlier state of a split: one write of `dataset.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gristmill import __version__
+from gristmill.dataset.commit.commit import commit
+from gristmill.dataset.commit.leftovers import delete_leftovers
+from gristmill.dataset.commit.split_check import check_split
+from gristmill.dataset.errors import StorageMissingError
+from gristmill.dataset.metadata.changes import rolled_back
+from gristmill.dataset.metadata.choose_state import chosen_split, state_of
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import not_a_dataset
+from gristmill.dataset.metadata.splits import Split
+
+
+def roll_back(output: str, split: str, edition: int) -> Manifest:
+    """Makes a split what it was when an edition was the newest.
+
+    The state that it has now is kept, to go back to.
+
+    Args:
+        output: The dataset's directory.
+        split: The split.
+        edition: The number of the edition.
+
+    Returns:
+        The dataset as it is then.
+
+    Raises:
+        NotADatasetError: There is no dataset.
+        InputError: It has no such split, or the edition is not known.
+        StorageMissingError: A file of the edition is not there any more.
+        StorageChangedError: Other commands commit all the time.
+    """
+
+    def change(old: Manifest | None) -> Manifest:
+        if old is None:
+            raise not_a_dataset(output)
+        there = old.splits[chosen_split(output, old, split)]
+        state_of(output, there, edition)  # Raises where there is none.
+        new = rolled_back(there, edition)
+        if new == there:
+            return old
+        _check_files(output, split, new)
+        made = {**old.splits, split: new}
+        return dataclasses.replace(
+            old, splits=made, created_by=f"gristmill {__version__}"
+        )
+
+    manifest = commit(output, change)
+    delete_leftovers(output, manifest.name, ())
+    return manifest
+
+
+def _check_files(output: str, name: str, split: Split) -> None:
+    for part in split.parts:
+        findings = check_split(output, part)
+        if findings:
+            raise StorageMissingError(
+                "a file of the edition to go back to is not there any more",
+                where=f"{output}, split {name}",
+                got=f"{findings.first[0]}"
+                + (f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""),
+                cure="restore it from a copy, or choose another edition that "
+                "`gristmill inspect` shows",
+            )

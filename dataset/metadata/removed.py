@@ -1,0 +1,186 @@
+"""The list of what an edition leaves out of the one that it was made of.
+
+That is records, or documents of packed rows, whose rows stay.
+
+It stays when the files of that other edition are deleted: who has read it knows by the
+numbers what is left, and by the digests what was removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.columns.arrays import load_arrays
+from gristmill.dataset.digest import lanes_of
+from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.lookup import storage_for
+
+VERSION = 1
+REMOVAL_FORMAT = "gristmill removal"  # In the description of unfinished work.
+_TYPES = {"records": "<i8", "digest_low": "<u8", "digest_high": "<u8"}
+# Of documents of packed rows, two more.
+_DOCUMENT_TYPES = {"pieces": "<i8", "tokens": "<i8"}
+_ID_BYTES = 4
+_CURE = "restore the file from a copy"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemovedRecords:
+    """Records that were removed from an edition, or documents. All are [removed].
+
+    Attributes:
+        records: int64, rising: their numbers among the records of that edition. Of
+            documents the rows in which they begin, of which several can be the same.
+        digest_low: uint64, the first lane of the digest of each.
+        digest_high: uint64, the second.
+        pieces: int64, of documents alone: the number of the piece in its row with which
+            each begins. Rising where rows are the same.
+        tokens: int64, likewise: tokens of each.
+    """
+
+    records: npt.NDArray[np.int64]
+    digest_low: npt.NDArray[np.uint64]
+    digest_high: npt.NDArray[np.uint64]
+    pieces: npt.NDArray[np.int64] | None = None
+    tokens: npt.NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        records: npt.NDArray[np.int64],
+        words: npt.NDArray[np.uint64],
+        *,
+        pieces: npt.NDArray[np.int64] | None = None,
+    ) -> Self:
+        """Returns the list of records, or of documents.
+
+        Args:
+            records: int64 [removed], their numbers, rising.
+            words: uint64 [removed], as `digest.words_of` returns them.
+            pieces: As the attribute.
+        """
+        low, high = lanes_of(words)
+        tokens = None
+        if pieces is not None:
+            tokens = (words >> np.uint64(32)).astype(np.int64) // _ID_BYTES
+        return cls(
+            records=records,
+            digest_low=low,
+            digest_high=high,
+            pieces=pieces,
+            tokens=tokens,
+        )
+
+    @property
+    def digest_hex(self) -> str:
+        """The digest of all of them, as `RecordsDigest.hex` has it."""
+        low, high = (
+            int(np.sum(lane, dtype=np.uint64))
+            for lane in (self.digest_low, self.digest_high)
+        )
+        return f"{high:016x}{low:016x}"
+
+    def encode(self) -> bytes:
+        """Returns the list as the bytes of its file."""
+        out = io.BytesIO()
+        arrays: dict[str, Any] = {"version": np.array(VERSION)}
+        types = _TYPES if self.pieces is None else _TYPES | _DOCUMENT_TYPES
+        arrays |= {
+            name: getattr(self, name).astype(dtype) for name, dtype in types.items()
+        }
+        np.savez_compressed(out, **arrays)
+        return out.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes, *, where: str) -> Self:
+        """Parses a list.
+
+        Raises:
+            InvalidDatasetError: It is damaged.
+            FormatVersionError: Its version is unknown.
+        """
+        arrays = load_arrays(data, where=where, version=VERSION)
+        of_documents = not _DOCUMENT_TYPES.keys().isdisjoint(arrays)
+        types = _TYPES | _DOCUMENT_TYPES if of_documents else _TYPES
+        columns = {name: arrays.get(name, np.empty((0, 0))) for name in types}
+        numbers = columns["records"]
+        if (
+            any(
+                column.dtype != types[name] or column.shape != (numbers.size,)
+                for name, column in columns.items()
+            )
+            or not (numbers[:1] >= 0).all()
+            or not _rise(numbers, columns.get("pieces"))
+        ):
+            raise InvalidDatasetError(
+                "list of removed records is damaged", where=where, cure=_CURE
+            )
+        return cls(**columns)
+
+
+def _rise(numbers: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64] | None) -> bool:
+    """Returns whether numbers rise, and where they are the same, numbers of pieces."""
+    rising = numbers[1:] > numbers[:-1]
+    if pieces is not None:
+        same = numbers[1:] == numbers[:-1]
+        rising |= same & (pieces[1:] > pieces[:-1])
+        rising &= pieces[1:] >= 0
+    return bool(rising.all())
+
+
+def is_removal(description: bytes) -> bool:
+    """Tells whether unfinished work, by its description, is a removal."""
+    try:
+        return bool(json.loads(description)["format"] == REMOVAL_FORMAT)
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def removals(split: Split) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yields what was removed on the way to an edition, the last first.
+
+    Each is the number of the edition that it was removed from, and what
+    `Split.removed` says of it.
+    """
+    removed = split.removed
+    while isinstance(removed, Mapping):
+        yield removed["edition"], removed
+        removed = removed.get("before")
+
+
+def read_removed(dataset: str, removed: Mapping[str, Any]) -> RemovedRecords:
+    """Reads the list of a removal.
+
+    Args:
+        dataset: The dataset's directory.
+        removed: What `Split.removed` says of it.
+
+    Raises:
+        InvalidDatasetError: The list is damaged, or not the one of this removal.
+        StorageError: It cannot be read.
+    """
+    place = layout.join(dataset, layout.DATASET_JSON)
+    relative = layout.check_relative(str(removed.get("list")), where=place)
+    path = layout.join(dataset, relative)
+    found = RemovedRecords.decode(storage_for(path).read(path), where=path)
+    got = len(found.records), found.digest_hex
+    kind = "records" if found.pieces is None else "documents"
+    expected = removed.get(kind), removed.get(f"{kind}_digest")
+    if got != expected:
+        raise InvalidDatasetError(
+            "list of removed records is not the one that dataset.json describes",
+            where=path,
+            expected=f"{expected[0]} {kind}, digest {expected[1]}",
+            got=f"{got[0]} {kind}, digest {got[1]}",
+            cure=_CURE,
+        )
+    return found

@@ -1,0 +1,1 @@
+"""The differences between two editions of a dataset, or two datasets."""

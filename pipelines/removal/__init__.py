@@ -1,0 +1,1 @@
+"""Removing records from a dataset, and finding those that a user names."""

@@ -1,0 +1,151 @@
+"""Every fault of Google's test bench for storage, on every kind of request.
+
+The right result within the deadline, or an error that says what was answered.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gristmill.dataset.errors import StorageError
+from gristmill.dataset.storage.base import Link
+from gristmill.dataset.storage.gcs import GcsStorage
+from tests.support.gcs_server import GcsServer
+
+DATA = random.Random(5).randbytes(500_000)
+LARGE = random.Random(6).randbytes((9 << 16) + 1)  # Two pieces of an upload.
+K256 = 256 << 10
+PLACE = "gs://bucket/dir"
+
+# A fault of some requests of one kind, and what the error says; "" for none.
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    **{
+        f"return-{status}": ({"kind": str(status), "times": 2}, "")
+        for status in (503, 429, 408, 500, 502, 504, 308)
+    },
+    "return-400": ({"kind": "400"}, "400 made to fail"),
+    "return-reset-connection": ({"kind": "reset", "times": 2}, ""),
+    "return-broken-stream": ({"kind": "cut", "after_bytes": 0, "times": 2}, ""),
+    "return-broken-stream-after-1B": ({"kind": "cut", "after_bytes": 1}, ""),
+    "return-broken-stream-after-256K": ({"kind": "cut", "after_bytes": K256}, ""),
+    "return-broken-stream-final-chunk": ({"kind": "cut", "after_bytes": 1 << 30}, ""),
+    "return-short": ({"kind": "short", "after_bytes": 9}, ""),
+    "return-503-after-256K": ({"kind": "503", "after_bytes": K256, "times": 2}, ""),
+    "answer-lost": ({"kind": "lost"}, ""),
+    "stall": ({"kind": "stall", "after_bytes": 0}, ""),
+    "stall-after-256K": ({"kind": "stall", "after_bytes": K256}, ""),
+    "redirect": ({"kind": "redirect"}, ""),
+    "return-503-always": ({"kind": "503", "times": 10**6}, "no success in 1 seconds"),
+    "return-308-always": ({"kind": "308", "times": 10**6}, "no success in 1 seconds"),
+    "stall-always": ({"kind": "stall", "times": 10**6}, "no success in 1 seconds"),
+    "redirect-always": ({"kind": "redirect", "times": 10**6}, "307 elsewhere"),
+}
+
+
+def _read(storage: GcsStorage) -> bool:
+    with storage.open(f"{PLACE}/a") as file:
+        return file.read() == DATA == storage.read(f"{PLACE}/a")
+
+
+def _copy(storage: GcsStorage) -> bool:
+    (source,) = (info for info in storage.list(PLACE) if info.path.endswith("/a"))
+    storage.link_all([Link(source, f"{PLACE}/copy", "")])
+    return storage.read(f"{PLACE}/copy") == DATA
+
+
+def _write(storage: GcsStorage, data: bytes) -> bool:
+    storage.write(f"{PLACE}/new", data, replaces="")
+    return storage.read(f"{PLACE}/new") == data
+
+
+def _delete(storage: GcsStorage) -> bool:
+    storage.delete(f"{PLACE}/a")
+    return storage.stat(f"{PLACE}/a") is None
+
+
+def _stat(storage: GcsStorage) -> bool:
+    found = storage.stat(f"{PLACE}/a")
+    return found is not None and found.size_bytes == len(DATA)
+
+
+# Does what sends requests of a kind; returns whether the result is right.
+CALLS: dict[str, Callable[[GcsStorage], bool]] = {
+    "media": _read,
+    "stat": _stat,
+    "list": lambda storage: len(storage.list(PLACE)) == 2,
+    "insert": lambda storage: _write(storage, DATA),
+    "start": lambda storage: _write(storage, LARGE),
+    "chunk": lambda storage: _write(storage, LARGE),
+    "delete": _delete,
+    "copy": _copy,
+}
+QUICK = {
+    *((fault, "media") for fault in FAULTS),
+    *(("return-503", operation) for operation in CALLS),
+    *(("answer-lost", operation) for operation in CALLS),
+    ("return-503-after-256K", "chunk"),
+    ("return-400", "insert"),
+    ("return-400", "chunk"),
+    ("return-308", "stat"),
+    ("return-308", "insert"),
+    ("stall-always", "chunk"),
+    ("redirect", "chunk"),
+}
+# Answers without a body, which these faults would break.
+WITHOUT_BODY = {
+    (fault, operation)
+    for fault in ("return-broken-stream", "stall-always")
+    for operation in ("delete", "start")
+}
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("bucket", "dir/a", DATA)
+        server.objects.put("bucket", "dir/b", b"")
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("fault", "operation"),
+    [
+        pytest.param(
+            *case, id="-".join(case), marks=[pytest.mark.slow] * (case not in QUICK)
+        )
+        for case in ((fault, operation) for fault in FAULTS for operation in CALLS)
+        if case not in WITHOUT_BODY
+    ],
+)
+def test_the_result_is_right_or_the_error_is(
+    server: GcsServer, fault: str, operation: str
+) -> None:
+    about, message = FAULTS[fault]
+    server.fail(operation=operation, **about)
+    storage = patient = GcsStorage(
+        timeout_seconds=0.5 if fault.startswith("stall") else 30, deadline_seconds=60
+    )
+    if fault.endswith("always"):
+        storage = GcsStorage(timeout_seconds=0.5, deadline_seconds=1)
+    begin, said = time.monotonic(), ""
+    try:
+        assert CALLS[operation](storage)
+    except StorageError as error:
+        said = re.sub(r"\s+", " ", str(error))
+    assert time.monotonic() - begin < 60
+    assert message in said if message else not said
+    if message:
+        assert "gs://bucket/dir" in said
+        assert "to do:" in said
+        # Nothing is half there, and the same again succeeds.
+        server.faults.clear()
+        assert CALLS[operation](patient)
+    else:
+        assert not any(each.times for each in server.faults)

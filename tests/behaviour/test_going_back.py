@@ -1,0 +1,561 @@
+"""Going back to earlier editions, cleaning, and what readers see of both.
+
+Covers: dataset/commit/roll_back.py, dataset/commit/clean.py,
+dataset/metadata/choose_state.py,
+pipelines/commands/go_back.py, pipelines/results/edition_history.py.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import glob
+import json
+import pathlib
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import CliRunner, Result
+
+from gristmill import loader
+from gristmill.dataset import Writer
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.garbage import find_garbage
+from gristmill.dataset.commit.roll_back import roll_back
+from gristmill.dataset.errors import (
+    InputError,
+    NotADatasetError,
+    ReplacedError,
+    StorageChangedError,
+    StorageMissingError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.choose_state import states_of
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.doctor.unfinished import look_at_jobs
+from gristmill.pipelines.results.edition_history import edition_files, made_by
+from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from tests.support.conversion import job_of
+from tests.support.editions import add_edition, files_of, replace_by_newest
+from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
+from tests.support.records import frames_of, text_records
+
+RECORDS = {n: text_records(10 + n, seed=n) for n in (1, 2, 3)}
+KILLED = -9
+
+
+def records_of(output: str, edition: int | None = None) -> list[bytes]:
+    return list(loader.open(output, "train", edition=edition))
+
+
+def run(*arguments: str) -> Result:
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Datasets: `appended` of editions 1 and 2, `replaced` of 2 that replaced 1."""
+    folder = tmp_path_factory.mktemp("made")
+    add_edition(folder, str(folder / "first"), 1, RECORDS[1])
+    shutil.copytree(folder / "first", folder / "appended")
+    add_edition(folder, str(folder / "appended"), 2, RECORDS[2])
+    shutil.copytree(folder / "appended", folder / "replaced")
+    replace_by_newest(str(folder / "replaced"))
+    return folder
+
+
+@pytest.fixture
+def appended(made: pathlib.Path, tmp_path: pathlib.Path) -> str:
+    return str(shutil.copytree(made / "appended", tmp_path / "out"))
+
+
+@pytest.fixture
+def replaced(made: pathlib.Path, tmp_path: pathlib.Path) -> str:
+    return str(shutil.copytree(made / "replaced", tmp_path / "out"))
+
+
+def put(source: pathlib.Path, output: str) -> None:
+    """Copies a dataset to where it is to be."""
+    storage = storage_for(output)
+    for path in source.rglob("*"):
+        if path.is_file():
+            to = layout.join(output, path.relative_to(source).as_posix())
+            storage.write(to, path.read_bytes())
+
+
+class TestRollback:
+    def test_there_and_back_is_one_write_each(self, made, output):
+        put(made / "appended", output)
+        before = files_of(output)
+        roll_back(output, "train", 1)
+        assert records_of(output) == RECORDS[1]
+        assert records_of(output, 2) == RECORDS[1] + RECORDS[2]
+        after = files_of(output)
+        assert [n for n in before if before[n] != after[n]] == ["dataset.json"]
+        assert after.keys() == before.keys()
+        roll_back(output, "train", 1)
+        assert files_of(output) == after
+        roll_back(output, "train", 2)
+        assert files_of(output) == before
+
+    def test_before_a_replacement(self, replaced):
+        assert records_of(replaced) == RECORDS[2]
+        roll_back(replaced, "train", 1)
+        assert records_of(replaced) == RECORDS[1]
+        roll_back(replaced, "train", 2)
+        assert records_of(replaced) == RECORDS[2]
+
+    def test_an_append_after_it_has_a_number_of_its_own(self, appended, tmp_path):
+        roll_back(appended, "train", 1)
+        add_edition(tmp_path, appended, 3, RECORDS[3])
+        assert records_of(appended) == RECORDS[1] + RECORDS[3]
+        assert records_of(appended, 2) == RECORDS[1] + RECORDS[2]
+        split = open_manifest(appended).splits["train"]
+        assert split.numbers == (1, 3)
+        assert {*states_of(split)} == {1, 2, 3}
+
+    def test_what_cannot_be(self, replaced, tmp_path):
+        with pytest.raises(InputError, match="expected: edition 1, 2"):
+            roll_back(replaced, "train", 3)
+        with pytest.raises(InputError, match="no such split"):
+            roll_back(replaced, "test", 1)
+        with pytest.raises(NotADatasetError):
+            roll_back(str(tmp_path / "nothing"), "train", 1)
+        (first,) = pathlib.Path(replaced).glob("*record-00000-*")
+        before = files_of(replaced)
+        first.unlink()
+        with pytest.raises(StorageMissingError, match="not there any more"):
+            roll_back(replaced, "train", 1)
+        first.write_bytes(before[first.name])
+        assert files_of(replaced) == before
+
+    def test_tfds_does_not_read_what_was_left(self, appended):
+        info = {
+            "name": "d",
+            "fileFormat": "array_record",
+            "splits": [{"name": "train", "shardLengths": ["5", "6", "7"]}],
+        }
+        path = pathlib.Path(appended, layout.TFDS_INFO_JSON)
+        path.write_text(json.dumps(info))
+        roll_back(appended, "train", 1)
+        assert not path.exists()
+
+
+def test_no_request_is_for_a_shard(tmp_path, monkeypatch):
+    counts = []
+    for shards in (2, 8):
+        with GcsServer("bucket") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            for edition in (1, 2):
+                add_edition(tmp_path, "gs://bucket/d", edition, RECORDS[1], shards)
+            before = server.requests.total()
+            roll_back("gs://bucket/d", "train", 1)
+            counts.append(server.requests.total() - before)
+    assert counts[0] == counts[1]
+
+
+class TestClean:
+    def test_what_no_edition_names_goes(self, made, output):
+        put(made / "replaced", output)
+        before = files_of(output)
+        told: dict[str, int] = {}
+        found = clean(output, delete=False, seen=told.__setitem__)
+        assert files_of(output) == before
+        assert found.editions == ("train",)
+        assert clean(output) == found
+        assert (found.files, found.file_bytes) == (len(told), sum(told.values()))
+        after = files_of(output)
+        assert before.keys() - after.keys() == told.keys()
+        assert {name: len(before[name]) for name in told} == told
+        assert records_of(output) == RECORDS[2]
+        assert clean(output).files == 0
+        assert files_of(output) == after
+        result = verify(output, workers=1)
+        assert (result.findings, list(result.leftovers)) == ((), [])
+
+    def test_appended_editions_stay(self, appended):
+        before = files_of(appended)
+        assert clean(appended).files == 0
+        assert files_of(appended) == before
+        roll_back(appended, "train", 1)
+        assert clean(appended).editions == ("train.e00002",)
+        assert records_of(appended) == RECORDS[1]
+
+    def test_an_append_goes_on_meanwhile(self, made, tmp_path, output):
+        put(made / "replaced", output)
+        inputs = tmp_path / "input"
+        inputs.mkdir()
+        (inputs / "in.tfrecord").write_bytes(frames_of(RECORDS[3]))
+        job = job_of(inputs, output, name="d", split="train.e00003")
+        other = job_of(inputs, output, name="d", split="test")
+        results = []
+        for each in (job, other):
+            tasks = shard_tasks(begin_job(each).prepared)
+            clean(output)
+            results += [make_shard(task) for task in tasks]
+            clean(output)
+        shown = {one.split: one.finished_shards for one in read_status(output).splits}
+        assert shown == {"test": 1, "train": 2, "train.e00003": 1}
+        commit_shards([job, other], results)
+        assert records_of(output) == RECORDS[2] + RECORDS[3]
+        assert list(loader.open(output, "test")) == RECORDS[3]
+
+    def test_unfinished_work_goes_where_that_is_said(self, replaced, tmp_path):
+        inputs = tmp_path / "input"
+        inputs.mkdir()
+        (inputs / "in.tfrecord").write_bytes(frames_of(RECORDS[3]))
+        job = job_of(inputs, replaced, name="d", split="train.e00003")
+        clean(replaced)
+        before = files_of(replaced)
+        for task in shard_tasks(begin_job(job).prepared):
+            make_shard(task)
+        assert clean(replaced).files == 0
+        assert clean(replaced, unfinished=True).files == 4
+        assert files_of(replaced) == before
+
+    def test_files_of_others_beside_a_replaced_edition_stay(self, replaced):
+        (first, _) = sorted(pathlib.Path(replaced).glob("*.array_record-[0-9]*"))
+        others = [
+            first.with_name(f"{first.name}.md5"),
+            first.with_name("d-train.array_record-notes"),
+            pathlib.Path(replaced, "quarantine", f"{first.name}.md5.jsonl"),
+        ]
+        others[-1].parent.mkdir()
+        for path in others:
+            path.write_bytes(b"mine")
+        clean(replaced, unfinished=True)
+        assert not first.exists()
+        assert all(path.exists() for path in others)
+
+    def test_directories_of_commands_that_were_killed(self, made, output):
+        put(made / "appended", output)
+        before = files_of(output)
+        storage = storage_for(output)
+        left = {
+            # Of one that was killed just after its commit.
+            "tmp-d-train.e00002/00000-of-00001/owner.json": False,
+            "tmp-d-train/.0.tmp": False,
+            "tmp-d-train.e00003/00000-of-00001/owner.json": True,
+            # Of a release that laid the new files of a split out there.
+            ".new-d-train/index/d-train.job.json": True,
+        }
+        others = ["tmp-d-train.old/a", "tmp-d-trains/a", ".new-d-trains/a"]
+        for path in (*left, *others):
+            storage.write(layout.join(output, path), b"{}")
+        clean(output)
+        there = {path for path, unfinished in left.items() if unfinished}
+        assert files_of(output).keys() - before.keys() == {*others, *there}
+        clean(output, unfinished=True)
+        assert files_of(output).keys() - before.keys() == {*others}
+
+    def test_parts_of_a_writer_go_where_that_is_said(self, made, output):
+        put(made / "appended", output)
+        before = files_of(output)
+        with (
+            contextlib.suppress(KeyError),
+            Writer(output, name="d", overwrite=True, records_per_shard=1) as writer,
+        ):
+            for record in RECORDS[3]:
+                writer.write(record)
+            raise KeyError
+        made_files = files_of(output).keys() - before.keys()
+        assert any(file.startswith("tmp-d-train.e00003/") for file in made_files)
+        clean(output)
+        assert files_of(output).keys() - before.keys() == made_files
+        seen: list[str] = []
+        dry = clean(
+            output, unfinished=True, delete=False, seen=lambda p, _: seen.append(p)
+        )
+        assert {*seen} == made_files
+        assert clean(output, unfinished=True) == dry
+        assert files_of(output) == before
+
+    def test_work_that_is_committed_meanwhile_stays(
+        self, made, tmp_path, output, monkeypatch
+    ):
+        """It commits just when a cleaning of unfinished work has seen its files."""
+        put(made / "appended", output)
+        inputs = tmp_path / "inputs"
+        inputs.mkdir()
+        (inputs / "in.tfrecord").write_bytes(frames_of(RECORDS[3]))
+        job = job_of(inputs, output, name="d", split="train.e00003")
+        tasks = shard_tasks(begin_job(job).prepared)
+        results = [make_shard(task) for task in tasks]
+
+        def find(*where):
+            found = [*find_garbage(*where)]
+            if len(open_manifest(output).splits["train"].numbers) == 2:
+                commit_shards([job], results)
+            return found
+
+        monkeypatch.setattr("gristmill.dataset.commit.clean.find_garbage", find)
+        clean(output, unfinished=True)
+        assert records_of(output) == RECORDS[1] + RECORDS[2] + RECORDS[3]
+        assert not verify(output, workers=1).findings
+
+    def test_nothing_there(self, tmp_path):
+        with pytest.raises(NotADatasetError):
+            clean(str(tmp_path))
+
+
+class TestShown:
+    def test_inspect(self, replaced):
+        text = run("inspect", replaced).output
+        assert "edition   2, by convert, replacing: 12 records" in text
+        assert "replaced  edition 1, by convert: 11 records" in text
+        assert "until `gristmill clean`" in text
+        assert "also" not in text
+        summary = json.loads(run("inspect", replaced, "--json").stdout)["summary"]
+        assert summary["train"]["replaced"][0]["editions"] == [1]
+        shards = [*pathlib.Path(replaced).glob("*record-0*")]
+        assert summary["train"]["replaced_bytes"] == sum(
+            p.stat().st_size for p in shards
+        )
+        run("clean", replaced)
+        assert "replaced " not in run("inspect", replaced).output
+
+    def test_what_made_an_edition(self, appended):
+        split = open_manifest(appended).splits["train"]
+        assert made_by(split, 1) == "convert"
+        assert made_by(split, 2) == "convert, appended to edition 1"
+        text = run("inspect", appended).output
+        assert "edition   2, by convert, appended to edition 1: 12 records" in text
+        roll_back(appended, "train", 1)
+        assert "replaced  editions 1 and 2" in run("inspect", appended).output
+
+    def test_commands(self, appended):
+        assert "edition 1\n  11 records" in run("rollback", appended, "1").output
+        found = json.loads(run("rollback", appended, "1", "--json").stdout)
+        assert found == {"split": "train", "editions": [1], "records": 11}
+        text = run("clean", appended, "--dry-run").output
+        assert "index/d-train.e00002.shards.npz" in text
+        assert "split train: edition 2 would be kept no longer" in text
+        found = json.loads(run("clean", appended, "--json").stdout)
+        assert (found["deleted"], found["editions"]) == (True, ["train.e00002"])
+        assert "deleted: 0 files" in run("clean", appended).output
+        done = CliRunner().invoke(cli, ["rollback", appended, "2"])
+        assert done.exit_code == 2
+        assert "no state of the split is known" in done.output
+
+    def test_verify_and_status_know_what_is_kept(self, replaced):
+        result = verify(replaced, workers=1)
+        assert (result.findings, list(result.leftovers)) == ((), [])
+        assert "edition 1 was replaced, and is kept" in read_status(replaced).text()
+        (first,) = pathlib.Path(replaced).glob("*record-00000-*")
+        first.unlink()
+        (finding,) = verify(replaced, workers=1).findings
+        assert first.name in str(finding)
+
+    def test_verify_names_what_clean_deletes(self, replaced, made):
+        clean(replaced)
+        gone = files_of(str(made / "replaced")).keys() - files_of(replaced).keys()
+        for name in gone:  # As if the deletion had been killed.
+            pathlib.Path(replaced, name).write_bytes(
+                (made / "replaced" / name).read_bytes()
+            )
+        assert {*verify(replaced, workers=1).leftovers} == gone
+        (finding,) = look_at_jobs(Place(replaced))
+        assert finding.cure == f"gristmill clean {replaced}"
+        assert clean(replaced).files == len(gone)
+
+    def test_doctor_says_which_files_a_glob_matches(self, replaced):
+        (finding,) = look_at_jobs(Place(replaced))
+        assert "d-train.array_record* matches files of replaced editions" in finding.why
+        assert "d-train.array_record-e00002-*" in finding.why
+
+
+class TestOtherReaders:
+    def test_a_glob_that_names_an_edition(self, replaced):
+        import grain.python as grain
+
+        every = sorted(glob.glob(f"{replaced}/d-train.array_record*"))
+        assert len(every) == 4
+        for edition in (1, 2):
+            key = layout.edition_key("train", edition)
+            files = sorted(glob.glob(f"{replaced}/{layout.shard_glob('d', key)}"))
+            source = grain.ArrayRecordDataSource(files)
+            assert [source[i] for i in range(len(source))] == RECORDS[edition]
+
+    def test_grain_reads_the_files_that_inspect_prints(self, appended):
+        import grain.python as grain
+
+        files = run("inspect", appended, "--files").stdout.splitlines()
+        source = grain.ArrayRecordDataSource(files)
+        assert [source[i] for i in range(len(source))] == RECORDS[1] + RECORDS[2]
+        files = json.loads(run("inspect", f"{appended}@1", "--files", "--json").stdout)
+        assert list(loader.open(files)) == RECORDS[1]
+        split = open_manifest(appended).splits["train"].until(1)
+        assert [*edition_files(appended, split)] == files
+        done = CliRunner().invoke(cli, ["inspect", f"{appended}@7", "--files"])
+        assert done.exit_code == 2
+
+
+class TestAfterARemoval:
+    def test_files_differences_and_cleaning(self, appended, made):
+        import grain.python as grain
+
+        gone = [0, 13]  # One of each edition.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(pathlib.Path(appended).parent)
+            pathlib.Path("gone.txt").write_text("0\n13\n")
+            run("remove", appended, "--records", "gone.txt", "--workers", "1")
+        both = RECORDS[1] + RECORDS[2]
+        left = [record for n, record in enumerate(both) if n not in gone]
+        files = run("inspect", appended, "--files").stdout.splitlines()
+        source = grain.ArrayRecordDataSource(files)
+        assert [source[i] for i in range(len(source))] == left
+        text = run("inspect", appended).output
+        assert "edition   3, by remove, of 1 record of edition 1: 10 records" in text
+        assert "give the files that `gristmill inspect --files` prints" in text
+        listed = run("diff", f"{appended}@2", appended, "--list").stdout.splitlines()
+        assert [line.split()[1] for line in listed] == ["0", "13"]
+        found = json.loads(run("diff", f"{appended}@2", appended, "--json").stdout)
+        assert (found["removed"]["records"], found["added"]["records"]) == (2, 0)
+        run("rollback", appended, "2")
+        assert records_of(appended) == both
+        run("rollback", appended, "4")
+        run("clean", appended)
+        assert records_of(appended) == left
+        result = verify(appended, workers=1)
+        assert (result.findings, list(result.leftovers)) == ((), [])
+        # Shards that lost nothing are those of the editions before.
+        kept = {path.rpartition("/")[2] for path in files}
+        assert kept == {p.name for p in pathlib.Path(appended).glob("*.array_record-*")}
+        assert kept & files_of(str(made / "appended")).keys()
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
+    with Killer(tmp_path_factory.mktemp("killer")) as killer:
+        yield killer
+
+
+@pytest.mark.slow
+class TestKilled:
+    """Killed at each step, and run again."""
+
+    COMMANDS = (
+        pytest.param(["rollback", "OUT", "1"], 1, id="rollback"),
+        pytest.param(["clean", "OUT"], 2, id="clean"),
+    )
+
+    @pytest.mark.parametrize(("command", "newest"), COMMANDS)
+    def test_on_a_disk(self, made, tmp_path, killer, command, newest):
+        self.killed(
+            made, tmp_path, killer, command, newest, lambda n: str(tmp_path / n)
+        )
+
+    @pytest.mark.parametrize(("command", "newest"), COMMANDS)
+    def test_in_a_bucket(self, made, tmp_path, monkeypatch, command, newest):
+        with GcsServer("bucket") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            with Killer(tmp_path) as killer:
+                place = "gs://bucket/{}".format
+                self.killed(made, tmp_path, killer, command, newest, place)
+
+    def killed(self, made, tmp_path, killer, command, newest, place):
+        def run_in(output, **options):
+            argv = [output if word == "OUT" else word for word in command]
+            return killer.run(argv, **options)
+
+        whole = place("whole")
+        put(made / "replaced", whole)
+        assert run_in(whole).status == 0
+        expected = files_of(whole)
+        kill_at, status = 1, KILLED
+        while status == KILLED:
+            output = place(f"out-{kill_at}")
+            put(made / "replaced", output)
+            status = run_in(output, kill_at=kill_at, after=kill_at % 2 == 0).status
+            assert status in (KILLED, 0)
+            assert records_of(output) in (RECORDS[2], RECORDS[newest])
+            assert not verify(output, workers=1).findings
+            again = run_in(output)
+            assert again.status == 0, again.error
+            assert files_of(output) == expected
+            kill_at += 1
+        assert kill_at > 3
+
+
+@pytest.mark.slow
+class TestRaces:
+    """Commands that change a dataset at once, while readers open and read it."""
+
+    ROUNDS = 12
+
+    def test_all_at_once(self, made, tmp_path, output):
+        put(made / "appended", output)
+        records = {n: text_records(5 + n, seed=n) for n in range(3, 3 + self.ROUNDS)}
+        records |= {1: RECORDS[1], 2: RECORDS[2]}
+        ended = threading.Event()
+
+        def append() -> None:
+            for edition in range(3, 3 + self.ROUNDS):
+                again(lambda n=edition: add_edition(tmp_path, output, n, records[n]))
+            ended.set()
+
+        def go_back() -> None:
+            while not ended.is_set():
+                known = [*open_manifest(output).splits["train"].known]
+                edition = random.choice(known)
+                # Of what was cleaned since, nothing is known.
+                with contextlib.suppress(InputError, StorageMissingError):
+                    again(lambda n=edition: roll_back(output, "train", n))
+
+        def clean_up() -> None:
+            while not ended.is_set():
+                again(lambda: clean(output))
+                time.sleep(0.02)
+
+        opened = 0
+
+        def read() -> None:
+            nonlocal opened
+            while not ended.is_set():
+                dataset = loader.open(output, "train")
+                opened += 1
+                split = dataset.committed
+                assert split is not None
+                wanted = [r for n in split.numbers for r in records[n]]
+                with contextlib.suppress(ReplacedError):
+                    assert list(dataset) == wanted
+
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            calls = [pool.submit(c) for c in (append, go_back, clean_up, read, read)]
+            for call in concurrent.futures.as_completed(calls):
+                try:
+                    call.result()
+                finally:
+                    ended.set()
+        assert opened > self.ROUNDS
+        clean(output, unfinished=True)
+        result = verify(output, workers=1)
+        assert (result.findings, list(result.leftovers)) == ((), [])
+        numbers = open_manifest(output).splits["train"].numbers
+        assert records_of(output) == [r for n in numbers for r in records[n]]
+        named = {path for path in files_of(output) if ".array_record-" in path}
+        assert len(named) == 4 * len(numbers)
+
+
+def again(call: Callable[[], object]) -> None:
+    """Runs a command until no other one commits before it."""
+    while True:
+        try:
+            call()
+        except StorageChangedError:
+            continue
+        return

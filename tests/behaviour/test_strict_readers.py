@@ -1,0 +1,229 @@
+"""Mutated files of each format give the records of a strict reader, or an error."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import pathlib
+import random
+import struct
+import tarfile
+from collections.abc import Callable
+from typing import Any
+
+import google_crc32c
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from gristmill.dataset.errors import GristmillError
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.first_records import first_records
+from gristmill.transforms.sources.formats import RecordOptions
+from tests.support.line_files import example_of
+from tests.support.records import frames_of
+
+ROWS = [
+    {"i": n - 3, "s": text, "f": n / 4}
+    for n, text in enumerate(
+        ["a", "", 'say "hi"', "x,y\tz", "é\u2028", "two\nlines", "7", "-0.0", "null"]
+    )
+]
+PIECES = [
+    *(b'"', b'""', b",", b"\t", b"\n", b"\r\n", b"\r", b"\0", b" ", b"\\", b"{", b"}"),
+    *(b"[", b"]", b":", b"null", b"NaN", b"1e400", b"-0.0", b"-0", b"007", b"+1"),
+    *(b"16777217", b"9007199254740993", b"99999999999999999999", b"1e3", b"2.0"),
+    *(b"\\ud800", b"\\u0000", b"\xff", b"\xc3", b'"i":1,', b'"x":1,', b"true", b"/**/"),
+    *(codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_LE),
+]
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        at = chance.randrange(len(data) + 1)
+        kind = chance.choice(("piece", "piece", "over", "cut", "drop", "twice", "flip"))
+        piece = chance.choice(PIECES)
+        if kind == "piece":
+            data = data[:at] + piece + data[at:]
+        elif kind == "over":
+            data = data[:at] + piece + data[at + len(piece) :]
+        elif kind == "cut" and chance.random() < 0.5:
+            data = data[:at]
+        elif kind == "drop":
+            data = data[:at] + data[at + chance.choice((1, 2, 9)) :]
+        elif kind == "twice":
+            data = data[:at] + data[max(0, at - chance.choice((1, 9, 40))) :]
+        elif kind == "flip" and at < len(data):
+            flipped = data[at] ^ (1 << chance.randrange(8))
+            data = data[:at] + bytes([flipped]) + data[at + 1 :]
+    return chance.choice((b"", b"", b"", b"", codecs.BOM_UTF8)) + data
+
+
+def table_text(delimiter: str) -> bytes:
+    file = io.StringIO()
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    writer.writerows([["i", "s", "f"], *(row.values() for row in ROWS)])
+    return file.getvalue().encode()
+
+
+def text_of(data: bytes) -> str:
+    text = data.removeprefix(codecs.BOM_UTF8).decode()
+    if "\0" in text:
+        raise ValueError("zero bytes")
+    return text
+
+
+def strict_table(delimiter: str) -> Callable[[bytes], list[Any]]:
+    def read(data: bytes) -> list[Any]:
+        text = io.StringIO(text_of(data), newline="")
+        header, *rows = filter(None, csv.reader(text, delimiter=delimiter, strict=True))
+        if any(len(row) != len(header) for row in rows):
+            raise ValueError("ragged rows")
+        return [dict(zip(header, row, strict=True)) for row in rows]
+
+    return read
+
+
+def no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a field twice")
+    return dict(pairs)
+
+
+def refuse(name: str) -> None:
+    raise ValueError(name)
+
+
+def strict_json(data: bytes) -> list[Any]:
+    found = []
+    for line in text_of(data).split("\n"):
+        if line.strip(" \t\r"):
+            one = json.loads(line, object_pairs_hook=no_twice, parse_constant=refuse)
+            if not isinstance(one, dict):
+                raise ValueError("no object")
+            json.dumps(one, ensure_ascii=False).encode()  # No half of a surrogate.
+            found.append({name: v for name, v in one.items() if v is not None})
+    return found
+
+
+def strict_text(data: bytes) -> list[Any]:
+    lines = text_of(data).replace("\r\n", "\n").split("\n")
+    return [line.encode() for line in (lines if lines[-1] else lines[:-1])]
+
+
+def strict_frames(data: bytes) -> list[Any]:
+    def masked(part: bytes) -> int:
+        crc = google_crc32c.value(part)
+        return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+    found, at = [], 0
+    while at < len(data):
+        length, head = struct.unpack_from("<QI", data, at)
+        record = data[at + 12 : at + 12 + length]
+        (crc,) = struct.unpack_from("<I", data, at + 12 + length)
+        if head != masked(data[at : at + 8]) or crc != masked(record):
+            raise ValueError("a checksum")
+        found.append(record)
+        at += 16 + length
+    return found
+
+
+def strict_tar(data: bytes) -> list[Any]:
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
+        members = tar.getmembers()
+        names = [member.name for member in members]
+        if any(not m.isreg() for m in members) or len({*names}) < len(names):
+            raise ValueError("other members")
+        return [tar.extractfile(member).read() for member in members]  # type: ignore
+
+
+def strict_parquet(data: bytes) -> list[Any]:
+    table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+    return [
+        {k: v for k, v in row.items() if v is not None} for row in table.to_pylist()
+    ]
+
+
+def tar_of() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as tar:
+        for n in range(4):
+            info = tarfile.TarInfo(f"{n}.txt")
+            info.size = 40 * n
+            tar.addfile(info, io.BytesIO(b"content " * (5 * n)))
+    return file.getvalue()
+
+
+def parquet_of() -> bytes:
+    file = io.BytesIO()
+    table = pa.Table.from_pylist(ROWS)
+    pq.write_table(table, file, write_page_checksum=True, compression="gzip")
+    return file.getvalue()
+
+
+JSON = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+LINES = "".join(f"{row['s']}\n" for row in ROWS).encode()
+TYPED = ("i:string", "s:string", "f:string")
+# What is mutated, how it is read strictly, and how it is read here.
+FORMATS: dict[str, tuple[bytes, Callable[[bytes], list[Any]], dict[str, Any]]] = {
+    "csv": (table_text(","), strict_table(","), {"columns": TYPED}),
+    "tsv": (table_text("\t"), strict_table("\t"), {"columns": TYPED}),
+    "jsonl": (JSON, strict_json, {}),
+    "text": (LINES, strict_text, {}),
+    "tfrecord": (frames_of([b"one", b"", bytes(300)]), strict_frames, {}),
+    "webdataset": (tar_of(), strict_tar, {"record": "column:txt"}),
+    "parquet": (parquet_of(), strict_parquet, {}),
+    "csv.gz": (
+        gzip.compress(table_text(","), mtime=0),
+        lambda data: strict_table(",")(gzip.decompress(data)),
+        {"columns": TYPED},
+    ),
+    "jsonl.zst": (
+        zstandard.ZstdCompressor(write_checksum=True).compress(JSON),
+        lambda data: strict_json(zstandard.decompress(data)),
+        {},
+    ),
+}
+
+
+def value_of(found: Any) -> Any:
+    """Returns a value with floats as 32 bits hold them, which are not refused."""
+    if isinstance(found, float):
+        return struct.unpack("<f", struct.pack("<f", found))[0]
+    return found
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(1, marks=pytest.mark.soak),)])
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_records_or_an_error(tmp_path: pathlib.Path, name: str, seed) -> None:
+    data, strict, asked = FORMATS[name]
+    kind = name.partition(".")[0]
+    options = RecordOptions(input_format=kind, **asked)
+    chance = random.Random(f"{name} {seed}")
+    same = 0
+    for number in range(2000 if seed else 33):
+        changed = mutated(data, chance) if number else data
+        path = tmp_path / str(number)
+        path.write_bytes(changed)
+        try:
+            files = find_inputs([str(path)], options=options)
+            found: list[Any] = [one.record for one in first_records(files)]
+        except GristmillError:
+            continue
+        try:
+            wanted = strict(changed)
+        except Exception as error:
+            # What a strict reader refuses gave records.
+            raise AssertionError((changed, found)) from error
+        if kind not in ("text", "tfrecord", "webdataset"):
+            found = [dict(sorted(example_of(record).items())) for record in found]
+            wanted = [
+                {key: value_of(one[key]) for key in sorted(one)} for one in wanted
+            ]
+        assert found == wanted, changed
+        same += 1
+    assert same > 0

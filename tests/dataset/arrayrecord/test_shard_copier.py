@@ -1,0 +1,288 @@
+"""Copies of shards: the bytes of a shard that was written anew, of the same records."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Sequence
+
+import google_crc32c
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writing import chunk_encoder
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    DataLossError,
+    StorageError,
+    TransposedChunkError,
+)
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    checksums,
+    footer_of,
+    read_array_records,
+    text_records,
+    write_array_records,
+)
+
+_TEXTS = text_records(600)
+
+
+def options_of(group_size: int, compression: str = "zstd:3") -> WriterOptions:
+    return WriterOptions(
+        group_size=group_size, compression=compression, writer="gristmill"
+    )
+
+
+def written(
+    path: pathlib.Path, records: Sequence[bytes], options: WriterOptions
+) -> WrittenShard:
+    with ShardWriter(str(path), options=options) as writer:
+        writer.write(records, checksums(records).tolist())
+        return writer.finish()
+
+
+def stored(path: pathlib.Path, records: Sequence[bytes]) -> StoredShard:
+    def opened(begin: int, end: int):
+        file = path.open("rb")
+        file.seek(begin)
+        return file
+
+    return StoredShard(
+        path=str(path),
+        footer=footer_of(path.read_bytes(), path=str(path)),
+        crc32cs=checksums(records),
+        open=opened,
+    )
+
+
+def copied(
+    path: pathlib.Path,
+    parts: Sequence[tuple[StoredShard, int, Sequence[bool]]],
+    options: WriterOptions,
+) -> WrittenShard:
+    with ShardCopier(str(path), options=options) as copier:
+        for shard, first, taken in parts:
+            copier.copy(shard, first, np.array(taken, np.bool_))
+        return copier.finish()
+
+
+class TestCopies:
+    @pytest.mark.parametrize("group_size", [1, 3, 16])
+    @pytest.mark.parametrize(
+        "others", [[0], [599], [7, 8, 300], range(0, 600, 5)], ids=str
+    )
+    def test_with_others_are_what_these_are_written_as(
+        self, tmp_path, group_size, others
+    ):
+        options = options_of(group_size)
+        source, copy, anew = (tmp_path / name for name in ("source", "copy", "anew"))
+        written(source, _TEXTS, options)
+        replaced = {number: b"other" * number for number in others}
+        shard = stored(source, _TEXTS)
+        with ShardCopier(str(copy), options=options) as copier:
+            lengths = copier.copy(shard, 0, np.ones(600, np.bool_), replaced=replaced)
+            made = copier.finish()
+        records = [replaced.get(n, record) for n, record in enumerate(_TEXTS)]
+        assert lengths.tolist() == [*map(len, _TEXTS)]
+        assert made.digest == written(anew, records, options).digest
+        assert copy.read_bytes() == anew.read_bytes()
+        assert read_array_records(copy) == records
+
+    @pytest.mark.parametrize("compression", ["zstd:3", "snappy", "uncompressed"])
+    @pytest.mark.parametrize("group_size", [1, 3, 16])
+    @pytest.mark.parametrize(
+        "left_out",
+        [[], [0], [599], [7, 8, 300], range(0, 600, 5), range(32, 64), range(600)],
+        ids=["none", "first", "last", "some", "many", "two chunks", "all"],
+    )
+    def test_are_what_the_kept_records_are_written_as(
+        self, tmp_path, group_size, left_out, compression
+    ):
+        options = options_of(group_size, compression)
+        source, copy, anew = (tmp_path / name for name in ("source", "copy", "anew"))
+        written(source, _TEXTS, options)
+        taken = np.ones(600, np.bool_)
+        taken[list(left_out)] = False
+        got = copied(copy, [(stored(source, _TEXTS), 0, taken)], options)
+        kept = [
+            record for record, is_taken in zip(_TEXTS, taken, strict=True) if is_taken
+        ]
+        expected = written(anew, kept, options)
+        assert copy.read_bytes() == anew.read_bytes()
+        assert read_array_records(copy) == kept
+        assert (got.digest, got.file_bytes) == (expected.digest, expected.file_bytes)
+        assert got.file_crc32c == google_crc32c.value(copy.read_bytes())
+        assert got.crc32cs.tolist() == checksums(kept).tolist()
+        assert np.array_equal(got.footer.chunk_offsets, expected.footer.chunk_offsets)
+
+    @given(
+        shards=st.lists(
+            st.lists(
+                st.one_of(st.binary(max_size=30), st.sampled_from(AWKWARD_RECORDS)),
+                max_size=12,
+            ),
+            min_size=1,
+            max_size=3,
+        ),
+        group_size=st.sampled_from([1, 2, 5]),
+        official=st.booleans(),
+        data=st.data(),
+    )
+    @settings(max_examples=30)
+    def test_of_any_records_of_any_shards(
+        self, tmp_path_factory, shards, group_size, official, data
+    ):
+        folder = tmp_path_factory.mktemp("copies")
+        options = options_of(group_size, "zstd:1")
+        parts, kept = [], []
+        for number, records in enumerate(shards):
+            path = folder / f"source{number}"
+            if official:
+                write_array_records(path, records, options=options.official)
+            else:
+                written(path, records, options)
+            first = data.draw(st.integers(0, len(records)))
+            stop = data.draw(st.integers(first, len(records)))
+            taken = data.draw(
+                st.lists(st.booleans(), min_size=stop - first, max_size=stop - first)
+            )
+            parts.append((stored(path, records), first, taken))
+            chosen = records[first:stop]
+            kept += [r for r, is_in in zip(chosen, taken, strict=True) if is_in]
+        got = copied(folder / "copy", parts, options)
+        written(folder / "anew", kept, options)
+        assert read_array_records(folder / "copy") == kept
+        assert got.digest.records == len(kept)
+        if not official:
+            assert (folder / "copy").read_bytes() == (folder / "anew").read_bytes()
+
+    @pytest.mark.parametrize("group_size", [1, 4])
+    def test_give_the_length_of_each_record(self, tmp_path, group_size):
+        written(tmp_path / "source", _TEXTS, options_of(group_size))
+        with ShardCopier(str(tmp_path / "copy"), options=options_of(1)) as copier:
+            taken = np.zeros(101, np.bool_)
+            lengths = copier.copy(stored(tmp_path / "source", _TEXTS), 17, taken)
+            copier.finish()
+        assert lengths.tolist() == list(map(len, _TEXTS[17:118]))
+
+    def test_leave_out_padding_between_chunks(self, tmp_path):
+        options = "group_size:2,pad_to_block_boundary:true"
+        write_array_records(tmp_path / "source", _TEXTS, options=options)
+        shard = stored(tmp_path / "source", _TEXTS)
+        copied(tmp_path / "copy", [(shard, 0, [True] * 600)], options_of(2))
+        assert read_array_records(tmp_path / "copy") == _TEXTS
+        sizes = [(tmp_path / name).stat().st_size for name in ("source", "copy")]
+        assert sizes[0] > 4 * sizes[1]
+
+    def test_do_not_decode_or_encode_whole_chunks(self, tmp_path, monkeypatch):
+        written(tmp_path / "source", _TEXTS, options_of(4))
+        encoded = []
+        encode = chunk_encoder.ChunkEncoder.encode
+
+        def counted(self, records, lengths):
+            encoded.extend(records)
+            return encode(self, records, lengths)
+
+        monkeypatch.setattr(chunk_encoder.ChunkEncoder, "encode", counted)
+        taken = np.ones(600, np.bool_)
+        taken[[100, 101, 205, 206]] = False  # From 204 on, chunks are whole again.
+        shard = stored(tmp_path / "source", _TEXTS)
+        copied(tmp_path / "copy", [(shard, 0, taken)], options_of(4))
+        assert encoded == [_TEXTS[n] for n in range(102, 208) if taken[n]]
+
+
+class TestDamage:
+    def test_of_any_byte_is_found(self, tmp_path):
+        """The block headers' own hashes are not needed to read what lies between."""
+        source = tmp_path / "source"
+        made = written(source, _TEXTS[:40], options_of(4))
+        good, shard = source.read_bytes(), stored(source, _TEXTS[:40])
+        begin, end = made.footer.chunk_offsets[[0, -1]].tolist()
+        taken = [number != 9 for number in range(40)]
+        for at in range(begin, end, 61):
+            source.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
+            with pytest.raises(CorruptShardError):
+                copied(tmp_path / "copy", [(shard, 0, taken)], options_of(4))
+
+    def test_of_an_index_is_found_in_chunks_that_are_cut(self, tmp_path):
+        written(tmp_path / "source", _TEXTS[:40], options_of(4))
+        shard = stored(tmp_path / "source", _TEXTS[:40])
+        shard.crc32cs[8] ^= 1
+        taken = [number != 9 for number in range(40)]
+        with pytest.raises(CorruptShardError, match=r"record 8\n"):
+            copied(tmp_path / "copy", [(shard, 0, taken)], options_of(4))
+
+    def test_of_a_cut_file_is_found(self, tmp_path):
+        source = tmp_path / "source"
+        written(source, list(AWKWARD_RECORDS), options_of(1))
+        shard = stored(source, AWKWARD_RECORDS)
+        source.write_bytes(source.read_bytes()[:BLOCK_BYTES])
+        with pytest.raises(CorruptShardError):
+            copied(tmp_path / "copy", [(shard, 0, [True] * 10)], options_of(1))
+
+    @pytest.mark.parametrize("keeps", [range(40), range(1, 40)], ids=["all", "cut"])
+    def test_of_the_finished_file_is_found(self, tmp_path, keeps):
+        source, copy = tmp_path / "source", tmp_path / "copy"
+        made = written(source, _TEXTS[:40], options_of(4, "uncompressed"))
+        taken = [number in keeps for number in range(40)]
+        begin, end = made.footer.chunk_offsets[[0, -1]].tolist()
+        for at in range(begin, end - 500, 211):
+            with ShardCopier(
+                str(copy), options=options_of(4, "uncompressed")
+            ) as copier:
+                copier.copy(stored(source, _TEXTS[:40]), 0, np.array(taken))
+                finish = copier._writer.finish
+
+                def damaged(at=at, finish=finish):
+                    finish()
+                    data = bytearray(copy.read_bytes())
+                    data[at] ^= 1
+                    copy.write_bytes(data)
+
+                copier._writer.finish = damaged
+                with pytest.raises((DataLossError, StorageError)):
+                    copier.finish()
+
+    def test_other_chunks_of_the_same_lengths_are_found(self, tmp_path):
+        source, copy = tmp_path / "source", tmp_path / "copy"
+        other = [bytes([n]) * 100 for n in range(40)]
+        written(source, other, options_of(4))
+        written(tmp_path / "others", other[::-1], options_of(4))
+        with ShardCopier(str(copy), options=options_of(4)) as copier:
+            copier.copy(stored(source, other), 0, np.ones(40, np.bool_))
+            finish = copier._writer.finish
+
+            def exchanged():
+                finish()
+                copy.write_bytes((tmp_path / "others").read_bytes())
+
+            copier._writer.finish = exchanged
+            with pytest.raises(DataLossError, match="finished shard does not hold"):
+                copier.finish()
+
+    def test_transposed_chunks_are_refused(self, tmp_path):
+        options = "group_size:2,transpose:true"
+        write_array_records(tmp_path / "source", _TEXTS[:8], options=options)
+        shard = stored(tmp_path / "source", _TEXTS[:8])
+        with pytest.raises(TransposedChunkError):
+            copied(tmp_path / "copy", [(shard, 0, [True] * 8)], options_of(2))
+
+    def test_records_that_are_not_there_are_refused(self, tmp_path):
+        written(tmp_path / "source", _TEXTS[:8], options_of(2))
+        shard = stored(tmp_path / "source", _TEXTS[:8])
+        with pytest.raises(IndexError):
+            copied(tmp_path / "copy", [(shard, 4, [True] * 5)], options_of(2))
+
+
+def test_a_full_disk_is_told(tmp_path):
+    written(tmp_path / "source", _TEXTS, options_of(1))
+    shard = stored(tmp_path / "source", _TEXTS)
+    with pytest.raises(StorageError, match="No space left"):
+        copied(pathlib.Path("/dev/full"), [(shard, 0, [True] * 600)], options_of(1))

@@ -1,0 +1,184 @@
+"""Files of editions that nothing names: which they are, and that all others stay."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gristmill.dataset.commit.commit import commit
+from gristmill.dataset.commit.garbage import (
+    NamedFiles,
+    delete_garbage,
+    find_garbage,
+    garbage_editions,
+)
+from gristmill.dataset.errors import StorageMissingError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.changes import (
+    rolled_back,
+    with_edition,
+    without_replaced,
+)
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from tests.support.shards import report
+
+NAME = "c4"
+
+
+class Files:
+    """A dataset's files, made up: what is in them does not matter, but tables."""
+
+    def __init__(self, output: str):
+        from gristmill.dataset.storage.lookup import storage_for
+
+        self.output, self.storage = output, storage_for(output)
+
+    def add(self, *paths: str) -> None:
+        for path in paths:
+            self.storage.write(layout.join(self.output, path), path.encode())
+
+    def edition(self, number: int, *, kind: str = "tfds", **changes) -> Split:
+        key = layout.edition_key("train", number)
+        mark = f"e{number:05d}-" if number > 1 else ""
+        names = [
+            layout.shard_name(NAME, key, shard, 2)
+            if kind == "tfds"
+            else f"part-{mark}{shard}.ar"
+            for shard in range(2)
+        ]
+        reports = [
+            dataclasses.replace(report(shard), path=name)
+            for shard, name in enumerate(names)
+        ]
+        table = ShardTable.of(reports)
+        split = Split.of_table(
+            table,
+            table.encode(),
+            path=layout.table_path(NAME, key),
+            writer_options="",
+            source={"job": f"{number:016x}"},
+            edition=number,
+        )
+        for name in names:
+            self.add(name, layout.index_path(name), *layout.quarantine_paths(name))
+        self.add(layout.job_path(NAME, key), layout.inputs_path(NAME, key))
+        path = layout.join(self.output, split.table)
+        self.storage.write(path, table.encode())
+        return dataclasses.replace(split, **changes)
+
+    def all(self) -> set[str]:
+        place = layout.join(self.output, "")
+        return {
+            info.path.removeprefix(place)
+            for info in self.storage.list_tree(self.output)
+        }
+
+    def garbage(self, split: Split) -> list[str]:
+        manifest = Manifest(name=NAME, splits={"train": split})
+        place = layout.join(self.output, "")
+        found = find_garbage(self.output, manifest, "train")
+        return [info.path.removeprefix(place) for info in found]
+
+
+@pytest.mark.parametrize("kind", ["tfds", "beam"])
+def test_what_a_replacement_leaves_and_nothing_else(output: str, kind: str) -> None:
+    files = Files(output)
+    first = files.edition(1, kind=kind)
+    old = files.all()
+    second = files.edition(2, kind=kind)
+    new = files.all() - old
+    files.edition(3, kind=kind)  # A change that is not finished.
+    strange = {"readme.txt", "index/other.index", "c4-test.array_record-00000-of-00001"}
+    files.add(*strange)
+    everything = files.all()
+    assert not files.garbage(first)
+    assert not files.garbage(Split.of_editions([first, second]))
+    kept = with_edition(first, second, replaces=True, keep=True)
+    assert not files.garbage(kept)
+    found = files.garbage(without_replaced(kept))
+    assert {*found} == old
+    # Whoever comes next finds all by the table.
+    assert found[-1] == first.table
+    assert {*files.garbage(rolled_back(kept, 1))} == set()
+    assert {*files.garbage(without_replaced(rolled_back(kept, 1)))} == new
+    manifest = Manifest(name=NAME, splits={"train": without_replaced(kept)})
+    delete_garbage(output, manifest, "train")
+    assert files.all() == everything - old
+    delete_garbage(output, manifest, "train")
+    assert files.all() == everything - old
+
+
+def test_shards_that_editions_share_stay(output: str) -> None:
+    files = Files(output)
+    first = files.edition(1)
+    second = files.edition(2)
+    # As after a removal: one shard is written again, the other one is shared.
+    one, two = (read_table(output, split) for split in (first, second))
+    shared = dataclasses.replace(two, paths=[two.paths[0], one.paths[1]])
+    path = layout.join(output, second.table)
+    files.storage.write(path, shared.encode())
+    removed = {"edition": 1, "list": "index/c4-train.e00002.removed.npz"}
+    split = Split.of_table(
+        shared,
+        shared.encode(),
+        path=second.table,
+        writer_options="",
+        source={**first.source, "file_list": layout.inputs_path(NAME, "train")},
+        edition=2,
+    )
+    split = dataclasses.replace(split, removed=removed)
+    files.add(removed["list"])
+    found = {*files.garbage(split)}
+    assert {path for path in found if one.paths[1] in path} == set()
+    assert {one.paths[0], first.table, layout.job_path(NAME, "train")} <= found
+    assert not found & {removed["list"], layout.inputs_path(NAME, "train")}
+
+
+def test_nothing_is_deleted_where_a_table_cannot_be_read(output: str) -> None:
+    files = Files(output)
+    files.edition(1)
+    second = files.edition(2)
+    files.storage.delete(layout.join(output, second.table))
+    with pytest.raises(StorageMissingError):
+        [*files.garbage(second)]
+
+
+def test_files_that_were_indexed_stay(output: str) -> None:
+    files = Files(output)
+    first = files.edition(1)
+    second = files.edition(2, source={"indexed": 2})
+    found = files.garbage(second)
+    assert {*found} == {
+        first.table,
+        *(path(NAME, "train") for path in (layout.job_path, layout.inputs_path)),
+    }
+
+
+def test_a_commit_deletes_what_it_replaces(output: str) -> None:
+    files = Files(output)
+    first = files.edition(1)
+    old = files.all()
+
+    def change(manifest: Manifest | None) -> Manifest:
+        there = None if manifest is None else manifest.splits["train"]
+        made = first if there is None else files.edition(2)
+        split = with_edition(there, made, replaces=True)
+        return Manifest(name=NAME, splits={"train": split})
+
+    commit(output, change)
+    assert files.all() == {*old, layout.DATASET_JSON}
+    changed = commit(output, change)
+    assert read_manifest(output) == changed
+    assert not files.all() & old
+    assert not garbage_editions(output, changed, "train").editions
+
+
+def test_names_are_those_of_all_editions() -> None:
+    tables = [ShardTable.of([report(shard)]) for shard in range(2)]
+    named = NamedFiles.of(Manifest(name=NAME, splits={}), tables)
+    paths = [path for table in tables for path in table.paths]
+    assert named.has_shards([*paths, "other", ""]) == [True, True, False, False]

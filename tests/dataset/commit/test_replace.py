@@ -1,0 +1,329 @@
+"""A split that is replaced, killed at any step: the old one or the new one, whole.
+
+Covers: dataset/commit/commit.py, dataset/commit/garbage.py, dataset/commit/claim.py.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import pathlib
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import (
+    ReplacedError,
+    StorageChangedError,
+)
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.dataset import Dataset
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from tests.support.conversion import contents, convert, job_of
+from tests.support.gcs_objects import StoredObject
+from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
+from tests.support.records import frames_of
+
+KILLED = -9
+OUT = "gs://bucket/out"
+# The new shards have the sizes of the old ones, as many records, and other records.
+OLD = [b"%03d " % number * 40 for number in range(120)]
+NEW = [record[::-1] for record in OLD]
+MAP = "def backwards(record):\n    return record[::-1]\n"
+ORDER = {"old": 0, "new": 1}
+
+
+def command(source: str, output: str, *, shards: int = 3) -> list[str]:
+    return [
+        *("convert", source, output, "--name=data", "--workers=1"),
+        *(f"--num-shards={shards}", "--compression=uncompressed"),
+    ]
+
+
+def replacing(source: str, output: str, *more: str, shards: int = 3) -> list[str]:
+    options = ("--map=mine:backwards", "--overwrite", *more)
+    return [*command(source, output, shards=shards), *options]
+
+
+def records_of(dataset: Dataset) -> list[bytes]:
+    return dataset.read(range(len(dataset)))
+
+
+def what_is_read(output: str) -> str:
+    """Returns which records a reader meets that opens the dataset now."""
+    records = records_of(loader.open(output, "train", verify="never", cache_dir=""))
+    return {tuple(OLD): "old", tuple(NEW): "new"}[tuple(records)]
+
+
+def check_held(dataset: Dataset) -> None:
+    """Checks what a reader meets that has opened the old dataset."""
+    with contextlib.suppress(ReplacedError, StorageChangedError):
+        assert records_of(dataset) == OLD
+
+
+def editions_of(names: Any) -> set[int]:
+    marks = [re.search(r"e(\d{5})[.-]", name) for name in names if "-train" in name]
+    return {int(mark[1]) if mark else 1 for mark in marks}
+
+
+def check_clean(output: str, names: Any, *, kept: bool = False) -> None:
+    """Checks that the new records are there, and that nothing else is."""
+    assert what_is_read(output) == "new"
+    found = verify(output, workers=1)
+    assert (found.findings, found.leftovers) == ((), ())
+    split = open_manifest(output).splits["train"]
+    assert editions_of(names) == {*split.known}
+    assert bool(split.replaced) == kept
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killer]:
+    with Killer(tmp_path_factory.mktemp("killer")) as killer:
+        yield killer
+
+
+@pytest.fixture(scope="module")
+def folder(killer: Killer, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The inputs, the `--map` module, and the dataset `old`."""
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "mine.py").write_text(MAP)
+    (folder / "in").write_bytes(frames_of(OLD))
+    argv = command(str(folder / "in"), str(folder / "old"))
+    assert killer.run(argv).status == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("more", "stride"),
+    [
+        ((), 23),
+        pytest.param(("--keep-replaced",), 11, marks=pytest.mark.slow),
+        pytest.param((), 7, marks=pytest.mark.slow),
+        pytest.param((), 1, marks=pytest.mark.soak),
+    ],
+)
+def test_a_kill_at_any_step_leaves_the_old_or_the_new_one(
+    killer: Killer,
+    folder: pathlib.Path,
+    tmp_path: pathlib.Path,
+    more: tuple[str, ...],
+    stride: int,
+) -> None:
+    source, output = str(folder / "in"), tmp_path / "out"
+    argv = replacing(source, str(output), *more)
+    met = []
+    kill_at = stride // 2 + 1
+    while True:
+        shutil.copytree(folder / "old", output)
+        held = loader.open(str(output), verify="never")
+        ended = killer.run(argv, kill_at=kill_at, cwd=folder)
+        met.append(what_is_read(str(output)))
+        check_held(held)
+        if ended.status != KILLED:
+            break
+        # What comes next can be killed as well.
+        killer.run(argv, kill_at=kill_at % 17 + 3, cwd=folder)
+        assert ORDER[what_is_read(str(output))] >= ORDER[met[-1]]
+        again = killer.run(argv, cwd=folder)
+        assert again.status == 0, again.error
+        check_clean(str(output), contents(output), kept=bool(more))
+        shutil.rmtree(output)
+        kill_at += stride
+    assert ended.status == 0, ended.error
+    assert met == sorted(met, key=ORDER.__getitem__)
+    assert {*met} == ORDER.keys()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+@pytest.fixture
+def cloud_killer(server: GcsServer, tmp_path: pathlib.Path) -> Iterator[Killer]:
+    with Killer(tmp_path) as killer:
+        yield killer
+
+
+def uploaded(server: GcsServer, files: dict[str, bytes]) -> dict[str, StoredObject]:
+    """Puts files into the bucket, and returns it to come back to."""
+    for name, data in files.items():
+        server.objects.put("bucket", f"out/{name}", data)
+    return dict(server.objects.buckets["bucket"])
+
+
+@pytest.mark.parametrize(
+    "stride",
+    [
+        31,
+        pytest.param(7, marks=pytest.mark.slow),
+        pytest.param(1, marks=pytest.mark.soak),
+    ],
+)
+def test_a_kill_at_any_request_leaves_the_old_or_the_new_one(
+    cloud_killer: Killer,
+    folder: pathlib.Path,
+    server: GcsServer,
+    tmp_path: pathlib.Path,
+    stride: int,
+) -> None:
+    before = uploaded(server, contents(folder / "old"))
+    argv = replacing(str(folder / "in"), OUT, shards=2)
+    met = []
+    kill_at = stride // 2 + 1
+    while True:
+        server.objects.buckets["bucket"] = dict(before)
+        held = loader.open(OUT, "train", verify="never", cache_dir=str(tmp_path / "c"))
+        # Before it is sent, or before the answer is read.
+        after = kill_at % 2 == 0
+        ended = cloud_killer.run(argv, kill_at=kill_at, after=after, cwd=folder)
+        met.append(what_is_read(OUT))
+        check_held(held)
+        if ended.status != KILLED:
+            break
+        again = cloud_killer.run(argv, cwd=folder)
+        assert again.status == 0, again.error
+        check_clean(OUT, server.objects.buckets["bucket"])
+        kill_at += stride
+    assert ended.status == 0, ended.error
+    assert met == sorted(met, key=ORDER.__getitem__)
+    assert {*met} == ORDER.keys()
+
+
+@pytest.mark.parametrize(("old", "new"), [(3, 3), (3, 20), (20, 3)])
+def test_requests_for_each_shard(
+    server: GcsServer, tmp_path: pathlib.Path, old: int, new: int
+) -> None:
+    """The commit asks for nothing of a new shard; each old file is deleted once."""
+    (tmp_path / "in").write_bytes(frames_of(OLD))
+    convert(job_of(tmp_path / "in", OUT, plan=("num_shards", old)))
+    job = job_of(tmp_path / "in", OUT, plan=("num_shards", new))
+    prepared = begin_job(job, overwrite=True).prepared
+    results = [make_shard(task) for task in shard_tasks(prepared)]
+    server.requests.clear()
+    server.log.clear()
+    commit_shards([job], results)
+    of_shards = [entry for entry in server.log if "array_record-" in entry[1]]
+    assert {operation for operation, _, _ in of_shards} == {"delete"}
+    assert len(of_shards) == 2 * old
+    # Tables, descriptions and `dataset.json`, and listings.
+    assert sum(server.requests.values()) - len(of_shards) < 60
+    assert verify(OUT, workers=1).findings == ()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "lost", "operation": "delete", "times": 4},
+        {"kind": "503", "operation": "delete", "times": 5},
+        {"kind": "lost", "operation": "insert", "name": "dataset.json", "times": 3},
+    ],
+    ids=lambda fault: f"{fault['operation']} {fault['kind']}",
+)
+def test_faults_of_the_server_are_got_over(
+    server: GcsServer, tmp_path: pathlib.Path, fault: dict[str, Any]
+) -> None:
+    (tmp_path / "in").write_bytes(frames_of(OLD))
+    convert(job_of(tmp_path / "in", OUT, plan=("num_shards", 3)))
+    job = job_of(tmp_path / "in", OUT, plan=("num_shards", 5))
+    prepared = begin_job(job, overwrite=True).prepared
+    results = [make_shard(task) for task in shard_tasks(prepared)]
+    server.fail(**fault)
+    commit_shards([job], results)
+    assert not any(fault.times for fault in server.faults)
+    assert open_manifest(OUT).splits["train"].shards == 5
+    assert editions_of(server.objects.buckets["bucket"]) == {2}
+
+
+def test_what_cannot_be_deleted_is_deleted_by_the_next_command(
+    server: GcsServer, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "in").write_bytes(frames_of(OLD))
+    convert(job_of(tmp_path / "in", OUT, plan=("num_shards", 3)))
+    server.fail("403", "delete", times=1, name="00001-of-00003")
+    convert(job_of(tmp_path / "in", OUT, plan=("num_shards", 2)), overwrite=True)
+    assert editions_of(server.objects.buckets["bucket"]) == {1, 2}
+    assert begin_job(job_of(tmp_path / "in", OUT, plan=("num_shards", 2))).committed
+    assert editions_of(server.objects.buckets["bucket"]) == {2}
+
+
+# Readers that open all the time.
+
+
+def meet(
+    output: str, cache: str, ended: threading.Event, datasets: list[list[bytes]]
+) -> tuple[int, int, list[str]]:
+    """Opens and reads until the end; returns how often, and what went wrong.
+
+    The second number is that of reads which were told that the dataset was replaced.
+    """
+    opened, told, wrong = 0, 0, list[str]()
+    wholes = {*map(tuple, datasets)}
+    while not ended.is_set():
+        dataset = loader.open(output, verify="never", cache_dir=cache)
+        opened += 1
+        try:
+            records = tuple(records_of(dataset))
+        except (ReplacedError, StorageChangedError):
+            told += 1
+            continue
+        if records not in wholes:
+            wrong.append(f"a mix: {records[:3]}")
+    return opened, told, wrong
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+def test_readers_never_meet_an_error_of_open_or_a_mix(
+    output: str, tmp_path: pathlib.Path, rounds: int
+) -> None:
+    datasets = [[b"%d of %d" % (r, n) for r in range(200)] for n in range(3)]
+    for number, records in enumerate(datasets):
+        (tmp_path / f"in-{number}").write_bytes(frames_of(records))
+    jobs = [
+        job_of(tmp_path / f"in-{n}", output, plan=("num_shards", 2 + n))
+        for n in range(3)
+    ]
+    convert(jobs[0])
+    ended = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        caches = [str(tmp_path / "cache"), ""]
+        readers = [pool.submit(meet, output, c, ended, datasets) for c in caches]
+        try:
+            for job in itertools.islice(itertools.cycle(jobs), 1, rounds + 1):
+                convert(job, overwrite=True)
+        finally:
+            ended.set()
+        for reader in readers:
+            opened, _, wrong = reader.result(60)
+            assert wrong == []
+            assert opened
+    split = open_manifest(output).splits["train"]
+    assert (split.edition, split.last_edition) == (rounds + 1, rounds + 1)
+    files = [info.path for info in storage_for(output).list_tree(output)]
+    assert editions_of(files) == {rounds + 1}
+
+
+def test_a_reader_of_what_is_deleted_is_told_by_what_it_was_replaced(
+    output: str, tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / "in").write_bytes(frames_of(OLD))
+    convert(job_of(tmp_path / "in", output, plan=("num_shards", 3)))
+    held = loader.open(output, verify="never", cache_dir="")
+    convert(job_of(tmp_path / "in", output, plan=("num_shards", 2)), overwrite=True)
+    with pytest.raises(ReplacedError) as caught:
+        held.read([0])
+    assert "expected: edition 1, sha256:" in str(caught.value)
+    assert "got:      edition 2, made by gristmill" in str(caught.value)

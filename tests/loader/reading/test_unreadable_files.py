@@ -1,0 +1,143 @@
+"""Shards that are truncated, or cannot be read, while they are in use.
+
+Covers: loader/reading/batch_reader.py, loader/reading/open_shard.py,
+loader/reading/shard_list.py.
+"""
+
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.errors import (
+    CorruptShardError,
+    GristmillError,
+    StorageError,
+)
+from tests.support.datasets import convert
+from tests.support.records import text_records, write_array_records
+from tests.support.unreadable import fail_reads
+
+FILES = (text_records(400, seed=1), text_records(500, seed=2))
+RECORDS = [record for file in FILES for record in file]
+LARGE = [bytes([i]) * 300_000 for i in range(8)]
+ALL = np.random.default_rng(0).permutation(len(RECORDS))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(1, "zstd:3"), (16, "zstd:3"), (1, "uncompressed")],
+    ids=lambda param: f"{param[1]}-{param[0]}",
+)
+def converted(request, tmp_path_factory) -> str:
+    group_size, compression = request.param
+    folder = tmp_path_factory.mktemp("converted")
+    return convert(folder, FILES, group_size=group_size, compression=compression)
+
+
+@pytest.fixture
+def copy(converted: str, tmp_path: pathlib.Path) -> str:
+    return str(shutil.copytree(converted, tmp_path / "copy"))
+
+
+def read_all(dataset: loader.Dataset) -> list[bytes]:
+    return dataset.read(ALL)
+
+
+def read_one_by_one(dataset: loader.Dataset) -> list[bytes]:
+    return [dataset[int(i)] for i in ALL]
+
+
+@pytest.mark.parametrize("read", [read_all, read_one_by_one])
+@pytest.mark.parametrize("verify", [None, "never"])
+def test_a_shard_that_is_truncated_in_use_is_named(copy, read, verify) -> None:
+    dataset = loader.open(copy, verify=verify)
+    assert read(dataset) == [RECORDS[i] for i in ALL]
+    path = dataset.shard(1).path
+    os.truncate(path, 0)
+    for _ in range(2):
+        with pytest.raises(CorruptShardError) as raised:
+            read(dataset)
+        assert raised.value.where == path
+        assert raised.value.got == "0 bytes"
+        assert "restore it from a copy" in str(raised.value)
+    # The other shards can still be read.
+    assert dataset[0:400] == RECORDS[0:400]
+
+
+@pytest.mark.parametrize("read", [read_all, read_one_by_one])
+def test_a_shard_that_is_put_back_is_read_again(copy, read) -> None:
+    """By renaming, as a copy from elsewhere is: the file that was open stays bad."""
+    dataset = loader.open(copy)
+    assert read(dataset) == [RECORDS[i] for i in ALL]
+    path = dataset.shard(1).path
+    data = pathlib.Path(path).read_bytes()
+    os.truncate(path, 0)
+    with pytest.raises(CorruptShardError):
+        read(dataset)
+    pathlib.Path(f"{path}.copy").write_bytes(data)
+    os.replace(f"{path}.copy", path)
+    assert read(dataset) == [RECORDS[i] for i in ALL]
+
+
+@pytest.mark.parametrize("read", [read_all, read_one_by_one])
+def test_a_disk_that_cannot_read_a_shard_is_an_error_that_names_it(copy, read) -> None:
+    dataset = loader.open(copy)
+    assert read(dataset) == [RECORDS[i] for i in ALL]
+    opened = dataset._reader.open_shards.get(1)
+    fail_reads(opened.data)
+    with pytest.raises(StorageError, match="the disk cannot read") as raised:
+        read(dataset)
+    assert raised.value.where == opened.path
+    # Opened again, it can be read.
+    assert read(dataset) == [RECORDS[i] for i in ALL]
+
+
+def test_a_shard_of_large_chunks_that_is_truncated_is_named(tmp_path) -> None:
+    dataset = loader.open(convert(tmp_path, [LARGE], compression="uncompressed"))
+    order = np.arange(len(LARGE))
+    assert dataset.read(order) == LARGE
+    os.truncate(dataset.shard(0).path, 1 << 20)
+    with pytest.raises(CorruptShardError, match="1,048,576 bytes"):
+        dataset.read(order)
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_plain_file_that_is_truncated_in_use_is_named(tmp_path, cached) -> None:
+    path = tmp_path / "plain.array_record"
+    write_array_records(path, RECORDS)
+    dataset = loader.open(path, cache_dir=str(tmp_path / "cache") if cached else "")
+    assert dataset.read(ALL) == [RECORDS[i] for i in ALL]
+    os.truncate(path, 1 << 16)
+    for _ in range(2):
+        with pytest.raises(CorruptShardError) as raised:
+            dataset.read(ALL)
+        assert raised.value.where == str(path)
+        assert "65,536 bytes" in str(raised.value)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_trainer_survives_and_goes_on_when_the_shard_is_back(
+    tmp_path, workers
+) -> None:
+    copy = convert(tmp_path, FILES)
+    batches = loader.global_batches(loader.open(copy), batch_size=90, epochs=2)
+    path = batches.datasets[0].shard(1).path
+    data = pathlib.Path(path).read_bytes()
+    with batches.feed(process_index=0, process_count=1, workers=workers) as feed:
+        assert next(feed) == batches.read(0)
+        os.truncate(path, 0)
+        with pytest.raises(GristmillError) as raised:
+            for _ in feed:
+                pass
+        assert isinstance(raised.value, CorruptShardError)
+        assert raised.value.where == path
+        assert "in the batch of step" in raised.value.__notes__[0]
+        pathlib.Path(path).write_bytes(data)
+        feed.set_state(feed.get_state())
+        step = feed.get_state()["step"]
+        expected = [batches.read(step) for step in range(step, batches.steps)]
+        assert list(feed) == expected

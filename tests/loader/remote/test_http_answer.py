@@ -1,0 +1,185 @@
+"""Answers: whatever pieces they arrive in, they are whole, or refused."""
+
+import random
+
+import pytest
+
+from gristmill.loader.remote.http_answer import Answer, AnswerError, AnswerReader
+
+OK = b"HTTP/1.1 206 Partial Content\r\n"
+WHOLE = {
+    "length": (OK + b"Content-Length: 3\r\nX-A:  b \r\n\r\nabc", b"abc", True),
+    "nothing": (OK + b"content-length:0\r\n\r\n", b"", True),
+    "no phrase": (b"HTTP/1.1 206\r\nContent-Length: 3\r\n\r\nabc", b"abc", True),
+    "1.0": (b"HTTP/1.0 206 OK\r\nContent-Length: 3\r\n\r\nabc", b"abc", False),
+    "close": (
+        OK + b"Connection: Close\r\nContent-Length: 3\r\n\r\nabc",
+        b"abc",
+        False,
+    ),
+    "the same length twice": (
+        OK + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+        b"abc",
+        True,
+    ),
+    "chunks": (
+        OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1;x=y\r\nc\r\n0\r\n\r\n",
+        b"abc",
+        True,
+    ),
+    "chunks and trailers": (
+        OK + b"Transfer-Encoding: Chunked\r\n\r\n3 \r\nabc\r\n0\r\nX-A: b\r\n\r\n",
+        b"abc",
+        False,
+    ),
+    "chunks and a length": (
+        OK + b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"3\r\nabc\r\n0\r\n\r\n",
+        b"abc",
+        False,
+    ),
+    "heads before it": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+        + OK
+        + b"Content-Length: 3\r\n\r\nabc",
+        b"abc",
+        True,
+    ),
+    "status without body": (
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+        b"",
+        True,
+    ),
+}
+
+
+def read(data: bytes, cuts: list[int], most_bytes: int = 100) -> Answer | None:
+    """Feeds pieces until an answer is complete."""
+    reader = AnswerReader(most_bytes)
+    for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        if begin < end and (answer := reader.feed(data[begin:end])) is not None:
+            return answer
+    return None
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_answer_is_whole_in_whatever_pieces_it_arrives(name: str) -> None:
+    data, body, keeps = WHOLE[name]
+    for cut in range(len(data)):
+        answer = read(data, [cut])
+        assert answer is not None
+        assert answer.body == body
+        assert answer.status == (304 if name == "status without body" else 206)
+    byte_by_byte = read(data, list(range(1, len(data))))
+    assert byte_by_byte is not None
+    assert (byte_by_byte.body, read(data, []).keeps) == (body, keeps)  # type: ignore[union-attr]
+    # Nothing less is an answer.
+    assert read(data[:-1], []) is None
+
+
+def test_headers_are_found_by_their_names_in_lower_case() -> None:
+    answer = read(WHOLE["length"][0], [])
+    assert answer is not None
+    assert answer.headers == {"content-length": "3", "x-a": "b"}
+    data = OK + b"A: 1\r\na: 2\r\nContent-Length: 0\r\n\r\n"
+    answer = read(data, [])
+    assert answer is not None
+    assert answer.headers["a"] == "1, 2"
+
+
+def test_what_comes_after_an_answer_is_not_the_next_one() -> None:
+    for more in (b"x", OK):
+        data, body, _ = WHOLE["length"]
+        answer = read(data + more, [])
+        assert answer is not None
+        assert (answer.body, answer.keeps) == (body, False)
+
+
+def test_the_end_of_the_connection_may_be_that_of_the_answer() -> None:
+    reader = AnswerReader(100)
+    assert reader.feed(OK + b"\r\nab") is None
+    assert reader.feed(b"c") is None
+    assert reader.end() == Answer(206, {}, b"abc", keeps=False)
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "closed before the answer"),
+        (b"HTTP/1.1 206 OK\r\nContent-", "closed before the answer"),
+        (OK + b"Content-Length: 7\r\n\r\nabc", "206: .*closed after 3 of 7 bytes"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n9\r\nabc", "closed after 3"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n", "closed after 3"),
+    ],
+)
+def test_an_answer_that_is_cut_is_refused(data: bytes, text: str) -> None:
+    reader = AnswerReader(100)
+    if data:
+        assert reader.feed(data) is None
+    with pytest.raises(AnswerError, match=text):
+        reader.end()
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "no answer of HTTP/1.1: b'SSH"),
+        (b"\x15\x03\x01\x00\x02\x02P", "no answer"),
+        (b"HTTP/2 200 OK\r\n\r\n", "no answer"),
+        (b"HTTP/1.1 999999 OK\r\n\r\n", "no answer"),
+        (b"HTTP/1.1 099 OK\r\n\r\n", "no answer"),
+        (b"HTTP/1.1  206 OK\r\n\r\n", "no answer"),
+        (OK + b"no colon\r\n\r\n", "206: no header: 'no colon'"),
+        (OK + b"A: b\r\n folded\r\n\r\n", "no header"),
+        (OK + b"A : b\r\n\r\n", "no header"),
+        (OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\n", "lengths, 3 and 4"),
+        (OK + b"Content-Length: -3\r\n\r\n", "a length of '-3'"),
+        (OK + b"Content-Length: 3, 3\r\n\r\n", "a length of '3, 3'"),
+        (OK + "Content-Length: ²\r\n\r\n".encode("latin-1"), "a length of"),
+        (OK + b"Content-Length: \r\n\r\n", "a length of ''"),
+        (OK + b"Content-Length: 101\r\n\r\n", "a body of 101 bytes"),
+        (OK + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n", "a length of '999"),
+        (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n", "encoding 'gzip, chunked'"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", "length of a chunk"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", "length of a chunk"),
+        (OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", "length of a chunk"),
+        (
+            OK + b"Transfer-Encoding: chunked\r\n\r\n65\r\n" + bytes(0x65) + b"\r\n",
+            "too long",
+        ),
+        (OK + b"\r\n" + bytes(101), "too long"),
+        (OK + b"A: " + b"x" * 70_000, "no answer"),
+    ],
+)
+def test_what_is_no_answer_is_refused(data: bytes, text: str) -> None:
+    with pytest.raises(AnswerError, match=text):
+        read(data, [])
+    with pytest.raises(AnswerError):
+        read(data, [5, len(data) - 3])
+
+
+def test_whatever_arrives_is_an_answer_or_refused() -> None:
+    chance = random.Random(1)
+    whole = [data for data, _, _ in WHOLE.values()]
+    for _ in range(3_000):
+        data = bytearray(chance.choice(whole))
+        for _ in range(chance.randint(1, 4)):
+            place = chance.randrange(len(data))
+            match chance.randrange(3):
+                case 0:
+                    data[place] = chance.randrange(256)
+                case 1:
+                    del data[place : place + chance.randint(1, 9)]
+                case 2:
+                    data[place:place] = chance.choice(whole)[: chance.randint(1, 60)]
+            data = data or bytearray(b"x")
+        cuts = sorted(chance.sample(range(len(data)), min(3, len(data))))
+        outcomes = []
+        for pieces in (cuts, []):
+            try:
+                outcomes.append(read(bytes(data), pieces))
+            except AnswerError:
+                outcomes.append(None)
+        found = [answer for answer in outcomes if answer is not None]
+        # The pieces may only decide whether what comes after it is seen.
+        assert len({(answer.status, answer.body) for answer in found}) <= 1

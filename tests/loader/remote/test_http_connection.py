@@ -1,0 +1,165 @@
+"""Connections to servers that send what nobody asked for, too much, or nothing."""
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gristmill.dataset.errors import StorageError
+from gristmill.loader.remote import http_connection
+from gristmill.loader.remote.http_connection import HttpConnection
+from gristmill.loader.remote.http_route import Route
+from gristmill.loader.remote.object_reads import ByteRange
+from gristmill.loader.remote.range_fetcher import RangeFetcher
+from gristmill.loader.remote.read_options import ReadOptions
+
+OPTIONS = ReadOptions(timeout_seconds=60, deadline_seconds=120, hedge_factor=None)
+HASTY = ReadOptions(timeout_seconds=0.2, deadline_seconds=0.5, hedge_factor=None)
+HEAD = b"HTTP/1.1 206 OK\r\nContent-Range: bytes 0-2/9\r\n"
+WANTED = ByteRange("gs://bucket/a", 0, 3)
+
+
+@contextlib.contextmanager
+def listening(handle: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Gives each connection to a function, in a thread; yields the address."""
+
+    def serve(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            handle(connection)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def request_on(connection: socket.socket) -> bytes:
+    """Receives a request."""
+    received = b""
+    while not received.endswith(b"\r\n\r\n"):
+        data = connection.recv(4096)
+        if not data:
+            raise ConnectionError
+        received += data
+    return received
+
+
+def fetch(fetcher: RangeFetcher) -> bytes:
+    found: list[bytes] = []
+    fetcher.fetch([WANTED], lambda _, data: found.append(data))
+    return found[0]
+
+
+@pytest.mark.parametrize("seconds", [1e7, 1e10, float("inf")])
+def test_timeouts_may_be_longer_than_the_system_can_wait(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    def handle(connection: socket.socket) -> None:
+        request_on(connection)
+        connection.sendall(HEAD + b"Content-Length: 3\r\n\r\nabc")
+
+    options = ReadOptions(timeout_seconds=seconds, deadline_seconds=seconds)
+    with listening(handle) as address:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        assert fetch(RangeFetcher(options)) == b"abc"
+
+
+@pytest.mark.parametrize(
+    "late", [HEAD + b"Content-Length: 3\r\n\r\nbad", b"x", b"HTTP/1.1 408 X\r\n\r\n"]
+)
+def test_what_arrives_on_an_idle_connection_is_no_answer(
+    monkeypatch: pytest.MonkeyPatch, late: bytes
+) -> None:
+    sent = threading.Event()
+
+    def handle(connection: socket.socket) -> None:
+        while True:
+            request_on(connection)
+            connection.sendall(HEAD + b"Content-Length: 3\r\n\r\nabc")
+            answered.wait(60)
+            connection.sendall(late)
+            sent.set()
+
+    answered = threading.Event()
+    with listening(handle) as address:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
+        fetcher = RangeFetcher(OPTIONS)
+        assert fetch(fetcher) == b"abc"
+        answered.set()
+        assert sent.wait(60)
+        assert fetch(fetcher) == b"abc"
+    assert fetcher.counts.retries == 0
+
+
+@pytest.mark.parametrize(
+    ("begin", "endless"),
+    [
+        (b"", b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 3_000),
+        (
+            HEAD + b"Transfer-Encoding: chunked\r\n\r\n",
+            (b"1;" + b"x" * 60_000 + b"\r\nz\r\n") * 9,
+        ),
+    ],
+    ids=["heads", "chunks"],
+)
+def test_an_answer_without_end_leaves_time_for_others(
+    monkeypatch: pytest.MonkeyPatch, begin: bytes, endless: bytes
+) -> None:
+    """And for its own deadline."""
+    # Two pieces instead of more than the buffers of a connection may hold.
+    monkeypatch.setattr(http_connection, "_MOST_AT_ONCE_PIECES", 2)
+
+    def handle(connection: socket.socket) -> None:
+        request_on(connection)
+        connection.sendall(begin)
+        connection.settimeout(0.2)
+        try:
+            while True:
+                connection.sendall(endless)
+        except TimeoutError:
+            full.set()
+            done.wait(60)
+
+    full, done = threading.Event(), threading.Event()
+    with listening(handle) as address:
+        connection = HttpConnection(Route(f"http://{address}", timeout_seconds=9))
+        with contextlib.closing(connection):
+            connection.send(b"GET / HTTP/1.1\r\n\r\n", most_bytes=1 << 20)
+            while not full.wait(0.01) and not connection.received_bytes:
+                assert connection.advance() is None
+            assert full.wait(60)
+            before = connection.received_bytes
+            connection.waits_to_write = True  # As TLS may have asked for.
+            assert connection.advance() is None
+            done.set()
+            assert not connection.waits_to_write
+            assert 0 < connection.received_bytes - before < 80_000
+
+
+def test_a_proxy_that_hangs_up_after_its_answer_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def handle(connection: socket.socket) -> None:
+        request_on(connection)
+        linger = struct.pack("ii", 1, 0)  # It resets the connection.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    with listening(handle) as address:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", "https://storage.example")
+        for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTPS_PROXY", f"http://{address}")
+        with pytest.raises(
+            StorageError, match=r"(?s)no success in .*(reset|connected)"
+        ):
+            fetch(RangeFetcher(HASTY))

@@ -1,0 +1,54 @@
+"""Datasets with editions, made here in a moment, and what is in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+from collections.abc import Sequence
+
+from gristmill.dataset.commit.commit import commit
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.lookup import storage_for
+from tests.support.conversion import convert, job_of
+from tests.support.records import frames_of
+
+
+def add_edition(
+    folder: pathlib.Path,
+    output: str,
+    edition: int,
+    records: Sequence[bytes],
+    shards: int = 2,
+) -> None:
+    """Converts records as the next edition of a dataset `d`."""
+    inputs = folder / f"input-{edition}"
+    inputs.mkdir(exist_ok=True)
+    (inputs / "in.tfrecord").write_bytes(frames_of(records))
+    key = layout.edition_key("train", edition)
+    convert(job_of(inputs, output, name="d", split=key, plan=("num_shards", shards)))
+
+
+def replace_by_newest(output: str) -> Manifest:
+    """Makes the newest edition the only one; the others are kept as replaced."""
+
+    def change(manifest: Manifest | None) -> Manifest:
+        assert manifest is not None
+        split = manifest.splits["train"]
+        new = dataclasses.replace(
+            split.parts[-1],
+            replaced=(split.until(split.numbers[-2]),),
+            last_edition=split.last_edition,
+        )
+        return dataclasses.replace(manifest, splits={"train": new})
+
+    return commit(output, change)
+
+
+def files_of(output: str) -> dict[str, bytes]:
+    """Returns all files of a dataset, by relative path."""
+    storage = storage_for(output)
+    return {
+        info.path.removeprefix(f"{output}/"): storage.read(info.path)
+        for info in storage.list_tree(output)
+    }

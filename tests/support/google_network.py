@@ -1,0 +1,195 @@
+"""Google's names on loopback: Cloud Storage with TLS, tokens, a proxy before it."""
+
+from __future__ import annotations
+
+import datetime
+import http.server
+import itertools
+import json
+import pathlib
+import socket
+import socketserver
+import ssl
+import threading
+from collections.abc import Mapping
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from tests.support.gcs_objects import RefusalError
+from tests.support.gcs_server import GcsServer
+
+NAME = "storage.googleapis.com"
+
+
+class GoogleNetwork:
+    """What a machine behind a proxy sees of Google; use it in a `with` statement.
+
+    The environment of this process leads to it: key file, certificates, proxy.
+
+    Attributes:
+        server: Cloud Storage, which takes valid tokens only.
+        tokens: Those that were given.
+        valid: Those that are taken.
+        lifetime_seconds: Of a token.
+        pays: The project that pays for requests; "" if the bucket's own does.
+        tunnels: What the proxy was asked for.
+    """
+
+    def __init__(
+        self, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, *buckets: str
+    ):
+        self.server = GcsServer(*buckets)
+        self.tokens: list[str] = []
+        self.valid: set[str] = set()
+        self.lifetime_seconds = 3600
+        self.pays = ""
+        self.tunnels: list[str] = []
+        self._numbers = itertools.count(1)
+        certificate = _write_certificate(folder)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        listening = self.server._http
+        listening.socket = context.wrap_socket(
+            listening.socket, server_side=True, do_handshake_on_connect=False
+        )
+        self.server.demand = self._demand
+        handler = type("Handler", (_Tokens,), {"network": self})
+        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        tunnel = type("Tunnel", (_Tunnel,), {"network": self})
+        self._proxy = socketserver.ThreadingTCPServer(("127.0.0.1", 0), tunnel)
+        self._proxy.daemon_threads = self._http.daemon_threads = True
+        monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
+        for name, value in {
+            "GOOGLE_APPLICATION_CREDENTIALS": self._write_key(folder),
+            "REQUESTS_CA_BUNDLE": str(certificate),
+            "HTTPS_PROXY": f"http://127.0.0.1:{self._proxy.server_address[1]}",
+            "NO_PROXY": "127.0.0.1",
+        }.items():
+            monkeypatch.setenv(name, value)
+
+    def __enter__(self) -> GoogleNetwork:
+        for server in (self._http, self._proxy):
+            threading.Thread(
+                target=server.serve_forever, args=(0.02,), daemon=True
+            ).start()
+        self.server.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.server.__exit__()
+        for server in (self._http, self._proxy):
+            server.shutdown()
+            server.server_close()
+
+    def give_token(self) -> str:
+        """Returns a new token, which is valid."""
+        token = f"token-{next(self._numbers)}"
+        self.tokens.append(token)
+        self.valid.add(token)
+        return token
+
+    @property
+    def storage_address(self) -> tuple[str, int]:
+        """Where Cloud Storage listens."""
+        host, port = self.server._http.server_address[:2]
+        return str(host), port
+
+    def _demand(self, headers: Mapping[str, str]) -> None:
+        if headers.get("authorization", "").removeprefix("Bearer ") not in self.valid:
+            raise RefusalError(401, "Invalid Credentials")
+        if self.pays and headers.get("x-goog-user-project") != self.pays:
+            raise RefusalError(400, "Bucket is a requester pays bucket but no user pr")
+
+    def _write_key(self, folder: pathlib.Path) -> str:
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        about = {
+            "type": "service_account",
+            "project_id": "p",
+            "private_key": pem.decode(),
+            "client_email": "it@p.iam.gserviceaccount.com",
+            "token_uri": f"http://127.0.0.1:{self._http.server_address[1]}/token",
+        }
+        path = folder / "key.json"
+        path.write_text(json.dumps(about))
+        return str(path)
+
+
+class _Tokens(http.server.BaseHTTPRequestHandler):
+    network: GoogleNetwork
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        seconds = self.network.lifetime_seconds
+        about = {"access_token": self.network.give_token(), "expires_in": seconds}
+        data = json.dumps(about | {"token_type": "Bearer"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+class _Tunnel(socketserver.StreamRequestHandler):
+    network: GoogleNetwork
+
+    def handle(self) -> None:
+        words = self.rfile.readline().decode().split()
+        while self.rfile.readline().strip():
+            pass
+        self.network.tunnels.append(" ".join(words[:2]))
+        if words[:2] != ["CONNECT", f"{NAME}:443"]:
+            self.wfile.write(b"HTTP/1.1 403 Not here\r\n\r\n")
+            return
+        self.wfile.write(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n")
+        with socket.create_connection(self.network.storage_address) as server:
+            pair = (self.connection, server)
+            back = threading.Thread(target=_pump, args=pair[::-1], daemon=True)
+            back.start()
+            _pump(*pair)
+            back.join()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:
+        pass  # One of them hung up.
+
+
+def _write_certificate(folder: pathlib.Path) -> pathlib.Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, NAME)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(NAME)]), False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path = folder / "certificate.pem"
+    path.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
+    return path

@@ -1,0 +1,31 @@
+"""Records that leave a dataset here, by the functions that Beam runs."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Collection
+
+from gristmill import loader
+from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
+from gristmill.transforms.removal.commit_removal import GatheredCuts, commit_removal
+from gristmill.transforms.removal.cut_shard import cut_shard
+
+
+def remove(
+    folder: pathlib.Path, numbers: Collection[int], *, erase: bool = False
+) -> str:
+    """Takes records out of the dataset that `convert` made in a folder; returns it.
+
+    Args:
+        folder: The folder.
+        numbers: Numbers of the records.
+        erase: Whether the state before is deleted.
+    """
+    output = str(folder / "out")
+    newest = loader.open(output).edition
+    begun = begin_removal(output, sorted(numbers), edition=newest)
+    cuts = GatheredCuts(begun)
+    for task in tasks_of(begun.removal):
+        cuts.add(cut_shard(task))
+    commit_removal(output, cuts, erase=erase)
+    return output

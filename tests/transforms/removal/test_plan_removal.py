@@ -1,0 +1,84 @@
+"""Plans of removals, beside a plan that looks at one record after the other."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata.splits import Split
+from gristmill.transforms.removal.plan_removal import Removal, plan_removal
+
+
+def edition(number: int, records: int) -> Split:
+    return Split(
+        shards=1,
+        records=records,
+        raw_bytes=0,
+        file_bytes=0,
+        records_digest=f"{number:032x}",
+        shards_digest=f"sha256:{number:064x}",
+        table=f"index/d-train.e{number:05d}.shards.npz",
+        table_bytes=0,
+        table_crc32c=0,
+        writer_options="",
+        source={},
+        edition=number,
+    )
+
+
+def planned(split: Split, records: list[int], request: str = "r") -> Removal:
+    return plan_removal("out", "d", "train", split, records, request=request)
+
+
+@given(data=st.data())
+def test_every_record_is_found_in_its_edition(data):
+    counts = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
+    total = sum(counts)
+    if not total:
+        return
+    numbers = data.draw(st.permutations(range(1, 9)))[: len(counts)]
+    parts = [edition(n, count) for n, count in zip(numbers, counts, strict=True)]
+    split = Split.of_editions(parts)
+    wanted = data.draw(st.lists(st.integers(0, total - 1), min_size=1, max_size=12))
+    removal = planned(split, wanted)
+    owners = [
+        (part.edition, record) for part in parts for record in range(part.records)
+    ]
+    expected = sorted({record: owners[record] for record in wanted}.items())
+    found = [
+        (one.base.edition, record)
+        for one in removal.editions
+        for record in one.records.tolist()
+    ]
+    assert found == [owner for _, owner in expected]
+    assert removal.records == len(expected)
+    new = [one.edition for one in removal.editions]
+    assert new == list(range(max(numbers) + 1, max(numbers) + 1 + len(new)))
+    assert removal.key == f"train.e{new[0]:05d}"
+
+
+@pytest.mark.parametrize("records", [[], [-1], [10], [3, 1 << 40]])
+def test_what_is_not_there_is_refused(records):
+    with pytest.raises(InputError, match="record"):
+        planned(edition(1, 10), records)
+
+
+def test_numbers_that_were_given_out_are_not_given_out_again():
+    split = Split.of_editions([edition(1, 5), edition(4, 5)])
+    assert [one.edition for one in planned(split, [0, 9]).editions] == [5, 6]
+
+
+def test_the_fingerprint_tells_work_apart():
+    base = edition(1, 10)
+    same = planned(base, [3, 1]).fingerprint
+    assert planned(base, [1, 3, 3]).fingerprint == same
+    others = [
+        planned(base, [1, 2]),
+        planned(base, [1, 3], request="other"),
+        planned(edition(2, 10), [1, 3]),
+    ]
+    assert len({same, *(other.fingerprint for other in others)}) == 4
+    assert np.array_equal(others[0].editions[0].records, [1, 2])

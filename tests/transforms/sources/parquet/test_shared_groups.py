@@ -1,0 +1,150 @@
+"""Shards of one row group, made in one pass: the same bytes, and it is read once."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import pathlib
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from gristmill.dataset.metadata import layout
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.shard_tasks import (
+    make_shard,
+    make_shards,
+    shard_tasks,
+)
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
+from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.parquet import shared_groups as module
+from gristmill.transforms.sources.parquet.shared_groups import shared_groups
+from tests.support.conversion import contents, convert, job_of, prepared_of
+from tests.support.gcs_server import GcsServer
+from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
+
+SHARDS = 8
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A file of a small row group, a large one, and a small one."""
+    path = tmp_path / "in" / "a.parquet"
+    path.parent.mkdir()
+    table = some_table(5000)
+    options = {"write_page_checksum": True, "data_page_size": 1024}
+    with pq.ParquetWriter(path, table.schema, **options) as writer:
+        for begin, end in ((0, 300), (300, 4500), (4500, 5000)):
+            writer.write_table(table.slice(begin, end - begin), row_group_size=end)
+    return path
+
+
+def one_by_one(job: ConversionJob) -> PreparedJob:
+    """Converts without any pass over more than a shard."""
+    prepared = prepared_of(job)
+    (first,) = {task._replace(shard=0) for task in shard_tasks(prepared)}
+    shards = range(prepared.plan.shards)
+    results = [make_shard(first._replace(shard=shard)) for shard in shards]
+    commit_shards([job], results)
+    return prepared
+
+
+@pytest.mark.parametrize("plan", [("num_shards", SHARDS), ("records_per_shard", 600)])
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_same_bytes_as_one_by_one(source, tmp_path, plan, damaged):
+    options = {}
+    if damaged:
+        flip(source, page_offset(source, 1, 0))
+        options = {"on_corrupt": "quarantine"}
+    alone = one_by_one(job_of(source, tmp_path / "alone", plan=plan, **options))
+    assert alone.plan.shards > len(alone.plan.pass_begins) > 0
+    job = job_of(source, tmp_path / "together", plan=plan, **options)
+    prepared = prepared_of(job)
+    tasks = list(shard_tasks(prepared))
+    assert len(tasks) == len(alone.plan.pass_begins) <= 3
+    if not damaged:
+        # Killed in the middle of a pass; then some of its shards are lost, too.
+        made = [shard for task in tasks for shard in make_shards(task)]
+        for result in made[1], made[4]:
+            path = layout.index_path(result.report.path)
+            (tmp_path / "together" / path).unlink()
+        again = [shard for task in tasks for shard in make_shards(task)]
+        assert sum(not shard.resumed for shard in again) == 2
+    convert(job)
+    assert contents(tmp_path / "together") == contents(tmp_path / "alone")
+    assert bool(list(tmp_path.glob("together/quarantine/*"))) == damaged
+
+
+def test_a_large_row_group_of_a_bucket_is_read_once(tmp_path, monkeypatch):
+    chance = random.Random(1)
+    table = pa.table({"payload": [chance.randbytes(20_000) for _ in range(700)]})
+    path = write_parquet(tmp_path / "a.parquet", table, compression="none")
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("bucket", "in/a.parquet", path.read_bytes())
+        job = job_of(
+            "gs://bucket/in/a.parquet", tmp_path / "out", plan=("num_shards", SHARDS)
+        )
+        before = server.sent_bytes
+        convert(job)
+        read = (server.sent_bytes - before) / path.stat().st_size
+    assert 1 <= read < 1.5
+    assert len(list((tmp_path / "out").glob("*.array_record-*"))) == SHARDS
+
+
+def test_a_task_decodes_no_more_than_it_may(source, tmp_path, monkeypatch, caplog):
+    files = find_inputs([str(source)])
+    options = PlanOptions(kind="num_shards", value=20)
+    plan = plan_by_bytes(options, files.sizes, files.splittable)
+    with module.ParquetFile(str(source), *files[0][1:3]) as table:
+        raw_bytes = [group.raw_bytes for group in table.places.groups]
+    joined, notes = shared_groups(files, plan, task_bytes=sum(raw_bytes))
+    assert not notes
+    # Of the cuts, only those within the large row group need it.
+    assert 14 <= joined.sum() <= 18
+    for parts in (3, 5):
+        joined, notes = shared_groups(files, plan, task_bytes=sum(raw_bytes) // parts)
+        runs = np.diff(np.flatnonzero(~joined), append=len(joined))
+        assert runs.max() <= -(-20 // parts)
+        (note,) = notes
+        assert "row group 1 decodes to" in note
+    # Whoever begins the job is told.
+    limited = functools.partial(shared_groups, task_bytes=sum(raw_bytes) // 3)
+    monkeypatch.setattr(module, "shared_groups", limited)
+    begin_job(job_of(source, tmp_path / "out", plan=("num_shards", 20)))
+    assert notes[0] in caplog.text
+
+
+def test_files_of_small_row_groups_are_made_by_any_worker(tmp_path):
+    path = write_parquet(tmp_path / "a", some_table(5000), row_group_size=100)
+    job = job_of(path, tmp_path / "out", plan=("num_shards", SHARDS))
+    plan = prepared_of(job).plan
+    assert plan.joined is None
+    assert len(plan.pass_begins) == SHARDS
+
+
+def test_a_description_keeps_what_is_joined(source, tmp_path):
+    job = job_of(source, tmp_path / "out", plan=("num_shards", SHARDS))
+    prepared = prepared_of(job)
+    found = PreparedJob.load(job.output, job.name, job.split)
+    assert found is not None
+    assert found.fingerprint == prepared.fingerprint
+    assert list(found.plan.pass_begins) == list(prepared.plan.pass_begins)
+    assert len(found.plan.pass_begins) < SHARDS
+
+
+def test_a_damaged_footer_is_for_whoever_reads_the_file(source, tmp_path):
+    write_parquet(tmp_path / "in" / "b.parquet", some_table(50))
+    data = bytearray(source.read_bytes())
+    data[-40] ^= 255
+    source.write_bytes(data[:-8] + b"\0\0\0\0PAR1")
+    job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 9))
+    job = dataclasses.replace(job, on_corrupt="quarantine")
+    assert prepared_of(job).plan.joined is None

@@ -1,0 +1,73 @@
+"""Looking into files in parts: the same looks, in the order of the files."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import random
+
+import pytest
+
+from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.transforms.sources import looked_files
+from gristmill.transforms.sources.find_inputs import match_files
+from gristmill.transforms.sources.input_formats import look_at
+from gristmill.transforms.sources.looked_files import (
+    LookedFiles,
+    LookTask,
+    look_at_part,
+    look_tasks,
+    looks_of,
+)
+from tests.support.records import text_records, write_tfrecords
+
+
+@pytest.fixture
+def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> list[FileInfo]:
+    """Seven files of several kinds, in parts of three."""
+    monkeypatch.setattr(looked_files, "PART_FILES", 3)
+    for number, kind in enumerate(("", "GZIP", "", "ZLIB", "")):
+        write_tfrecords(tmp_path / str(number), text_records(3), compression=kind)
+    (tmp_path / "5").write_bytes(b"PAR1")
+    (tmp_path / "6").write_bytes(b"\xfe\x01")
+    return match_files([str(tmp_path)])
+
+
+def test_parts_in_any_order_and_twice(files: list[FileInfo]) -> None:
+    tasks = list(look_tasks("train", files))
+    assert [len(task.files) for task in tasks] == [3, 3, 1]
+    tasks += [*look_tasks("test", files[:2]), tasks[1]]
+    random.Random(1).shuffle(tasks)
+    whole, other = LookedFiles(), LookedFiles()
+    for number, task in enumerate(tasks):
+        sent = pickle.loads(pickle.dumps(task))
+        (whole, other)[number % 2].add(look_at_part(sent))
+    whole.extend(pickle.loads(pickle.dumps(other)))
+    assert whole.files("train") == (files, look_at(files))
+    assert whole.files("test") == (files[:2], look_at(files[:2]))
+
+
+def test_a_part_that_is_missing(files: list[FileInfo]) -> None:
+    looked = LookedFiles()
+    for task in list(look_tasks("train", files))[1:]:
+        looked.add(look_at_part(task))
+    with pytest.raises(DataLossError, match="not all parts of the listing"):
+        looked.files("train")
+    with pytest.raises(DataLossError):
+        looked.files("test")
+
+
+def test_no_file_is_a_part_of_its_own() -> None:
+    (task,) = look_tasks("train", [])
+    assert task == LookTask("train", 0, 1, ())
+    looked = LookedFiles()
+    looked.add(look_at_part(task))
+    assert looked.files("train") == ([], [])
+
+
+def test_looks_of_workers_are_in_the_order_of_the_files(files: list[FileInfo]) -> None:
+    def backwards(tasks):
+        return map(look_at_part, reversed(list(tasks)))
+
+    assert looks_of(files, backwards) == look_at(files)

@@ -1,0 +1,68 @@
+"""What runs of the table share: their list, and how batches are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from tests.with_maxtext.lab import Batch, Lab
+
+RUNS: dict[str, Callable[[Lab], None]] = {}
+STEPS = 6
+CUT = 3
+CHAT = {"use_sft": True, "train_data_columns": "['prompt','completion']"}
+
+
+def run(title: str) -> Callable[[Callable[[Lab], None]], Callable[[Lab], None]]:
+    """Puts a function into the table."""
+
+    def add(function: Callable[[Lab], None]) -> Callable[[Lab], None]:
+        RUNS[title] = function
+        return function
+
+    return add
+
+
+def check_same(got: Sequence[Batch], expected: Sequence[Batch], what: str) -> None:
+    """Checks that batches are equal, array by array."""
+    assert len(got) == len(expected), f"{what}: {len(got)} batches, not {len(expected)}"
+    for number, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
+        assert mine.keys() == theirs.keys(), f"{what}: arrays of batch {number}"
+        for name in theirs:
+            same = np.array_equal(mine[name], theirs[name])
+            assert same, f"{what}: {name} of batch {number} differs"
+
+
+def check_falls(losses: Mapping[int, float]) -> None:
+    """Checks that the loss falls, clearly."""
+    first, last = losses[0], losses[max(losses)]
+    assert last < first - 1, f"the loss does not fall: {losses}"
+
+
+def batches_of(found: Mapping[str, list[Batch] | str], name: str) -> list[Batch]:
+    """Returns the batches of an iterator that has to give some."""
+    got = found[name]
+    assert not isinstance(got, str), f"{name}: {got}"
+    assert got, f"{name}: no batch"
+    return got
+
+
+def pieces(batches: Sequence[Batch]) -> Iterator[tuple[int, ...]]:
+    """Yields the tokens of each segment of rows."""
+    for batch in batches:
+        for row, segments in zip(
+            batch["inputs"], batch["inputs_segmentation"], strict=True
+        ):
+            for segment in range(1, int(segments.max(initial=0)) + 1):
+                yield tuple(row[segments == segment].tolist())
+
+
+def pairs(lab: Lab) -> dict[str, object]:
+    """Returns the settings that DPO takes its data by."""
+    return {
+        "grain_train_files": lab.path("dpo"),
+        "train_data_columns": "['input','chosen','rejected']",
+        "use_dpo": True,
+        "packing": False,
+    }

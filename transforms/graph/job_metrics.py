@@ -1,0 +1,93 @@
+"""The metrics of jobs on Beam: their names, what they mean, and how they are counted.
+
+A runner adds up what the attempts counted that it took; Dataflow shows the sums on the
+page of the job, and exports them to Cloud Monitoring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from apache_beam.metrics.metricbase import Counter
+
+    from gristmill.dataset.metadata.shard_report import ShardReport
+
+NAMESPACE = "gristmill"
+
+COUNTERS = {
+    "planned-shards": "Shards to make, index or verify, known when the plan is made: "
+    "in the end as many as `made-shards` and `resumed-shards`, or `verified-shards`",
+    "made-shards": "Shards that were made or indexed",
+    "resumed-shards": "Shards that were there already: an earlier run had made them, "
+    "or an attempt that the runner repeated. No other counter has them",
+    "repaired-shards": "Shards that were made again before the commit, since their "
+    "range begins at another offset",
+    "records": "Records in the shards that were made",
+    "raw-bytes": "Bytes of these records",
+    "quarantined-regions": "Damaged regions that were set aside",
+    "dropped-records": "Records for which a function gave none",
+    "added-records": "Records that a function gave beyond one for each",
+    "changed-records": "Records that a function changed",
+    "documents": "Documents that were packed",
+    "tokens": "Tokens that were packed",
+    "padding-tokens": "Ids of padding in packed rows",
+    "cut-documents": "Documents in several pieces",
+    "truncated-documents": "Documents whose end was left out",
+    "truncated-tokens": "Tokens that were left out",
+    "reference-shards": "Shards that were tokenised without the fast path",
+    "verified-shards": "Shards that were verified",
+    "verified-records": "Records that were compared",
+    "findings": "What a verification found wrong",
+    "records-read": "Records that a transform for reading gave",
+    "raw-bytes-read": "Bytes of these records",
+}
+DISTRIBUTIONS = {
+    "shard-milliseconds": "How long a shard took that was made, indexed or verified",
+    "shard-bytes": "Size of such a shard, as it is stored",
+}
+
+
+def counter(name: str) -> Counter:
+    """Returns a counter of `COUNTERS`. For code that a worker runs."""
+    from apache_beam.metrics import Metrics
+
+    if name not in COUNTERS:
+        raise KeyError(name)
+    return Metrics.counter(NAMESPACE, name)
+
+
+def count(values: Mapping[str, int]) -> None:
+    """Adds to counters, by name."""
+    for name, value in values.items():
+        counter(name).inc(value)
+
+
+def count_made(report: ShardReport, *, seconds: float) -> None:
+    """Counts a shard that was made just now.
+
+    Args:
+        report: Of the shard.
+        seconds: How long that took.
+    """
+    written = report.written
+    count(
+        {"made-shards": 1, "records": written.records, "raw-bytes": written.raw_bytes}
+    )
+    measure_shard(seconds, report.file_bytes)
+
+
+def measure_shard(seconds: float, file_bytes: int) -> None:
+    """Adds a shard to the distributions.
+
+    Args:
+        seconds: How long it took.
+        file_bytes: Its size.
+    """
+    from apache_beam.metrics import Metrics
+
+    for name, value in zip(
+        DISTRIBUTIONS, (round(seconds * 1000), file_bytes), strict=True
+    ):
+        Metrics.distribution(NAMESPACE, name).update(value)

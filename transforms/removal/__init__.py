@@ -1,0 +1,1 @@
+"""Removing records from a dataset: planned, done shard by shard, and committed."""

@@ -1,0 +1,119 @@
+"""The begin of a removal: it is planned and claimed, or found to be done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from gristmill.dataset.errors import StateMismatchError
+from gristmill.dataset.metadata.choose_state import chosen_split
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.removed import removals
+from gristmill.dataset.metadata.splits import Split
+from gristmill.transforms.removal.claim import claim
+from gristmill.transforms.removal.cut_shard import CutTask, cut_tasks
+from gristmill.transforms.removal.plan_removal import (
+    Removal,
+    plan_removal,
+    wanted_of,
+)
+
+
+class BegunRemoval(NamedTuple):
+    """A removal that owns the next edition of a split, or has been done already.
+
+    Attributes:
+        removal: What is to be done; None if it has been done.
+        manifest: The dataset as it is.
+        split: The name of the split.
+    """
+
+    removal: Removal | None
+    manifest: Manifest
+    split: str
+
+
+def begin_removal(
+    dataset: str,
+    records: npt.ArrayLike,
+    *,
+    split: str | None = None,
+    edition: int | None = None,
+    request: str | None = None,
+    looked_up: bool = False,
+) -> BegunRemoval:
+    """Plans a removal, and describes it beside the dataset.
+
+    Args:
+        dataset: The dataset's directory.
+        records: Numbers of records of the split, in any order. Of packed rows
+            [documents, 2]: row and piece with which each document begins.
+        split: The split; None for the only one.
+        edition: The newest edition, whose records are numbered so. None for any: then
+            what was removed by these numbers before is not removed again.
+        request: A digest of what was asked for; by default of records and edition.
+        looked_up: Whether the numbers were looked up in that edition: then they are
+            removed though the same was asked for before.
+
+    Raises:
+        NotADatasetError: There is no committed dataset.
+        InputError: There is no such split or record.
+        JobChangedError: Another command is changing the split.
+        StateMismatchError: The edition is not the newest one.
+    """
+    manifest, name = open_split(dataset, split)
+    found = manifest.splits[name]
+    if request is None:
+        wanted = wanted_of(records, packed=found.packed is not None)
+        request = request_of(wanted.tolist(), edition)
+    if not looked_up and done_before(found, request):
+        return BegunRemoval(None, manifest, name)
+    if edition not in (None, found.edition):
+        raise StateMismatchError(
+            "the edition is not the newest one",
+            where=f"{dataset}, split {name}",
+            expected=f"edition {found.edition:,}",
+            got=f"edition {edition:,}",
+            cure="give the numbers that records have in the newest edition",
+        )
+    removal = plan_removal(
+        dataset, manifest.name, name, found, records, request=request
+    )
+    claim(removal)
+    return BegunRemoval(removal, manifest, name)
+
+
+def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:
+    """Returns a dataset and the split that is to lose records.
+
+    Raises as `begin_removal` does.
+    """
+    manifest = open_manifest(dataset)
+    return manifest, chosen_split(dataset, manifest, split)
+
+
+def request_of(asked: list[Any], *more: object) -> str:
+    """Returns a digest of what was asked for."""
+    text = json.dumps([asked, *more])
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def done_before(split: Split, request: str) -> bool:
+    """Tells whether an edition of a split was made by such a request."""
+    return any(
+        removed.get("request") == request
+        for part in split.parts
+        for _, removed in removals(part)
+    )
+
+
+def tasks_of(removal: Removal) -> Iterator[CutTask]:
+    """Yields a task for each shard that loses records."""
+    for one in removal.editions:
+        yield from cut_tasks(removal, one, read_table(removal.dataset, one.base))

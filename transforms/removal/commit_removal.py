@@ -1,0 +1,313 @@
+"""The end of a removal: new editions take the places of those that lost something."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill import __version__
+from gristmill.dataset.commit.commit import check_files, commit, write_table
+from gristmill.dataset.commit.garbage import delete_garbage
+from gristmill.dataset.commit.leftovers import delete_leftovers
+from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.errors import DataLossError, StorageChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.changes import with_parts, without_replaced
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
+from gristmill.dataset.metadata.removed import RemovedRecords
+from gristmill.dataset.metadata.report_columns import ReportCollector, ShardReports
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.document_crc32cs import ID_BYTES
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.transforms.removal.begin_removal import BegunRemoval
+from gristmill.transforms.removal.claim import check_current
+from gristmill.transforms.removal.cut_shard import CutShard
+from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
+
+# Of what made an edition, which no other edition has.
+_OWN_SOURCE = ("job", "write")
+
+
+class RemovalResult(NamedTuple):
+    """What a removal did.
+
+    Attributes:
+        manifest: The dataset as it is now.
+        split: The split that lost records.
+        records: How many it lost.
+        raw_bytes: Their size.
+        documents: How many documents its packed rows lost.
+        tokens: Tokens of these.
+        editions: The numbers of the new editions.
+        cut_shards: How many shards were written again.
+        shared_shards: How many of these editions have been left as they were.
+    """
+
+    manifest: Manifest
+    split: str
+    records: int
+    raw_bytes: int
+    editions: tuple[int, ...]
+    cut_shards: int
+    shared_shards: int
+    documents: int = 0
+    tokens: int = 0
+
+
+class GatheredCuts:
+    """The shards of a removal that were written again. Adds up in any order.
+
+    Args:
+        begun: What was begun; known in one part of the sum.
+    """
+
+    def __init__(self, begun: BegunRemoval | None = None) -> None:
+        self.begun = begun
+        self._reports: dict[int, ReportCollector] = {}
+        self._removed: dict[int, dict[int, npt.NDArray[np.uint64]]] = {}
+
+    def add(self, cut: CutShard) -> None:
+        """Takes a shard."""
+        edition, task = cut.task.edition, cut.task
+        new = ReportCollector(task.fingerprint)
+        self._reports.setdefault(edition, new).add(cut.report)
+        self._removed.setdefault(edition, {})[task.shard] = cut.removed
+
+    def extend(self, other: GatheredCuts) -> None:
+        """Takes all shards of another collection."""
+        self.begun = self.begun or other.begun
+        for edition, reports in other._reports.items():
+            own = self._reports.setdefault(edition, ReportCollector(reports.job))
+            own.extend(reports)
+            self._removed.setdefault(edition, {}).update(other._removed[edition])
+
+    def reports(self, edition: int) -> ShardReports | None:
+        """Returns the reports of the new shards of an edition, in order."""
+        found = self._reports.get(edition)
+        return None if found is None else found.reports()
+
+    def removed(self, edition: int) -> npt.NDArray[np.uint64]:
+        """Returns `digest.words_of` what it leaves out, in order."""
+        parts = sorted(self._removed[edition].items())
+        return np.concatenate([words for _, words in parts])
+
+
+def commit_removal(
+    dataset: str, cuts: GatheredCuts, *, erase: bool = False
+) -> RemovalResult:
+    """Commits the editions that a removal made, by one write of `dataset.json`.
+
+    Args:
+        dataset: The dataset's directory.
+        cuts: What was begun, and every shard that lost records.
+        erase: Whether the state before is given up, and its files are deleted.
+
+    Raises:
+        DataLossError: Shards are missing, or records are.
+        JobChangedError: Another command has taken the place of this one.
+        StorageChangedError: Another command has changed the split meanwhile.
+    """
+    if cuts.begun is None:
+        raise DataLossError(
+            "nothing says what was to be removed",
+            where=dataset,
+            cure="run the same command again: finished shards are kept",
+        )
+    removal, _, name = cuts.begun
+    if removal is not None and _is_committed(removal):
+        removal = None  # By an attempt before this one, which the runner repeats.
+    made: dict[int, Split] = {}
+    whole = cut_shards = 0
+    if removal is not None:
+        for one in removal.editions:
+            made[one.base.edition], cut = _finish(one, removal, cuts)
+            whole, cut_shards = whole + one.base.shards, cut_shards + cut
+    new = {layout.edition_key(name, part.edition): part for part in made.values()}
+
+    def change(old: Manifest | None) -> Manifest:
+        split = None if old is None else old.splits.get(name)
+        if old is None or split is None:
+            raise StorageChangedError(
+                "the split is gone from which records are removed",
+                where=f"{dataset}, split {name}",
+                cure="run one command at a time on a dataset",
+            )
+        if any(split.known.get(part.edition) != part for part in new.values()):
+            split = with_parts(split, made)
+        if erase:
+            split = without_replaced(split)
+        return dataclasses.replace(
+            old,
+            splits={**old.splits, name: split},
+            created_by=f"gristmill {__version__}",
+        )
+
+    def check() -> None:
+        if removal is not None:
+            check_current(removal)
+        check_files(dataset, new)
+
+    manifest = commit(dataset, change, check=check, delete=False)
+    # In this order: TFDS reads the old files as long as they are described.
+    delete_garbage(dataset, manifest, name)
+    done = [
+        layout.edition_key(name, part.edition) for part in manifest.splits[name].parts
+    ]
+    delete_leftovers(dataset, manifest.name, [name, *done])
+    if erase:
+        _erase_quarantine(dataset, manifest, name)
+    lost = [part.removed for part in new.values() if part.removed is not None]
+    return RemovalResult(
+        manifest=manifest,
+        split=name,
+        records=sum(one.get("records", 0) for one in lost),
+        raw_bytes=sum(one.get("raw_bytes", 0) for one in lost),
+        documents=sum(one.get("documents", 0) for one in lost),
+        tokens=sum(one.get("tokens", 0) for one in lost),
+        editions=tuple(part.edition for part in new.values()),
+        cut_shards=cut_shards,
+        shared_shards=whole - cut_shards,
+    )
+
+
+def _is_committed(removal: Removal) -> bool:
+    """Tells whether the editions that a removal makes are in the dataset."""
+    manifest = read_manifest(removal.dataset)
+    split = None if manifest is None else manifest.splits.get(removal.split)
+    known = {} if split is None else split.known
+    found = [known.get(one.edition) for one in removal.editions]
+    return all(
+        part is not None
+        and part.removed is not None
+        and part.removed.get("request") == removal.request
+        for part in found
+    )
+
+
+def _erase_quarantine(dataset: str, manifest: Manifest, name: str) -> None:
+    """Deletes bytes of inputs that were set aside for shards that lost records."""
+    found = []
+    for part in manifest.splits[name].parts:
+        if part.removed is None or not part.quarantined_regions:
+            continue
+        table = read_table(dataset, part)
+        prefix = layout.shard_prefix(
+            manifest.name, layout.edition_key(name, part.edition)
+        )
+        for row in np.flatnonzero(table.columns["quarantined_regions"]).tolist():
+            if table.paths[row].startswith(prefix):
+                stored, _ = layout.quarantine_paths(table.paths[row])
+                found.append(layout.join(dataset, stored))
+    storage = storage_for(dataset)
+    storage.delete_all(filter(None, storage.stat_all(found)))
+
+
+def _finish(
+    one: EditionRemoval, removal: Removal, cuts: GatheredCuts
+) -> tuple[Split, int]:
+    """Writes the table and the list of an edition; returns it, and its new shards."""
+    dataset, base = removal.dataset, one.base
+    key = layout.edition_key(removal.split, one.edition)
+    table_path = layout.table_path(removal.name, key)
+    seen = version_of(layout.join(dataset, table_path))
+    check_current(removal)
+    table, reports = read_table(dataset, base), cuts.reports(one.edition)
+    ends = np.cumsum(table.records)
+    expected = np.unique(np.searchsorted(ends, one.records, side="right"))
+    rows = np.empty(0, np.int64) if reports is None else reports.shard_indices
+    if reports is None or not np.array_equal(rows, expected):
+        raise DataLossError(
+            "not all shards that lose records were written again",
+            where=f"{dataset}, split {key}",
+            expected=f"{len(expected):,} shards",
+            got=f"{len(rows):,}",
+            cure="run the same command again: finished shards are kept",
+        )
+    words = cuts.removed(one.edition)
+    digest = RecordsDigest.of_words(words)
+    new = _replaced(table, rows, reports.table)
+    expected_digest, left = base.records_digest, new.digest() + digest
+    what, packed = f"{base.records:,} records", None
+    if one.pieces is not None:
+        before = PackedSplit.parse(base.packed or {}, where=dataset)
+        counts = new.packed_total() or PackedCounts()
+        packed = dataclasses.replace(before, counts=counts).encode()
+        expected_digest, left = before.counts.digest.hex, counts.digest + digest
+        what = f"{before.counts.documents:,} documents"
+    if len(words) != len(one.records) or left.hex != expected_digest:
+        raise DataLossError(
+            "what is left and what was removed are not what was there before",
+            where=f"{dataset}, split {key}",
+            expected=f"{what}, digest {expected_digest}",
+            got=left.summary,
+            cure="verify the dataset with gristmill verify, then run again",
+        )
+    listed = RemovedRecords.of(one.records, words, pieces=one.pieces)
+    list_path = layout.removed_path(removal.name, key)
+    place = layout.join(dataset, list_path)
+    storage_for(dataset).write(place, listed.encode(), replaces=version_of(place))
+    source = {n: v for n, v in base.source.items() if n not in _OWN_SOURCE}
+    split = write_table(
+        dataset,
+        removal.name,
+        key,
+        new,
+        replaces=seen,
+        writer_options=base.writer_options,
+        source=source,
+    )
+    removed: Mapping[str, Any] = {
+        "edition": base.edition,
+        "shards_digest": base.shards_digest,
+        **_about(digest, base),
+        "list": list_path,
+        "request": removal.request,
+        **({} if base.removed is None else {"before": dict(base.removed)}),
+    }
+    split = dataclasses.replace(
+        split,
+        features=base.features,
+        packed=packed,
+        removed=removed,
+        extra=base.extra,
+    )
+    return split, len(rows)
+
+
+def _about(digest: RecordsDigest, base: Split) -> dict[str, Any]:
+    """Returns what was removed, given its digest: records, or documents of rows."""
+    if base.packed is None:
+        return {
+            "records": digest.records,
+            "raw_bytes": digest.raw_bytes,
+            "records_digest": digest.hex,
+        }
+    return {
+        "documents": digest.records,
+        "tokens": digest.raw_bytes // ID_BYTES,
+        "documents_digest": digest.hex,
+        # What the rows were does not follow from what is left of them.
+        "rows_digest": base.records_digest,
+    }
+
+
+def _replaced(
+    table: ShardTable, rows: npt.NDArray[np.int64], new: ShardTable
+) -> ShardTable:
+    """Returns a table with other shards in some rows. Both are empty then."""
+    order = np.arange(len(table))
+    order[rows] = len(table) + np.arange(len(rows))
+    # What this version does not know is true of a shard still, such as its part.
+    others = table.columns.keys() - new.columns.keys()
+    for name in others:
+        if not name.startswith("span_"):
+            new.columns[name] = table.columns[name][rows]
+    return ShardTable.joined([table, new]).taken(order)

@@ -1,0 +1,298 @@
+"""Writing a shard again without some of its records, or documents of its rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, cast
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.digest import RecordsDigest, words_of
+from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.cut_spans import cut_spans
+from gristmill.dataset.metadata.provenance import (
+    DamagedRegion,
+    read_damaged_regions,
+    read_source_files,
+)
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.row_format import RowFormat, RowsKind
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.removal.claim import check_current, described
+from gristmill.transforms.removal.cut_documents import CutRows, cut_documents
+from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
+from gristmill.transforms.removal.stored_shard import (
+    lengths_of,
+    open_stored,
+    read_records,
+    read_segments,
+)
+
+Int64 = npt.NDArray[np.int64]
+
+
+class CutTask(NamedTuple):
+    """A shard to write again. It refers to the removal described beside the dataset.
+
+    Attributes:
+        dataset: The dataset's directory.
+        name: Its name.
+        key: See `Removal.key`.
+        fingerprint: Of the removal.
+        edition: The number of the new edition.
+        shard: Number of the shard in the edition.
+        shards: How many that has.
+        path: The shard as it is, relative to the dataset.
+        file_bytes: Its size.
+        digest: The digest of its records.
+        first_record: Number, in the edition, of its first record.
+    """
+
+    dataset: str
+    name: str
+    key: str
+    fingerprint: str
+    edition: int
+    shard: int
+    shards: int
+    path: str
+    file_bytes: int
+    digest: RecordsDigest
+    first_record: int
+
+
+class CutShard(NamedTuple):
+    """A shard that was written again.
+
+    Attributes:
+        task: Which shard.
+        report: Of the new one.
+        removed: uint64 [removed], `digest.words_of` the records that it lost, or the
+            documents.
+        resumed: Whether it was there already.
+    """
+
+    task: CutTask
+    report: ShardReport
+    removed: npt.NDArray[np.uint64]
+    resumed: bool = False
+
+
+def cut_tasks(
+    removal: Removal, one: EditionRemoval, table: ShardTable
+) -> Iterator[CutTask]:
+    """Yields a task for each shard of an edition that loses records."""
+    ends = np.cumsum(table.records)
+    shards = np.unique(np.searchsorted(ends, one.records, side="right"))
+    for shard in shards.tolist():
+        yield CutTask(
+            dataset=removal.dataset,
+            name=removal.name,
+            key=removal.key,
+            fingerprint=removal.fingerprint,
+            edition=one.edition,
+            shard=shard,
+            shards=len(table),
+            path=table.paths[shard],
+            file_bytes=int(table.file_bytes[shard]),
+            digest=table.digest(shard),
+            first_record=int(ends[shard] - table.records[shard]),
+        )
+
+
+def cut_shard(task: CutTask) -> CutShard:
+    """Writes a shard without the records that are removed, unless a run before has.
+
+    Memory: see `ShardCopier`; of packed rows also those that lose documents, and 80
+    bytes a piece of the shard.
+
+    Args:
+        task: Which shard.
+
+    Raises:
+        CorruptShardError: The shard is damaged.
+        InputError: No document begins where one is to be removed.
+        JobChangedError: Another command has taken the place of this one.
+        StorageError: Reading or writing failed.
+        DataLossError: The new shard does not hold what was copied.
+    """
+    removal = described(task.dataset, task.name, task.key, task.fingerprint)
+    (one,) = (each for each in removal.editions if each.edition == task.edition)
+    begin = task.first_record
+    rows = np.searchsorted(one.records, [begin, begin + task.digest.records])
+    own = slice(*rows)
+    records = one.records[own] - begin
+    key = layout.edition_key(removal.split, task.edition)
+    path = layout.shard_name(task.name, key, task.shard, task.shards)
+    place = ShardPlace.at(task.dataset, path, packed=one.pieces is not None)
+    stored, index = open_stored(
+        task.dataset, task.path, task.file_bytes, task.digest.records
+    )
+    cut = segments = None
+    taken = np.ones(len(stored.crc32cs), np.bool_)
+    if one.pieces is not None:
+        segments = read_segments(task.dataset, task.path, index)
+        cut = _cut_rows(task, one, stored, segments, records, one.pieces[own])
+    else:
+        taken[records] = False
+    report = place.finished(task.fingerprint)
+    if report is not None:
+        sizes = np.empty(0, np.int64) if cut else lengths_of(stored, records)
+        removed, gone = _removed(cut, stored, records, sizes)
+        _check(task, report.written, gone)
+        return CutShard(task, report, removed, resumed=True)
+    temporary = layout.temporary_dir(task.dataset, task.name, removal.key)
+    options = writer_of(stored.footer.writer_options, stored.footer.chunk_records)
+    with storage_for(task.dataset).temporary(temporary) as local:
+        with ShardCopier(local, options=options) as copier:
+            lengths = copier.copy(stored, 0, taken, replaced=_replaced(cut))
+            written = copier.finish()
+        removed, gone = _removed(cut, stored, records, lengths[records])
+        _check(task, written.digest, gone)
+        report = dataclasses.replace(
+            index.report(),
+            path=path,
+            shard_index=task.shard,
+            job=task.fingerprint,
+            file_bytes=written.file_bytes,
+            file_crc32c=written.file_crc32c,
+            written=written.digest,
+        )
+        if cut is not None and report.packed is not None:
+            report = dataclasses.replace(report, packed=cut.left(report.packed))
+        else:
+            report = _with_spans(report, task, one, records, lengths)
+        check_current(removal)
+        if report.quarantined_regions:
+            _copy_quarantine(task, place)
+        report = place.publish(local, written, report, segments=segments)
+        return CutShard(task, report, removed)
+
+
+def _cut_rows(
+    task: CutTask,
+    one: EditionRemoval,
+    stored: StoredShard,
+    segments: bytes,
+    rows: Int64,
+    pieces: Int64,
+) -> CutRows:
+    path = layout.join(task.dataset, layout.segments_path(task.path))
+    packed = PackedSplit.parse(one.base.packed or {}, where=task.dataset)
+    return cut_documents(
+        SegmentIndex.decode(segments, where=path),
+        RowFormat(packed.length, packed.id_bytes, cast(RowsKind, packed.rows)),
+        rows,
+        pieces,
+        functools.partial(read_records, stored),
+        where=stored.path,
+    )
+
+
+def _replaced(cut: CutRows | None) -> dict[int, bytes]:
+    """Returns records to write in place of others, by the numbers of these."""
+    if cut is None:
+        return {}
+    return dict(zip(cut.rows.tolist(), cut.after, strict=True))
+
+
+def _removed(
+    cut: CutRows | None, stored: StoredShard, records: Int64, lengths: Int64
+) -> tuple[npt.NDArray[np.uint64], RecordsDigest]:
+    """Returns `digest.words_of` what is removed, and what the digest of records loses.
+
+    Args:
+        cut: Rows that lose documents; None of records that are removed.
+        stored: The shard as it is.
+        records: int64 [removed], these records.
+        lengths: int64 [removed], of these.
+    """
+    if cut is None:
+        words = words_of(stored.crc32cs[records], lengths)
+        return words, RecordsDigest.of_words(words)
+    sums = []
+    for rows in (cut.before, cut.after):
+        crc32cs = np.fromiter(map(google_crc32c.value, rows), np.uint32, len(rows))
+        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+        sums.append(RecordsDigest.of(crc32cs, sizes))
+    return cut.words, sums[0] - sums[1]
+
+
+def _with_spans(
+    report: ShardReport,
+    task: CutTask,
+    one: EditionRemoval,
+    records: Int64,
+    lengths: Int64,
+) -> ShardReport:
+    """Returns a report with the spans of the records that are left."""
+    if report.dropped_records or report.added_records or not report.spans:
+        return report  # The places of single records are not known.
+    regions: Sequence[DamagedRegion] = ()
+    if report.quarantined_regions:
+        regions = read_damaged_regions(task.dataset, task.path)
+    options = one.base.source.get("options")
+    spans = cut_spans(
+        report.spans,
+        records,
+        lengths,
+        files=read_source_files(task.dataset, one.base),
+        regions=regions,
+        changed=bool(isinstance(options, dict) and options.get("map")),
+    )
+    return dataclasses.replace(report, spans=spans)
+
+
+def _copy_quarantine(task: CutTask, place: ShardPlace) -> None:
+    """Copies what was set aside for a shard: places of records depend on the list."""
+    storage = storage_for(task.dataset)
+    for old, new in zip(
+        layout.quarantine_paths(task.path),
+        layout.quarantine_paths(place.path),
+        strict=True,
+    ):
+        content = storage.load(layout.join(task.dataset, old))
+        if content is not None:
+            path = layout.join(task.dataset, new)
+            storage.write(path, content.data, replaces=place.version(new))
+
+
+def _check(task: CutTask, written: RecordsDigest, gone: RecordsDigest) -> None:
+    """Checks that a new shard and what was removed are the shard as it was."""
+    got = written + gone
+    if got != task.digest:
+        raise CorruptShardError(
+            "the records of a shard are not those that the table of shards describes",
+            where=layout.join(task.dataset, task.path),
+            expected=task.digest.summary,
+            got=got.summary,
+            cure="restore it and its index from a copy, or convert the dataset again",
+        )
+
+
+def writer_of(text: str, chunk_records: Int64) -> WriterOptions:
+    """Returns the options by which records of a shard are encoded.
+
+    Args:
+        text: The options string in its footer, which other programs write as well.
+        chunk_records: int64 [chunks], how many records each of its chunks has.
+    """
+    group, compression = max(int(chunk_records.max(initial=0)), 1), "zstd"
+    for option in text.split(","):
+        name, _, value = option.partition(":")
+        if name in ("zstd", "brotli", "snappy", "uncompressed"):
+            compression = option
+        elif name == "group_size" and value.isdecimal() and len(chunk_records) < 2:
+            group = max(group, int(value))
+    return WriterOptions(group_size=group, compression=compression, writer="gristmill")

@@ -1,0 +1,171 @@
+"""Planning a removal: which editions and shards of a split hold the records."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import InputError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.splits import Split
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EditionRemoval:
+    """An edition that loses records, and the one that takes its place.
+
+    Attributes:
+        base: The edition as it is.
+        edition: The number of the new one.
+        records: int64 [removed], numbers among the records of the edition, rising. Of
+            documents the rows in which they begin.
+        pieces: int64 [removed], of documents of packed rows alone: the piece of its row
+            with which each begins.
+    """
+
+    base: Split
+    edition: int
+    records: Int64
+    pieces: Int64 | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Removal:
+    """Records to remove from a split of a dataset, or documents of packed rows.
+
+    Attributes:
+        dataset: Its directory.
+        name: Its name.
+        split: The split.
+        before: The split as it is.
+        editions: Those that lose records, in the order of their records.
+        request: A digest of what was asked for, which tells that it was done before.
+    """
+
+    dataset: str
+    name: str
+    split: str
+    before: Split
+    editions: tuple[EditionRemoval, ...]
+    request: str
+
+    @property
+    def key(self) -> str:
+        """The `layout.edition_key` under which the work is described."""
+        return layout.edition_key(self.split, self.editions[0].edition)
+
+    @property
+    def records(self) -> int:
+        """How many records are removed, or documents."""
+        return sum(len(one.records) for one in self.editions)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 digits that tell this work from any other."""
+        about = [
+            [
+                one.base.edition,
+                one.base.shards_digest,
+                one.edition,
+                _digest(one.records),
+                *([] if one.pieces is None else [_digest(one.pieces)]),
+            ]
+            for one in self.editions
+        ]
+        text = json.dumps([self.name, self.split, self.request, about])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def plan_removal(
+    dataset: str,
+    name: str,
+    split_name: str,
+    split: Split,
+    records: npt.ArrayLike,
+    *,
+    request: str,
+) -> Removal:
+    """Sorts records of a split into its editions.
+
+    Args:
+        dataset: The dataset's directory.
+        name: Its name.
+        split_name: The name of the split.
+        split: The split as it is.
+        records: Numbers of records of the split, one and more, in any order. Of packed
+            rows [documents, 2]: row and piece with which each document begins.
+        request: See `Removal`.
+
+    Raises:
+        InputError: There is no such record, or none is given.
+    """
+    numbers = wanted_of(records, packed=split.packed is not None)
+    wanted = numbers if numbers.ndim == 1 else numbers[:, 0]
+    bad = wanted[(wanted < 0) | (wanted >= split.records)]
+    if len(bad) or not len(wanted):
+        raise InputError(
+            "no such record" if len(bad) else "no records to remove",
+            where=f"{dataset}, split {split_name}",
+            expected=f"numbers of records, 0 to {split.records - 1:,}",
+            got=f"{bad[0]:,}" if len(bad) else "none",
+            cure="give numbers as `gristmill trace` and `head` show them",
+        )
+    editions: list[EditionRemoval] = []
+    first, number = 0, split.last_edition
+    for part in split.parts:
+        begin, end = np.searchsorted(wanted, [first, first + part.records]).tolist()
+        if begin < end:
+            number += 1
+            own = wanted[begin:end] - first
+            pieces = None if numbers.ndim == 1 else numbers[begin:end, 1]
+            one = EditionRemoval(base=part, edition=number, records=own, pieces=pieces)
+            editions.append(one)
+        first += part.records
+    return Removal(
+        dataset=dataset,
+        name=name,
+        split=split_name,
+        before=split,
+        editions=tuple(editions),
+        request=request,
+    )
+
+
+def wanted_of(records: npt.ArrayLike, *, packed: bool) -> Int64:
+    """Returns what is to be removed in order, each once.
+
+    Args:
+        records: As `plan_removal` takes them.
+        packed: Whether the records of the split are packed rows.
+
+    Raises:
+        InputError: Documents are given of records that are no rows, or records of rows.
+    """
+    found = np.asarray(records, np.int64)
+    if not found.size:
+        return found.reshape(-1)
+    if found.shape[1:] != ((2,) if packed else ()):
+        raise InputError(
+            "a row of packed documents is no record to remove"
+            if packed
+            else "the records are not packed rows, and hold no documents",
+            expected="the row and the piece with which each document begins"
+            if packed
+            else "numbers of records",
+            got=f"an array of shape {found.shape}",
+            cure="give documents by row and piece, or let `gristmill remove` find them "
+            "by their sources"
+            if packed
+            else "give the number of each record",
+        )
+    return np.unique(found, axis=0)
+
+
+def _digest(records: Int64) -> str:
+    return hashlib.sha256(records.astype("<i8").tobytes()).hexdigest()

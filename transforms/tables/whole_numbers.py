@@ -1,0 +1,107 @@
+"""Whole numbers that a float32, or the text of a decimal, may not hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.errors import InputError
+
+INT64 = range(-(1 << 63), 1 << 63)
+_NUMBER = re.compile(r"(-?)(0|[1-9]\d*)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
+_MOST_DIGITS = 64  # Of a text, with those that its exponent adds.
+
+
+def whole_number(text: str) -> int | None:
+    """Returns the integer of 64 bits that a text of JSON or CSV is, None for none.
+
+    >>> [whole_number(text) for text in ("7", "16777217.0", "1.5e1", "1.5", "07")]
+    [7, 16777217, 15, None, None]
+    """
+    match = _NUMBER.fullmatch(text)
+    if match is None or len(text) > _MOST_DIGITS:
+        return None
+    sign, digits, fraction, exponent = match.groups(default="")
+    shift = int(exponent or 0) - len(fraction)
+    number, rest = int(digits + fraction), 0
+    if number and abs(shift) > _MOST_DIGITS:
+        return None
+    if number:
+        scaled = 10 ** abs(shift)
+        number, rest = (number * scaled, 0) if shift >= 0 else divmod(number, scaled)
+    if rest or (sign and not number):  # No integer has the sign of -0.0.
+        return None
+    number = -number if sign else number
+    return number if number in INT64 else None
+
+
+def is_lost(number: int) -> bool:
+    """Tells whether a float32 holds another number than an integer of 64 bits."""
+    return abs(number) > 1 << 24 and int(np.float32(number)) != number
+
+
+def are_lost(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Tells of which floats `is_lost` says so: those within 64 bits that are whole."""
+    with np.errstate(over="ignore"):
+        others = values.astype(np.float32) != values
+    lost: npt.NDArray[np.bool_] = (
+        others & (np.abs(values) < INT64.stop) & (np.trunc(values) == values)
+    )
+    return lost
+
+
+def are_integers(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Tells which floats are integers of 64 bits."""
+    found: npt.NDArray[np.bool_] = (np.trunc(values) == values) & (
+        (values >= INT64.start) & (values < INT64.stop)
+    )
+    return found
+
+
+class NumbersSeen:
+    """What a sample shows of a column of numbers: whether they are kept as integers."""
+
+    def __init__(self) -> None:
+        self._lost: object = None
+        self._fraction: object = None
+
+    def add(self, lost: Iterable[object], fractions: Iterable[object]) -> None:
+        """Adds numbers, of which one each is remembered.
+
+        Args:
+            lost: Whole ones that a float32 does not hold.
+            fractions: Those that are no integers of 64 bits.
+        """
+        if self._lost is None:
+            self._lost = next(iter(lost), None)
+        if self._fraction is None:
+            self._fraction = next(iter(fractions), None)
+
+    def are_integers(self, name: str) -> bool:
+        """Tells whether all are whole, and some have to be kept as integers.
+
+        Raises:
+            InputError: Some have to be, and others are not whole.
+        """
+        if self._lost is not None and self._fraction is not None:
+            raise InputError(
+                f"column {name!r} has whole numbers that a float32 does not hold, and "
+                "fractions",
+                expected="whole numbers alone, or such as a float32 holds",
+                got=f"{self._lost} and {self._fraction}",
+                cure=f"round all to 32 bits, with --columns '*,{name}:float', or leave "
+                "the column out",
+            )
+        return self._lost is not None
+
+
+def numbers_cure(name: str) -> str:
+    """Returns what helps where a column of floats has whole numbers."""
+    return (
+        f"give its type: --columns '*,{name}:int' keeps whole numbers, "
+        f"--columns '*,{name}:float' rounds all to 32 bits"
+    )
