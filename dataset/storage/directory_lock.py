@@ -1,7 +1,7 @@
-"""Locks of local directories, which leave no file and end with their process.
+"""Locks of local directories and unfinished files, which end with their process.
 
-The directory itself is locked (`flock`), and the system unlocks it when the process
-dies. Readers need no lock.
+The directory or file itself is locked (`flock`), and the system unlocks it when the
+process dies. Readers need no lock.
 
 Whether processes on other machines are kept out depends on the file system. NFS and
 most others do not pass locks of directories on. Where directories cannot be locked at
@@ -69,6 +69,36 @@ def unless_in_use(directory: str) -> Iterator[bool]:
         yield _lock(descriptor, directory, fcntl.LOCK_EX, None)
 
 
+@contextlib.contextmanager
+def new_file(path: str) -> Iterator[bool]:
+    """Creates an empty file and keeps `delete_unused` from deleting it.
+
+    Yields whether it is there: another process may have deleted it before the lock.
+    """
+    with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor:
+        _lock(descriptor, path, fcntl.LOCK_SH, WAIT_SECONDS)
+        yield os.fstat(descriptor).st_nlink > 0
+
+
+@contextlib.contextmanager
+def file_in_use(path: str) -> Iterator[None]:
+    """Keeps `delete_unused` from deleting a file, under whichever name it has."""
+    with _opened(path, os.O_RDONLY) as descriptor:
+        _lock(descriptor, path, fcntl.LOCK_SH, WAIT_SECONDS)
+        yield
+
+
+def delete_unused(path: str) -> None:
+    """Deletes a file unless a process uses it, by `new_file` or `file_in_use`.
+
+    Raises FileNotFoundError if there is no such file.
+    """
+    # NFS gives exclusive locks only to those who may write.
+    with _opened(path, os.O_RDWR | os.O_NONBLOCK) as descriptor:
+        if _lock(descriptor, path, fcntl.LOCK_EX, None):
+            os.unlink(path)
+
+
 def _make(directory: str) -> None:
     try:
         os.makedirs(directory, exist_ok=True)
@@ -79,9 +109,9 @@ def _make(directory: str) -> None:
 
 
 @contextlib.contextmanager
-def _opened(directory: str) -> Iterator[int]:
-    """Opens a directory, and unlocks it in the end."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[int]:
+    """Opens a directory or a file, and unlocks it in the end."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
     finally:
@@ -93,7 +123,7 @@ def _opened(directory: str) -> Iterator[int]:
 
 
 def _lock(
-    descriptor: int, directory: str, operation: int, wait_seconds: float | None
+    descriptor: int, path: str, operation: int, wait_seconds: float | None
 ) -> bool:
     """Waits for a lock, or returns False if there is no time to wait."""
     started = time.monotonic()
@@ -107,7 +137,7 @@ def _lock(
             if time.monotonic() - started >= wait_seconds:
                 raise StorageError(
                     "another process keeps the directory locked",
-                    where=directory,
+                    where=path,
                     expected=f"the lock within {wait_seconds:,.0f} seconds",
                     got="a process that is stopped, or waits for its disk",
                     cure="let it go on or end it (`lslocks` names it), then run the "

@@ -13,7 +13,6 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-from gristmill.dataset.errors import StorageError
 from gristmill.dataset.storage.base import (
     Content,
     FileInfo,
@@ -23,7 +22,14 @@ from gristmill.dataset.storage.base import (
     for_all,
     is_unfinished,
 )
-from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
+from gristmill.dataset.storage.directory_lock import (
+    delete_unused,
+    file_in_use,
+    in_use,
+    locked,
+    new_file,
+    unless_in_use,
+)
 from gristmill.dataset.storage.local_patterns import matching, status_of_match
 from gristmill.dataset.storage.regular_file import (
     check_regular,
@@ -31,7 +37,6 @@ from gristmill.dataset.storage.regular_file import (
     read_whole,
 )
 
-_WRITES = 3  # Attempts of which another process deletes the file.
 _LINKS_AT_ONCE = 16
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}
 
@@ -63,15 +68,27 @@ def _infos(paths: Iterable[str]) -> Iterator[FileInfo]:
 
 @contextlib.contextmanager
 def _unfinished(directory: str) -> Iterator[str]:
-    """Gives a path for a file that is to be renamed; deletes it in the end."""
+    """Creates a file that is to be renamed; deletes it in the end."""
     with explained("create the directory", directory):
         os.makedirs(directory or ".", exist_ok=True)
-    path = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
-    try:
+    with contextlib.ExitStack() as stack:
+        there = False
+        while not there:
+            stack.close()
+            path = _temporary_name(directory)
+            with explained("create a file in the directory", directory):
+                there = stack.enter_context(new_file(path))
+        stack.callback(_delete_if_there, path)
         yield path
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+
+
+def _temporary_name(directory: str) -> str:
+    return os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
+
+
+def _delete_if_there(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _give_name(local_path: str, path: str, *, found: str, new: bool) -> bool:
@@ -112,15 +129,21 @@ def _make_later(path: str, than_ns: int) -> None:
 
 def _link(path: str, target: str) -> None:
     """Gives a file a second name; copies it where a disk knows no such names."""
-    with _unfinished(os.path.dirname(target)) as temporary:
-        try:
+    temporary = _temporary_name(os.path.dirname(target))
+    try:
+        with file_in_use(path):
             os.link(path, temporary)
-        except OSError as e:
-            if e.errno not in _NO_LINKS:
-                raise
-            shutil.copy2(path, temporary)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
+            os.replace(temporary, target)
+            return
+    except OSError as e:
+        if e.errno not in _NO_LINKS:
+            raise
+    finally:
+        _delete_if_there(temporary)
+    with _unfinished(os.path.dirname(target)) as temporary:
+        shutil.copy2(path, temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(temporary, target)
 
 
@@ -237,25 +260,19 @@ class LocalStorage:
         return [self.load(path) for path in paths]
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
-        for left in reversed(range(_WRITES)):
-            try:
-                with _unfinished(os.path.dirname(path)) as temporary:
-                    with explained("write the file", path):
-                        pathlib.Path(temporary).write_bytes(data)
-                    self.publish(temporary, path, replaces=replaces)
-            except StorageError as e:
-                # Another process took the file for one that a killed process left.
-                if not left or not isinstance(e.__cause__, FileNotFoundError):
-                    raise
-            else:
-                return
+        with _unfinished(os.path.dirname(path)) as temporary:
+            with explained("write the file", path):
+                pathlib.Path(temporary).write_bytes(data)
+            self.publish(temporary, path, replaces=replaces)
 
     @contextlib.contextmanager
     def temporary(self, directory: str) -> Iterator[str]:
         with contextlib.ExitStack() as stack:
             with explained("create the directory", directory):
                 stack.enter_context(in_use(directory))
-            yield stack.enter_context(_unfinished(directory))
+            path = _temporary_name(directory)
+            stack.callback(_delete_if_there, path)
+            yield path
 
     def publish(
         self,
@@ -311,7 +328,8 @@ class LocalStorage:
         ):
             for name in os.listdir(directory):
                 if is_unfinished(name):
-                    self.delete(os.path.join(directory, name))
+                    with contextlib.suppress(FileNotFoundError):
+                        delete_unused(os.path.join(directory, name))
 
     def is_in_use(self, directory: str) -> bool:
         with explained("look into the directory", directory):

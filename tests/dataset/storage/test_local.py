@@ -5,6 +5,7 @@ Covers: dataset/storage/local_patterns.py.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import errno
 import os
@@ -424,15 +425,15 @@ class TestWriting:
         storage.delete_unfinished(str(tmp_path / "missing"))
 
     @pytest.mark.parametrize("moment", ["fsync", "link", "replace"])
-    def test_who_writes_meanwhile_writes_again(
+    def test_who_tidies_up_meanwhile_deletes_nothing(
         self, storage, tmp_path, monkeypatch, moment: str
     ):
         true = getattr(os, moment)
-        deleted = []
+        seen = []
 
         def late(*args):
-            if len(deleted) < 2:
-                deleted.append(storage.delete_unfinished(str(tmp_path)))
+            storage.delete_unfinished(str(tmp_path))
+            seen.append([name for name in os.listdir(tmp_path) if name != "a"])
             return true(*args)
 
         path = tmp_path / "a"
@@ -440,9 +441,67 @@ class TestWriting:
             path.write_bytes(b"old")
         monkeypatch.setattr(os, moment, late)
         storage.write(str(path), b"new", replaces=version_of(str(path)))
-        assert len(deleted) == 2
+        assert [len(left) for left in seen[:1]] == [1]
         assert path.read_bytes() == b"new"
         assert os.listdir(tmp_path) == ["a"]
+
+    def test_a_file_that_is_linked_meanwhile_stays(
+        self, storage, tmp_path, monkeypatch
+    ):
+        true = os.replace
+
+        def late(*args):
+            storage.delete_unfinished(str(tmp_path))
+            return true(*args)
+
+        storage.write(str(tmp_path / "staged"), b"new")
+        monkeypatch.setattr(os, "replace", late)
+        source = storage.stat(str(tmp_path / "staged"))
+        storage.link_all([Link(source, str(tmp_path / "a"), replaces="")])
+        assert (tmp_path / "a").read_bytes() == b"new"
+        assert sorted(os.listdir(tmp_path)) == ["a", "staged"]
+
+    def test_writers_and_those_who_tidy_up_at_once(self, storage, tmp_path):
+        ended = threading.Event()
+
+        def tidy_up() -> None:
+            while not ended.is_set():
+                storage.delete_unfinished(str(tmp_path))
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            tidying = [pool.submit(tidy_up) for _ in range(2)]
+            try:
+                for number in range(300):
+                    storage.write(str(tmp_path / "a"), b"%d" % number)
+                    assert (tmp_path / "a").read_bytes() == b"%d" % number
+            finally:
+                ended.set()
+            for call in tidying:
+                call.result()
+        assert os.listdir(tmp_path) == ["a"]
+
+    def test_a_killed_writer_keeps_nothing(self, storage, tmp_path):
+        code = (
+            "import os, sys\n"
+            "from gristmill.dataset.storage.local import LocalStorage\n"
+            "def stay(descriptor):\n"
+            "    print(flush=True)\n"
+            "    sys.stdin.read()\n"
+            "os.fsync = stay\n"
+            "LocalStorage().write(sys.argv[1], b'half')\n"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "a")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            storage.delete_unfinished(str(tmp_path))
+            assert len(os.listdir(tmp_path)) == 1
+            process.kill()
+        storage.delete_unfinished(str(tmp_path))
+        assert os.listdir(tmp_path) == []
 
 
 class TestPublishing:
