@@ -24,7 +24,7 @@ from gristmill.pipelines.advice.dataflow_cost import (
     cost_of,
 )
 from gristmill.pipelines.advice.prices import Prices
-from gristmill.pipelines.dataflow.worker_disk import HARNESS_THREADS
+from gristmill.pipelines.dataflow.machine_types import HARNESS_THREADS
 
 ROOT = pathlib.Path(__file__).parents[1]
 MEASURED = ROOT / "benchmarks" / "results" / "convert.json"

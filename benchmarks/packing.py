@@ -31,8 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.packing import plan_rows
 from gristmill.transforms.tokens.row_packer import RowPacker
 
@@ -83,7 +83,7 @@ def lengths_of_text(directory: pathlib.Path) -> list[int]:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     from benchmarks.peers import read_frames_unchecked
-    from gristmill.dataset.example import decode_example
+    from gristmill.dataset.base.example import decode_example
 
     paths = sorted(path for path in directory.iterdir() if "tfrecord" in path.name)
     texts = [

@@ -29,7 +29,7 @@ from gristmill.dataset import open_manifest
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.removal.remove import remove
+from gristmill.pipelines.removal.run_removal import remove
 
 _FILES = 8
 _GROUP_SIZES = (1, 16)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.conversion.shard_tasks import ShardResult, ShardTask
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks.scale_files import link
 from benchmarks.scale_steps import Steps, graph_bytes
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import IndexArrayRecords

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.scale_steps import Steps, graph_bytes
 from benchmarks.scale_verify import make_dataset
 from gristmill.transforms import ReadTFRecords
-from gristmill.transforms.read_tfrecords import (
+from gristmill.transforms.beam.read_tfrecords import (
     DEFAULT_RANGE_BYTES,
     _by_file,
     _cut,

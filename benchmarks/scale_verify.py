@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks.scale_index import digest, file_bytes, file_crc32c, make_files
 from benchmarks.scale_steps import Steps, graph_bytes
+from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.findings import Finding
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport

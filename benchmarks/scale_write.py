@@ -18,16 +18,16 @@ import numpy.typing as npt
 from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.digest import DIGEST_ROW
+from gristmill.dataset.base.digest import DIGEST_ROW
 from gristmill.dataset.metadata import layout
 from gristmill.transforms import WriteArrayRecords
+from gristmill.transforms.beam.write_arrayrecords import _GatherFn
 from gristmill.transforms.planning.write_plan import (
     COUNT_ROW,
     PlannedWrite,
     WriteJob,
     WritePlan,
 )
-from gristmill.transforms.write_arrayrecords import _GatherFn
 from gristmill.transforms.writing.begin_write import begin_write
 from gristmill.transforms.writing.commit_write import SHARD_ROW, commit_write
 from gristmill.transforms.writing.group_elements import encode_task

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 from benchmarks.contest import write_between
 from gristmill import loader
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.dataset import reader_of
+from gristmill.loader.data.dataset import reader_of
 from tests.support.datasets import convert
 from tests.support.gcs_process import GcsProcess
 from tests.support.records import text_records

@@ -24,9 +24,9 @@ import zstandard
 
 from benchmarks.c4_like import generate_binary, generate_records
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
+from gristmill.dataset.arrayrecord.official_writer import OfficialWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.writing.official_writer import OfficialWriter
 
 _BATCH_RECORDS = 256  # As many as a conversion reads at a time, more or less.
 _LEVEL = 3

@@ -15,7 +15,7 @@ import numpy as np
 from benchmarks.load_data import Shards
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import ChunkRange
-from gristmill.dataset.varints import varint_at
+from gristmill.dataset.base.varints import varint_at
 
 
 def read_frames(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.dataset.lazy_names import lazy_names
+from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-    from gristmill.dataset.digest import RecordsDigest
-    from gristmill.dataset.errors import (
+    from gristmill.dataset.base.digest import RecordsDigest
+    from gristmill.dataset.base.errors import (
         CorruptFrameError,
         CorruptInputError,
         CorruptRecordError,
@@ -40,7 +40,8 @@ if TYPE_CHECKING:
         UserFunctionError,
         WorkerDiedError,
     )
-    from gristmill.dataset.example import encode_example
+    from gristmill.dataset.base.example import encode_example
+    from gristmill.dataset.formats.tfrecord.frames import encode_frame
     from gristmill.dataset.metadata.features import FeatureSpec
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.shard_table import ShardTable
     from gristmill.dataset.metadata.splits import Split
     from gristmill.dataset.packed.counts import PackedCounts
-    from gristmill.dataset.tfrecord.frames import encode_frame
     from gristmill.dataset.writer.commit_parts import commit_parts
     from gristmill.dataset.writer.writer import Writer
 

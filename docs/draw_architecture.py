@@ -29,7 +29,7 @@ _TREE = ("<!-- tree: begin -->\n", "<!-- tree: end -->\n")
 _PACKAGES = ("dataset", "transforms", "pipelines", "loader")
 
 # Everything imports these.
-_UNSAID = {"gristmill.dataset.errors", "gristmill.dataset.lazy_names"}
+_UNSAID = {"gristmill.dataset.base.errors", "gristmill.dataset.base.lazy_names"}
 
 _WIDTH = 940
 _MARGIN, _PADDING = 14, 16

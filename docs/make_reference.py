@@ -18,8 +18,8 @@ from gristmill.loader.stats.causes import Waiting
 from gristmill.loader.stats.feed_stats import FeedStats
 from gristmill.loader.stats.metrics import COUNTERS, GAUGES, WAITS_FOR, WAITS_FOR_TEXT
 from gristmill.pipelines.commands.main import cli, find_command
-from gristmill.pipelines.console.common_options import with_common_options
-from gristmill.transforms.graph import job_metrics
+from gristmill.pipelines.text.common_options import with_common_options
+from gristmill.transforms.beam import job_metrics
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGES = ("dataset", "loader", "package", "pipelines", "transforms")

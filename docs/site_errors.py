@@ -15,7 +15,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-from gristmill.dataset import errors
+from gristmill.dataset.base import errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ("dataset", "loader", "pipelines", "transforms")

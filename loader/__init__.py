@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.dataset.lazy_names import lazy_names
+from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.dataset.errors import (
+    from gristmill.dataset.base.errors import (
         CorruptShardError,
         DecodeError,
         GristmillError,
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
     from gristmill.loader.api import GlobalBatches, global_batches, token_weights
-    from gristmill.loader.batches import Batches
-    from gristmill.loader.cache.cache_counts import CacheCounts
-    from gristmill.loader.content import Content
-    from gristmill.loader.dataset import Dataset, ShardInfo
+    from gristmill.loader.base.content import Content
+    from gristmill.loader.base.notebook import Description, describe
+    from gristmill.loader.data.batches import Batches
+    from gristmill.loader.data.dataset import Dataset, ShardInfo
+    from gristmill.loader.data.open_dataset import open as open
     from gristmill.loader.decode.examples import ExampleDecoder, HasFeatures
     from gristmill.loader.decode.features import (
         Feature,
@@ -39,18 +40,17 @@ if TYPE_CHECKING:
     )
     from gristmill.loader.decode.tokens import TokenDecoder
     from gristmill.loader.feed.feed import Feed
-    from gristmill.loader.grain_source.batched import in_batches, read_together
-    from gristmill.loader.grain_source.source import ArrayRecordDataSource
-    from gristmill.loader.jax_arrays.feed import JaxFeed, to_jax
-    from gristmill.loader.jax_arrays.global_arrays import rows_of
-    from gristmill.loader.notebook import Description, describe
-    from gristmill.loader.opening.open_dataset import open as open
+    from gristmill.loader.feed.global_arrays import rows_of
+    from gristmill.loader.feed.jax_feed import JaxFeed, to_jax
+    from gristmill.loader.grain.batched_source import in_batches, read_together
+    from gristmill.loader.grain.record_source import ArrayRecordDataSource
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.packed.packed_rows import PackedRows
     from gristmill.loader.provenance.find_document import DocumentPiece, FoundDocument
     from gristmill.loader.provenance.locate import Location
     from gristmill.loader.provenance.passed_shards import PassedShard
     from gristmill.loader.provenance.source_fields import Piece, SourcePlace
+    from gristmill.loader.reading.cache_counts import CacheCounts
     from gristmill.loader.remote.range_fetcher import ReadCounts
     from gristmill.loader.remote.read_options import ReadOptions
     from gristmill.loader.stats.causes import Waiting, waits_for

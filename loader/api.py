@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError, OutOfRangeError
-from gristmill.dataset.lazy_names import packages_named
-from gristmill.loader.batches import Batches, ordered_weights
-from gristmill.loader.content import Content as Content  # A type of GlobalBatches.
-from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import IntArray, checked_count, checked_indices
+from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.dataset.base.lazy_names import packages_named
+from gristmill.loader.base.content import Content as Content  # A type of GlobalBatches.
+from gristmill.loader.base.indices import IntArray, checked_count, checked_indices
+from gristmill.loader.data.batches import Batches, ordered_weights
+from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
@@ -258,7 +258,7 @@ class GlobalBatches(Batches):
         prefetch = checked_count(prefetch, what="prefetch")
         with packages_named():
             from gristmill.loader.feed.feed import Feed
-            from gristmill.loader.records.record_dataset import RecordDataset
+            from gristmill.loader.grain.record_dataset import RecordDataset
 
         return RecordDataset(
             self,
@@ -275,7 +275,7 @@ class GlobalBatches(Batches):
         the length is `sys.maxsize`.
         """
         with packages_named():
-            from gristmill.loader.records.order_dataset import OrderDataset
+            from gristmill.loader.grain.order_dataset import OrderDataset
 
         return OrderDataset(self)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.dataset.lazy_names import lazy_names
+from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.pipelines.drop_in import (

@@ -28,7 +28,7 @@ from gristmill.pipelines.local.progress import (
     counter_shown,
     preparing_shown,
 )
-from gristmill.pipelines.results.conversion import Outcome
+from gristmill.pipelines.text.conversion import Outcome
 from gristmill.transforms.conversion.begin_job import TakenOutput, begin_job, log_plan
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
@@ -353,8 +353,8 @@ def _run_beam(
     beam_options: Sequence[str],
     **about: Any,
 ) -> ConversionResult:
-    from gristmill.pipelines.beam_run import run_pipeline
-    from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+    from gristmill.pipelines.beam.run_pipeline import run_pipeline
+    from gristmill.transforms.beam.convert_files import ConvertTFRecords
 
     transform = ConvertTFRecords(
         jobs=tuple(jobs),

@@ -23,10 +23,10 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import path_text
-from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertTFRecords
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.shard_plan import PlanOptions
 

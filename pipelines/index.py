@@ -52,8 +52,8 @@ def index(
         )
     dataset = tasks.dataset
     if beam_options is not None:
-        from gristmill.pipelines.beam_run import run_pipeline
-        from gristmill.transforms.index_arrayrecords import IndexArrayRecords
+        from gristmill.pipelines.beam.run_pipeline import run_pipeline
+        from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
 
         command = hashlib.sha256(repr(options).encode()).hexdigest()[:16]
         handed_over = layout.result_path(tasks.name, tasks[0].split, command)

@@ -18,7 +18,7 @@ from gristmill.pipelines.local.pool import (
     map_unordered,
 )
 from gristmill.pipelines.local.progress import counter_shown, preparing_shown
-from gristmill.pipelines.results.verification import Verification
+from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.result import GatheredChecks
 from gristmill.transforms.checking.shard import verify_shard
@@ -97,8 +97,8 @@ def _verify_on_beam(
         PipelineOptions,
     )
 
-    from gristmill.pipelines.beam_run import run_pipeline
-    from gristmill.transforms.verify_dataset import VerifyDataset
+    from gristmill.pipelines.beam.run_pipeline import run_pipeline
+    from gristmill.transforms.beam.verify_dataset import VerifyDataset
 
     # Not in the dataset: the account may have read access only.
     cloud = PipelineOptions(list(beam_options)).view_as(GoogleCloudOptions)

@@ -1,6 +1,6 @@
 """What users import: the faces, what documents use of them, and what they refer to.
 
-Covers: dataset/lazy_names.py.
+Covers: dataset/base/lazy_names.py.
 """
 
 import ast
@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.dataset import errors
+from gristmill.dataset.base import errors
 from tests.test_docs import blocks_of
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -284,8 +284,8 @@ USES = {
     ],
     "from gristmill.loader import order\norder.x.y": ["gristmill.loader.order.x.y"],
     "import gristmill as g\ng.loader.x": ["gristmill.loader.x"],
-    "from gristmill.dataset.errors import A": ["gristmill.dataset.errors.A"],
-    "run('import gristmill.loader.batches')": ["gristmill.loader.batches"],
+    "from gristmill.dataset.base.errors import A": ["gristmill.dataset.base.errors.A"],
+    "run('import gristmill.loader.data.batches')": ["gristmill.loader.data.batches"],
     "def f():\n  from gristmill.loader import Feed, x": ["gristmill.loader.x"],
     "feed._source.read()": ["feed._source"],
     "self._source.read()": [],

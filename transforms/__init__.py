@@ -8,28 +8,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.dataset.lazy_names import lazy_names
+from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-    from gristmill.dataset.findings import Finding
+    from gristmill.dataset.base.findings import Finding
+    from gristmill.transforms.beam.convert_files import ConvertTFRecords
+    from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
+    from gristmill.transforms.beam.read_all import ReadAllArrayRecords, ReadAllTFRecords
+    from gristmill.transforms.beam.read_arrayrecords import (
+        ReadArrayRecords,
+        ShardRecord,
+    )
+    from gristmill.transforms.beam.read_records import PlacedRecord, ReadRecords
+    from gristmill.transforms.beam.read_tfrecords import ReadTFRecords, SourceRecord
+    from gristmill.transforms.beam.remove_records import RemoveRecords
+    from gristmill.transforms.beam.verify_dataset import VerifyDataset
+    from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.checking.result import VerifyResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
-    from gristmill.transforms.convert_tfrecords import ConvertTFRecords
-    from gristmill.transforms.index_arrayrecords import IndexArrayRecords
     from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+    from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
     from gristmill.transforms.jobs.prepared_job import PreparedJob
     from gristmill.transforms.planning.shard_plan import PlanOptions
-    from gristmill.transforms.read_all import ReadAllArrayRecords, ReadAllTFRecords
-    from gristmill.transforms.read_arrayrecords import ReadArrayRecords, ShardRecord
-    from gristmill.transforms.read_records import PlacedRecord, ReadRecords
-    from gristmill.transforms.read_tfrecords import ReadTFRecords, SourceRecord
     from gristmill.transforms.removal.commit_removal import RemovalResult
-    from gristmill.transforms.remove_records import RemoveRecords
     from gristmill.transforms.sources.formats import RecordOptions
-    from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
-    from gristmill.transforms.verify_dataset import VerifyDataset
-    from gristmill.transforms.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.writing.commit_write import WriteResult
 
 __all__ = [

@@ -22,12 +22,12 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     SimpleChunks,
     parse_chunks,
 )
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
     TransposedChunkError,
 )
-from gristmill.dataset.varints import decode_varints
+from gristmill.dataset.base.varints import decode_varints
 
 # What decoding a chunk raises.
 CHUNK_ERRORS: tuple[type[GristmillError], ...] = (

@@ -25,10 +25,10 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     MAX_CHUNK_DECODED_BYTES,
     IntArray,
 )
-from gristmill.dataset.errors import CorruptShardError, GristmillError
-from gristmill.dataset.file_formats import ARRAY_RECORD, HEAD_BYTES, format_of
-from gristmill.dataset.protobuf import message_fields
-from gristmill.dataset.varints import decode_varints, varint_at
+from gristmill.dataset.base.errors import CorruptShardError, GristmillError
+from gristmill.dataset.base.protobuf import message_fields
+from gristmill.dataset.base.varints import decode_varints, varint_at
+from gristmill.dataset.formats.file_formats import ARRAY_RECORD, HEAD_BYTES, format_of
 
 BLOCK_BYTES = 1 << 16
 BLOCK_HEADER_BYTES = 24

@@ -8,10 +8,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
-from gristmill.dataset.errors import CorruptShardError, InputError
-from gristmill.dataset.exit_gate import exit_gate
+from gristmill.dataset.base.errors import CorruptShardError, InputError
+from gristmill.dataset.base.exit_gate import exit_gate
+from gristmill.dataset.base.system_limits import check_stacks
 from gristmill.dataset.storage.regular_file import check_regular
-from gristmill.dataset.system_limits import check_stacks
 
 _BATCH_BYTES = 16 << 20
 # The reader starts so many threads once in a process. If the system starts fewer, it

@@ -20,7 +20,14 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.arrayrecord.chunk_encoder import Chunks
 from gristmill.dataset.arrayrecord.chunk_hash import HashArray
+from gristmill.dataset.arrayrecord.failures import (
+    failures_told,
+    finished_file,
+    other_records,
+)
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.arrayrecord.shard_writer import (
     WrittenShard,
@@ -35,15 +42,8 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
 )
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_chunks, walk_file
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.chunk_encoder import Chunks
-from gristmill.dataset.arrayrecord.writing.failures import (
-    failures_told,
-    finished_file,
-    other_records,
-)
-from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import CorruptShardError
 
 CrcArray = npt.NDArray[np.uint32]
 

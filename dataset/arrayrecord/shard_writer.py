@@ -19,19 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.chunks import sums_of
-from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
-from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
-from gristmill.dataset.arrayrecord.writing.failures import (
+from gristmill.dataset.arrayrecord.failures import (
     failures_told,
     finished_file,
     other_records,
 )
-from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.writing.official_writer import OfficialWriter
-from gristmill.dataset.arrayrecord.writing.versions import check_versions
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.official_writer import OfficialWriter
+from gristmill.dataset.arrayrecord.versions import check_versions
+from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
+from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import CorruptShardError
 
 _SAMPLE_STRIDE_CHUNKS = 64
 

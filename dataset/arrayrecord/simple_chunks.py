@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.chunk_hash import hash_spans
 from gristmill.dataset.arrayrecord.compression import COMPRESSIONS
-from gristmill.dataset.errors import TransposedChunkError
-from gristmill.dataset.varints import MAX_VARINT_BYTES, varints_at
+from gristmill.dataset.base.errors import TransposedChunkError
+from gristmill.dataset.base.varints import MAX_VARINT_BYTES, varints_at
 
 CHUNK_HEADER_BYTES = 40
 HASH_BYTES = 8  # The header's own hash, which is of the rest of the header.

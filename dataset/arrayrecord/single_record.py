@@ -16,7 +16,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     MAX_CHUNK_DECODED_BYTES,
     SIMPLE,
 )
-from gristmill.dataset.varints import MAX_VARINT_BYTES, decode_varints, varint_at
+from gristmill.dataset.base.varints import MAX_VARINT_BYTES, decode_varints, varint_at
 
 _HEADER = struct.Struct("<8xQ8xQQB")
 _HASHES = struct.Struct("<Q8xQ")

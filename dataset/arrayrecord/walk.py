@@ -20,7 +20,7 @@ from gristmill.dataset.arrayrecord.footer import (
 )
 from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
 from gristmill.dataset.arrayrecord.simple_chunks import IntArray
-from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
+from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
 
 # What Python takes for a record besides its bytes: tiny ones are mostly that.
 _OBJECT_BYTES = 48

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from typing import Any, Literal, get_args
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 # What is compared when a finished shard is read again.
 Check = Literal["records", "sample"]

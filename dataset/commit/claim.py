@@ -17,13 +17,17 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Self, TypeVar
 
+from gristmill.dataset.base.errors import (
+    JobChangedError,
+    StorageChangedError,
+    StorageError,
+)
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
     check_no_strangers,
     check_removal,
 )
 from gristmill.dataset.commit.split_files import SUFFIXES, committed_shards, shards_of
-from gristmill.dataset.errors import JobChangedError, StorageChangedError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import (

@@ -8,12 +8,12 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 
+from gristmill.dataset.base.errors import InputError, StorageChangedError, StorageError
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.garbage import find_garbage, garbage_editions
 from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.errors import InputError, StorageChangedError, StorageError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.changes import without_replaced
+from gristmill.dataset.metadata.edition_changes import without_replaced
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import not_a_dataset, open_manifest
 from gristmill.dataset.metadata.read_manifest import read_versioned_manifest

@@ -19,19 +19,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gristmill import __version__
-from gristmill.dataset.commit.garbage import delete_garbage, delete_strays
-from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
-from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.commit.tfds_files import withdraw_tfds_info
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,
     StorageChangedError,
     some_of,
 )
+from gristmill.dataset.commit.garbage import delete_garbage, delete_strays
+from gristmill.dataset.commit.leftovers import delete_leftovers
+from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
+from gristmill.dataset.commit.split_check import check_split
+from gristmill.dataset.commit.tfds_files import withdraw_tfds_info
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.changes import with_edition
+from gristmill.dataset.metadata.edition_changes import with_edition
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import (
     read_replaced_manifest,

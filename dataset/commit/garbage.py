@@ -17,9 +17,9 @@ from typing import Self
 
 import numpy as np
 
+from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.listings import Names, blocks, encode_names, find_names
 from gristmill.dataset.commit.split_files import SUFFIXES, shards_of
-from gristmill.dataset.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_table

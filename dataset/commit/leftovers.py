@@ -7,9 +7,13 @@ import glob
 import posixpath
 from collections.abc import Iterable, Iterator
 
+from gristmill.dataset.base.errors import (
+    GristmillError,
+    InvalidDatasetError,
+    StorageError,
+)
 from gristmill.dataset.commit.garbage import NamedFiles, delete_garbage, find_garbage
 from gristmill.dataset.commit.listings import Listings, decode_name
-from gristmill.dataset.errors import GristmillError, InvalidDatasetError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import part_count

@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Collection, Iterable
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import matcher_below
 

@@ -8,13 +8,13 @@ import os
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from gristmill.dataset.commit.split_files import shards_of
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     StorageError,
     some_of,
 )
+from gristmill.dataset.commit.split_files import shards_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_table

@@ -9,7 +9,7 @@ from typing import Self
 import google_crc32c
 
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
-from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import encode_index, parse_index
 from gristmill.dataset.metadata.shard_report import ShardReport

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gristmill.dataset.commit.listings import Listings
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     InvalidDatasetError,
     StorageMissingError,
 )
-from gristmill.dataset.findings import Finding, Findings, finding_of, wrong_size
+from gristmill.dataset.base.findings import Finding, Findings, finding_of, wrong_size
+from gristmill.dataset.commit.listings import Listings
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable

@@ -6,7 +6,7 @@ import contextlib
 import posixpath
 from collections.abc import Iterator
 
-from gristmill.dataset.errors import InvalidDatasetError, StorageMissingError
+from gristmill.dataset.base.errors import InvalidDatasetError, StorageMissingError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_table

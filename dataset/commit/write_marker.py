@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
-from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.splits import Split

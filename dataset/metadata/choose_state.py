@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 

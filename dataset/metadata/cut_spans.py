@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata.provenance import (
     NUMBERED,
     DamagedRegion,
@@ -21,7 +22,6 @@ from gristmill.dataset.metadata.provenance import (
     record_numbers,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
 
 IntArray = npt.NDArray[np.int64]
 

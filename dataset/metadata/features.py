@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
-from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError
 
 Kind = Literal["bytes", "float", "int64"]
 

@@ -24,8 +24,8 @@ import os
 import posixpath
 import re
 
-from gristmill.dataset.errors import InputError, InvalidDatasetError
-from gristmill.dataset.storage.local_names import is_file_name
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError
+from gristmill.dataset.storage.paths import is_file_name
 
 DATASET_JSON = "dataset.json"
 TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.

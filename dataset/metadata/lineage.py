@@ -17,7 +17,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.columns.texts import Texts, encode_texts
+from gristmill.dataset.base.text_column import Texts, encode_texts
+from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.metadata.provenance import (
     DamagedRegion,
     SourceFile,
@@ -31,7 +32,6 @@ from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import SKIPPED_COLUMN, ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
 
 _SPAN_COLUMNS = (
     *("span_file", "span_begin_bytes", "span_end_bytes", "span_start_bytes"),

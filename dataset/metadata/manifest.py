@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     InvalidDatasetError,
 )

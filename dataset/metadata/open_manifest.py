@@ -7,8 +7,8 @@ import difflib
 import glob
 import os
 
-from gristmill.dataset.errors import NotADatasetError, StorageError, some_of
-from gristmill.dataset.file_formats import HEAD_BYTES, FileFormat, format_of
+from gristmill.dataset.base.errors import NotADatasetError, StorageError, some_of
+from gristmill.dataset.formats.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.columns.arrays import load_arrays
-from gristmill.dataset.columns.texts import Texts
-from gristmill.dataset.errors import GristmillError, InvalidDatasetError
+from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
+from gristmill.dataset.base.text_column import Texts
+from gristmill.dataset.base.versioned_arrays import load_arrays
+from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
+from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
-from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
 
 PART_COLUMN = "part"  # Of a table of shards: int64 [shards], which part each is of.
 PARTS_FIELD = "parts"  # Of a split's source: the number of parts.

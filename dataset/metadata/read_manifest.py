@@ -8,7 +8,7 @@ from typing import Any
 
 import google_crc32c
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     ReplacedError,
     StorageError,

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.columns.arrays import columns_of
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.versioned_arrays import columns_of
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable, total_digest
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     InvalidDatasetError,
     StorageError,

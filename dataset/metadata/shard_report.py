@@ -6,8 +6,8 @@ import dataclasses
 import json
 from typing import Any
 
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.packed.counts import REMOVED, PackedCounts
 
 

@@ -18,10 +18,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.columns.arrays import columns_of, load_arrays
-from gristmill.dataset.columns.texts import Int64, Texts, encode_texts
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.base.text_column import Int64, Texts, encode_texts
+from gristmill.dataset.base.versioned_arrays import columns_of, load_arrays
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import (

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import google_crc32c
 
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import joined_descriptions
 from gristmill.dataset.metadata.shard_table import ShardTable

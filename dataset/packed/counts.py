@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
 
 MOST_PIECES = "most_pieces"
 """The count that earlier versions did not keep."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.base.errors import CorruptShardError, StorageError
 from gristmill.dataset.packed.join_documents import piece_place
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex

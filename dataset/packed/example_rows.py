@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import DecodeError
-from gristmill.dataset.example import INTS, encode_example, raw_features
-from gristmill.dataset.varints import decode_varints
+from gristmill.dataset.base.errors import DecodeError
+from gristmill.dataset.base.example import INTS, encode_example, raw_features
+from gristmill.dataset.base.varints import decode_varints
 
 TOKENS, POSITIONS, SEGMENTS = NAMES = (
     "inputs",

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import CorruptShardError, DecodeError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import CorruptShardError, DecodeError
 from gristmill.dataset.packed.counts import (
     MOST_PIECES,
     REMOVED,

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.packed.counts import PackedCounts
 
 FORMAT = 1

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.packed.example_rows import (
     REMOVED_PIECE,
     decode_examples,

@@ -20,7 +20,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.packed.narrow_numbers import (
     Int64,
     UInt32,

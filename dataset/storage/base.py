@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     GristmillError,
     StorageChangedError,
     StorageError,

@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 
 WAIT_SECONDS = 120.0  # Others hold the lock for milliseconds, unless they are stopped.
 _LONGEST_PAUSE_SECONDS = 0.05

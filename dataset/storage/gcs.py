@@ -19,7 +19,7 @@ from google.api_core.exceptions import (
     RetryError,
 )
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InputError,
     StorageChangedError,
     StorageError,
@@ -32,15 +32,14 @@ from gristmill.dataset.storage.base import (
     changed_error,
     for_all,
 )
-from gristmill.dataset.storage.gcs_client.connection import (
+from gristmill.dataset.storage.gcs_connection import (
     CONTENT_TYPE,
     GcsConnection,
     decode_crc32c,
     encode_crc32c,
 )
-from gristmill.dataset.storage.gcs_client.diagnosis import is_bad_checksum
-from gristmill.dataset.storage.gcs_client.emulator import emulator_url
-from gristmill.dataset.storage.gcs_client.resumable_upload import PIECE_BYTES
+from gristmill.dataset.storage.gcs_diagnosis import is_bad_checksum
+from gristmill.dataset.storage.gcs_emulator import emulator_url
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
     has_magic,
@@ -48,6 +47,7 @@ from gristmill.dataset.storage.object_names import (
     split_path,
 )
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, Piece, PrefetchReader
+from gristmill.dataset.storage.resumable_upload import PIECE_BYTES
 from gristmill.dataset.storage.scratch import scratch_directory
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"

@@ -11,7 +11,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.base import explained
 from gristmill.dataset.storage.object_names import has_magic
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.dataset.storage import local_patterns, object_names
 from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.local import LocalStorage

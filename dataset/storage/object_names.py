@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 _PATH = re.compile(r"gs://([^/]*)(?:/(.*))?", re.DOTALL | re.IGNORECASE)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import os
 
-from gristmill.dataset.errors import CorruptShardError, StorageError, SystemLimitError
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    StorageError,
+    SystemLimitError,
+)
 from gristmill.dataset.storage.regular_file import open_regular
 
 

@@ -6,8 +6,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from gristmill.dataset.errors import InputError
-from gristmill.dataset.storage.local_names import is_file_name
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.object_names import split_path
 
 StrPath = str | os.PathLike[str]
@@ -62,3 +61,11 @@ def path_texts(paths: StrPath | Iterable[StrPath], what: str) -> tuple[str, ...]
     if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable):
         paths = (paths,)
     return tuple(path_text(path, what) for path in paths)
+
+
+def is_file_name(text: str) -> bool:
+    """Returns whether a file can have a path: all of its characters have bytes."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False

@@ -10,7 +10,7 @@ import os
 import stat
 from typing import BinaryIO, cast
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 
 MAX_WHOLE_BYTES = 4 << 30  # A table of ten million shards, or a dozen such indexes.
 

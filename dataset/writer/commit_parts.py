@@ -7,17 +7,17 @@ import dataclasses
 
 import numpy as np
 
-from gristmill.dataset.commit.claim import Claim
-from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.commit.leftovers import tidy_split
-from gristmill.dataset.commit.write_marker import BegunWrite
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     DataLossError,
     InputError,
     StorageChangedError,
     StorageError,
     some_of,
 )
+from gristmill.dataset.commit.claim import Claim
+from gristmill.dataset.commit.commit import commit_dataset, write_table
+from gristmill.dataset.commit.leftovers import tidy_split
+from gristmill.dataset.commit.write_marker import BegunWrite
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import PART_COLUMN, part_count

@@ -8,9 +8,9 @@ import secrets
 from collections.abc import Iterator
 
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.commit.claim import again_if_changed
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport

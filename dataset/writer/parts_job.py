@@ -23,9 +23,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.commit.write_marker import BegunWrite, WriteMarker
-from gristmill.dataset.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.provenance import PARTS_FIELD
 from gristmill.dataset.storage.lookup import storage_for

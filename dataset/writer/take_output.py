@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from gristmill.dataset.arrayrecord.writing.versions import check_versions, settled
+from gristmill.dataset.arrayrecord.versions import check_versions, settled
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.commit import check_files
 from gristmill.dataset.commit.leftovers import tidy_split
 from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
-from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.splits import Split

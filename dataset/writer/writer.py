@@ -14,7 +14,7 @@ import google_crc32c
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import DataLossError, InputError
+from gristmill.dataset.base.errors import DataLossError, InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.provenance import part_column

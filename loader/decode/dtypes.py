@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
-from gristmill.dataset.example import BYTES, FLOATS, INTS
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.example import BYTES, FLOATS, INTS
 
 _KINDS = {"b": INTS, "i": INTS, "u": INTS, "f": FLOATS, "O": BYTES}
 

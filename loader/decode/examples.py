@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.loader.decode.features import (
     Feature,

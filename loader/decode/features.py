@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import DecodeError, InputError, some_of
-from gristmill.dataset.example import NO_KIND
+from gristmill.dataset.base.errors import DecodeError, InputError, some_of
+from gristmill.dataset.base.example import NO_KIND
+from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.decode.dtypes import (
     cast,
     checked_dtype,
@@ -32,7 +33,6 @@ from gristmill.loader.decode.dtypes import (
 )
 from gristmill.loader.decode.scan import Scan
 from gristmill.loader.decode.values import BrokenListError, Values, values_of
-from gristmill.loader.indices import IntArray, checked_count
 
 _KIND_NAMES = ("nothing", "bytes_list", "float_list", "int64_list")
 

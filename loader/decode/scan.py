@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import DecodeError
-from gristmill.dataset.example import BYTES, NO_KIND, canonical_example
-from gristmill.loader.indices import IntArray
+from gristmill.dataset.base.errors import DecodeError
+from gristmill.dataset.base.example import BYTES, NO_KIND, canonical_example
+from gristmill.loader.base.indices import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.base.errors import DecodeError, InputError
+from gristmill.loader.base.indices import checked_count
 from gristmill.loader.decode.features import FixedFeature
 from gristmill.loader.decode.scan import scan_examples
-from gristmill.loader.indices import checked_count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.example import BYTES, FLOATS
+from gristmill.dataset.base.example import BYTES, FLOATS
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.decode.scan import Column, Scan, lengths_at
-from gristmill.loader.indices import IntArray
 
 # Payloads up to this size are gathered byte by byte, larger ones as slices.
 _SMALL_BYTES = 48

@@ -6,10 +6,10 @@ import dataclasses
 import itertools
 import time
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.batches import Batches
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.feed import Feed
-from gristmill.loader.feed.passes import Passes
+from gristmill.loader.feed.step_passes import Passes
 from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.stats.causes import Waiting, waits_for
 from gristmill.loader.stats.feed_stats import FeedStats, ReadBatch

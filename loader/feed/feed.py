@@ -17,22 +17,22 @@ from typing import Any, NoReturn, Self, TypeAlias
 
 import grain
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
     SystemLimitError,
 )
-from gristmill.dataset.system_limits import limits_named
-from gristmill.loader.batches import Batches
-from gristmill.loader.feed.passes import Passes
+from gristmill.dataset.base.system_limits import limits_named
+from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
+from gristmill.loader.base.notebook import table_html
+from gristmill.loader.data.batches import Batches
+from gristmill.loader.feed.batch_source import BatchSource
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
-from gristmill.loader.feed.source import BatchSource
 from gristmill.loader.feed.state import batches_as_of, state_of, step_of
+from gristmill.loader.feed.step_passes import Passes
 from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.feed.workers import Workers, explained, iterate_in_workers
-from gristmill.loader.indices import POSITION_LIMIT, checked_count
-from gristmill.loader.notebook import table_html
 from gristmill.loader.order.schedule import Rows, RowsBySize
 from gristmill.loader.stats.clocks import usable_processors
 from gristmill.loader.stats.feed_stats import (

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.schedule import RowsBySize, Schedule
 
 BoolArray = npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 T = TypeVar("T")
 

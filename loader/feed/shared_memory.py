@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
     UserFunctionError,

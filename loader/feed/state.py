@@ -12,15 +12,22 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     InputError,
     StateMismatchError,
 )
 from gristmill.dataset.metadata.splits import Split
-from gristmill.loader.batches import Batches
-from gristmill.loader.content import Content, content_of
-from gristmill.loader.dataset import Dataset
+from gristmill.loader.base.content import Content, content_of
+from gristmill.loader.base.state_fields import (
+    NO_FIELD,
+    StateFields,
+    field_error,
+    is_same,
+)
+from gristmill.loader.data.batches import Batches
+from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.past_states import PastStates, removed_between
 from gristmill.loader.feed.state_changes import (
     Extended,
     check_extended,
@@ -36,8 +43,6 @@ from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Extension, Schedule
 from gristmill.loader.order.shuffle import shuffle_from_state
-from gristmill.loader.past_states import PastStates, removed_between
-from gristmill.loader.state_fields import NO_FIELD, StateFields, field_error, is_same
 
 B = TypeVar("B", bound=Batches)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gristmill.dataset.errors import StateMismatchError
-from gristmill.loader.content import Content, content_of
+from gristmill.dataset.base.errors import StateMismatchError
+from gristmill.loader.base.content import Content, content_of
+from gristmill.loader.base.state_fields import StateFields, field_error
 from gristmill.loader.order.batch_sizes import BatchSizes, Resize
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
-from gristmill.loader.state_fields import StateFields, field_error
 
 _REMOVED = "records", "digest"
 

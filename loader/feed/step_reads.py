@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from gristmill.dataset.errors import DecodeError, UserFunctionError
-from gristmill.loader.batches import Batches, describe_row, noted
-from gristmill.loader.cache.cache_counts import NOT_CACHED
+from gristmill.dataset.base.errors import DecodeError, UserFunctionError
+from gristmill.loader.data.batches import Batches, describe_row, noted
 from gristmill.loader.feed.last_batch import filled_up, rows_there
 from gristmill.loader.feed.window_reads import WindowReads
 from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule
+from gristmill.loader.reading.cache_counts import NOT_CACHED
 from gristmill.loader.stats.clocks import thread_times
 from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch
 

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import IntArray
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.schedule import Rows, RowsBySize, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle
 from gristmill.loader.stats.clocks import thread_times

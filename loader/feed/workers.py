@@ -21,8 +21,8 @@ from typing import Any
 import cloudpickle
 import grain
 
-from gristmill.dataset.errors import GristmillError, InputError, WorkerDiedError
-from gristmill.dataset.system_limits import check_files
+from gristmill.dataset.base.errors import GristmillError, InputError, WorkerDiedError
+from gristmill.dataset.base.system_limits import check_files
 from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.feed.worker_end import end_with_trainer
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gristmill.dataset.lazy_names import lazy_names
+from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.loader.maxtext.replace import install
+    from gristmill.loader.maxtext.replace_iterators import install
 
 __all__ = ["install"]
 

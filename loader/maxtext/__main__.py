@@ -11,9 +11,9 @@ from __future__ import annotations
 import runpy
 import sys
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.replace import check_fed, install_options
+from gristmill.loader.maxtext.replace_iterators import check_fed, install_options
 
 PRE_TRAIN = "maxtext.trainers.pre_train.train"
 

@@ -13,7 +13,7 @@ import grain
 from grain.experimental import ElasticIterator
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError, StateMismatchError
+from gristmill.dataset.base.errors import InputError, StateMismatchError
 
 _POSITION = "global_next_index"
 _ORDER = "order"

@@ -8,12 +8,12 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from gristmill.loader.maxtext.changes import Reader
+from gristmill.loader.maxtext.data_settings import Side
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.packed import check_rows, packed_batches
 from gristmill.loader.maxtext.records import RecordDatasets
+from gristmill.loader.maxtext.run_changes import Reader
 from gristmill.loader.maxtext.settings import check
-from gristmill.loader.maxtext.side import Side
 from gristmill.loader.maxtext.sources import Sources, open_sources
 
 # Records of a host that are read as one step, where steps of the order are not those of

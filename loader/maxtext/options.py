@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, Self, get_args
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 Order = Literal["gristmill", "grain"]
 Shuffled = Literal["global", "block"]

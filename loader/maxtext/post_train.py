@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gristmill import loader
-from gristmill.dataset.errors import StateMismatchError
+from gristmill.dataset.base.errors import StateMismatchError
 from gristmill.loader.maxtext.failures import raise_failure
 
 _log = logging.getLogger(__name__)

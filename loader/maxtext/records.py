@@ -10,11 +10,11 @@ import grain
 import grain.experimental
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
-from gristmill.loader.maxtext.changes import Reader
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.maxtext.data_settings import Side
 from gristmill.loader.maxtext.elastic import ElasticRecords
 from gristmill.loader.maxtext.options import PREFIX, Options
-from gristmill.loader.maxtext.side import Side
+from gristmill.loader.maxtext.run_changes import Reader
 from gristmill.loader.maxtext.sources import Sources
 
 READ_TOGETHER_RECORDS = 256

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gristmill import loader
-from gristmill.dataset.errors import StateMismatchError, some_of
-from gristmill.loader.maxtext.changes import change_batches, places_of
+from gristmill.dataset.base.errors import StateMismatchError, some_of
 from gristmill.loader.maxtext.elastic import OrderedIterator
 from gristmill.loader.maxtext.options import PREFIX, Order
+from gristmill.loader.maxtext.run_changes import change_batches, places_of
 
 ONE_FILE = "process_0.json"
 """The file of a state that all hosts share."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal, TypeAlias
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 Way: TypeAlias = Literal["records", "packed"]
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.loader.maxtext.data_settings import Side
 from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.side import Side
 
 _log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.indices import POSITION_LIMIT, checked_count
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
 
 
 class Resize(NamedTuple):

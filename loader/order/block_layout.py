@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.loader.indices import IntArray, checked_count
+from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.order.permutation import Permutation, Permutations
 
 # Of so many epochs at once it is known where the short blocks of all lanes are.

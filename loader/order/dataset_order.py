@@ -11,8 +11,8 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.indices import (
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.base.indices import (
     POSITION_LIMIT,
     IntArray,
     checked_count,

@@ -33,8 +33,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.indices import IntArray
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.base.indices import IntArray
 
 # Products of a position within a period and a weight fit int64 up to this weight;
 # heavier nodes are computed with Python's integers.

@@ -17,13 +17,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import FormatVersionError, InputError
-from gristmill.loader.indices import (
+from gristmill.dataset.base.errors import FormatVersionError, InputError
+from gristmill.loader.base.indices import (
     POSITION_LIMIT,
     IntArray,
     checked_count,
     checked_indices,
 )
+from gristmill.loader.base.state_fields import StateFields, field_error
 from gristmill.loader.order.dealing_tree import (
     Node,
     TreeColumns,
@@ -32,7 +33,6 @@ from gristmill.loader.order.dealing_tree import (
     error_bounds,
     select,
 )
-from gristmill.loader.state_fields import StateFields, field_error
 
 # Part of every checkpoint: positions under one version never change.
 MIXTURE_VERSION = 1

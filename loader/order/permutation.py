@@ -26,7 +26,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.loader.indices import (
+from gristmill.loader.base.indices import (
     POSITION_LIMIT,
     IntArray,
     checked_count,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.indices import IntArray, checked_count, checked_indices
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.base.indices import IntArray, checked_count, checked_indices
 
 
 @dataclasses.dataclass(frozen=True)

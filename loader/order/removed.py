@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.indices import POSITION_LIMIT, IntArray, checked_indices
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.base.indices import POSITION_LIMIT, IntArray, checked_indices
 
 
 class Removed:

@@ -23,8 +23,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError, OutOfRangeError
-from gristmill.loader.indices import (
+from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.loader.base.indices import (
     POSITION_LIMIT,
     IntArray,
     checked_count,

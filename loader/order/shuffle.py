@@ -25,21 +25,21 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import FormatVersionError, InputError
-from gristmill.loader.indices import (
+from gristmill.dataset.base.errors import FormatVersionError, InputError
+from gristmill.loader.base.indices import (
     POSITION_LIMIT,
     IntArray,
     checked_count,
     checked_indices,
     checked_integer,
 )
+from gristmill.loader.base.state_fields import StateFields, field_error, is_same
 from gristmill.loader.order.block_layout import Blocks, LaneKey, blocks_of
 from gristmill.loader.order.permutation import (
     PERMUTATION_VERSION,
     Permutation,
     Permutations,
 )
-from gristmill.loader.state_fields import StateFields, field_error, is_same
 
 ShuffleName: TypeAlias = Literal["none", "global", "block"]
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence, Sized
 from fractions import Fraction
 from typing import NamedTuple, Protocol, TypeAlias
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.loader.indices import checked_count
+from gristmill.loader.base.indices import checked_count
 from gristmill.loader.order.schedule import Schedule
 
 TokensPerRow: TypeAlias = int | Mapping[str, int]

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import (
@@ -19,8 +19,8 @@ from gristmill.dataset.packed.row_format import (
     read_heads,
     read_tokens,
 )
-from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import checked_count
+from gristmill.loader.base.indices import checked_count
+from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.packed.row_arrays import (
     Int32Array,
     RowLayout,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.row_format import is_removed
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
 
 Int32Array = npt.NDArray[np.int32]
 

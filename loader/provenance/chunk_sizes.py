@@ -9,7 +9,7 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
 
 
 def records_and_bytes(

@@ -7,7 +7,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from gristmill.dataset.errors import CorruptInputError, GristmillError
+from gristmill.dataset.base.errors import CorruptInputError, GristmillError
+from gristmill.dataset.formats.streams.inflated_stream import Compression
+from gristmill.dataset.formats.tar.find_sample import find_sample
 from gristmill.dataset.metadata.lineage import (
     Ancestor,
     Origins,
@@ -20,10 +22,8 @@ from gristmill.dataset.metadata.provenance import (
     read_source_files,
 )
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.streams.inflated_stream import Compression
-from gristmill.dataset.tar.find_sample import find_sample
-from gristmill.loader.dataset import Dataset, shards_of, table_of
-from gristmill.loader.opening.open_dataset import open as open_dataset
+from gristmill.loader.data.dataset import Dataset, shards_of, table_of
+from gristmill.loader.data.open_dataset import open as open_dataset
 from gristmill.loader.provenance.found_record import Found
 from gristmill.loader.provenance.packed_shard import PackedShard
 from gristmill.loader.provenance.passed_shards import PassedShard, follow

@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata.lineage import Origins
 from gristmill.dataset.metadata.provenance import SourceFile
 from gristmill.dataset.metadata.splits import Split
-from gristmill.loader.batches import Batches
-from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import IntArray, checked_count
+from gristmill.loader.base.indices import IntArray, checked_count
+from gristmill.loader.data.batches import Batches
+from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.schedule import Sighting
 from gristmill.loader.provenance.document_source import (
     offset_between,
     shard_origins,
 )
 from gristmill.loader.provenance.packed_shard import PackedShard
-from gristmill.loader.provenance.places_behind import places_of
+from gristmill.loader.provenance.places_between import places_of
 
 _SHOWN_FILES = 3
 _TRIED_SPANS = 4  # That have no document near, before none is named.

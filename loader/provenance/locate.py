@@ -6,11 +6,11 @@ import dataclasses
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.packed_split import PackedSplit
-from gristmill.loader.batches import Batches, row_at
-from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import checked_count
+from gristmill.loader.base.indices import checked_count
+from gristmill.loader.data.batches import Batches, row_at
+from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.provenance.document_source import document_source
 from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
 from gristmill.loader.provenance.passed_shards import PassedShard as PassedShard

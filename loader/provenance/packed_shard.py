@@ -13,15 +13,21 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.dataset import Dataset, ShardInfo, reader_of, shards_of, table_of
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.data.dataset import (
+    Dataset,
+    ShardInfo,
+    reader_of,
+    shards_of,
+    table_of,
+)
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.open_shard import check_index
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes

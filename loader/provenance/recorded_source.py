@@ -13,7 +13,7 @@ from gristmill.dataset.metadata.provenance import (
     read_source_files,
     written_position,
 )
-from gristmill.loader.dataset import Dataset, ShardInfo
+from gristmill.loader.data.dataset import Dataset, ShardInfo
 from gristmill.loader.provenance.found_record import Found
 from gristmill.loader.provenance.passed_shards import changed_note, follow
 from gristmill.loader.provenance.source_place import file_and_range, place_of

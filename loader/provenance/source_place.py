@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from gristmill.dataset.errors import CorruptInputError
+from gristmill.dataset.base.errors import CorruptInputError
+from gristmill.dataset.formats.streams.inflated_stream import Compression
+from gristmill.dataset.formats.tar.find_sample import find_sample
 from gristmill.dataset.metadata.provenance import NUMBERED, SourceFile, frame_offset
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.streams.inflated_stream import Compression
-from gristmill.dataset.tar.find_sample import find_sample
-from gristmill.loader.dataset import Dataset
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.provenance.chunk_sizes import cached_footer, records_and_bytes
 from gristmill.loader.provenance.found_record import Found, record_number
 

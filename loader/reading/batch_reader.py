@@ -24,14 +24,14 @@ import numpy as np
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.footer import check_blocks
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
     InvalidDatasetError,
     StorageError,
     SystemLimitError,
 )
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.biased_lock import BiasedLock
 from gristmill.loader.reading.decode_chunks import decode_planned, deliver
 from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error

@@ -21,8 +21,8 @@ from gristmill.dataset.arrayrecord.footer import (
     logical,
 )
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
-from gristmill.dataset.errors import GristmillError
-from gristmill.loader.indices import IntArray
+from gristmill.dataset.base.errors import GristmillError
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.read_plan import ReadPlan, corrupt_record
 from gristmill.loader.reading.shard_file import ReadLimits
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import damaged_chunks
-from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.base.errors import CorruptShardError, InputError
 from gristmill.loader.reading.decode_chunks import ReadChunks
 from gristmill.loader.reading.read_plan import ReadPlan
 from gristmill.loader.reading.shard_file import is_transposed

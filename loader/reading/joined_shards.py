@@ -14,14 +14,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError, InvalidDatasetError, some_of
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
 from gristmill.dataset.metadata.shard_index import ShardIndex
-from gristmill.loader.cache.cache_counts import (
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.reading.cache_counts import (
     NOT_CACHED,
     CacheCounter,
     CacheCounts,
 )
-from gristmill.loader.indices import IntArray
 from gristmill.loader.reading.shard_file import ShardFile
 from gristmill.loader.reading.shard_list import ShardList, StoredShards
 from gristmill.loader.remote.range_fetcher import RangeFetcher

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from gristmill.dataset.arrayrecord.official_reader import OfficialReader
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.loader.reading.read_plan import ReadPlan, corrupt_record
 
 # A reader has the footer of its file in memory.

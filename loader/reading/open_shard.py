@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, Footer, read_footer
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     StorageError,
     SystemLimitError,

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.simple_chunks import BoolArray
-from gristmill.dataset.errors import CorruptShardError, InvalidDatasetError
-from gristmill.loader.indices import IntArray
+from gristmill.dataset.base.errors import CorruptShardError, InvalidDatasetError
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.shard_file import ShardFile
 
 # For fewer records of a shard, a loop is faster than numpy.

@@ -12,22 +12,22 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 
-from gristmill.dataset.errors import CorruptShardError, StorageMissingError
+from gristmill.dataset.base.errors import CorruptShardError, StorageMissingError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.cache.background_copies import (
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.reading.background_copies import (
     REQUESTS_IN_FLIGHT,
     BackgroundCopies,
 )
-from gristmill.loader.cache.cache_counts import CacheCounter, CacheCounts
-from gristmill.loader.cache.edition_files import EditionFiles
-from gristmill.loader.cache.host_files import cache_root
-from gristmill.loader.cache.indexes import IndexCache
-from gristmill.loader.cache.shards import ShardCache
-from gristmill.loader.indices import IntArray
+from gristmill.loader.reading.cache_counts import CacheCounter, CacheCounts
+from gristmill.loader.reading.cached_indexes import IndexCache
+from gristmill.loader.reading.cached_shards import ShardCache
+from gristmill.loader.reading.edition_files import EditionFiles
+from gristmill.loader.reading.host_files import cache_root
 from gristmill.loader.reading.open_shard import check_index
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.remote.partial_indexes import PartialIndexes

@@ -15,15 +15,15 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     StorageChangedError,
     StorageError,
     StorageMissingError,
 )
 from gristmill.dataset.metadata.shard_index import ShardIndex
-from gristmill.loader.cache.cache_counts import CacheCounter
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.reading.cache_counts import CacheCounter
 from gristmill.loader.reading.open_shard import (
     FooterIndexes,
     check_index,

@@ -13,8 +13,8 @@ import urllib.parse
 from concurrent.futures import Future
 from typing import Any
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import StorageError
 
 _ADDRESSES_SECONDS = 60.0
 _PROBLEM_SECONDS = 1.0  # Before addresses that were not found are looked for again.

@@ -23,10 +23,10 @@ import urllib.parse
 import weakref
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
-from gristmill.dataset.errors import StorageError
-from gristmill.dataset.storage.gcs_client.retry_after import retry_after_seconds
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.retry_after import retry_after_seconds
 from gristmill.loader.remote.http_answer import Answer, AnswerError
 from gristmill.loader.remote.http_connection import HttpConnection
 from gristmill.loader.remote.http_route import Route

@@ -15,7 +15,7 @@ import numpy as np
 
 from gristmill.dataset.metadata.shard_index import HEADER_BYTES, ShardIndex, parse_index
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 

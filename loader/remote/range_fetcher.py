@@ -18,8 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from gristmill.dataset.errors import StorageChangedError, StorageError
+from gristmill.dataset.base.errors import StorageChangedError, StorageError
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.remote.hedged_requests import (
+    HedgePolicy,
+    RequestLimit,
+    RequestSlots,
+)
 from gristmill.loader.remote.object_reads import (
     ByteRange,
     Failure,
@@ -28,11 +33,6 @@ from gristmill.loader.remote.object_reads import (
     ReadsInFlight,
 )
 from gristmill.loader.remote.read_options import ReadOptions
-from gristmill.loader.remote.request_limit import (
-    HedgePolicy,
-    RequestLimit,
-    RequestSlots,
-)
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 8.0

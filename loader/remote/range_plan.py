@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
 
 # At most a 25th, 4 percent, is read beyond what is wanted.
 _GAP_SHARE = 25

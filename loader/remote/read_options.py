@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import numbers
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gristmill.loader.cache.cache_counts import NOT_CACHED, CacheCounts
-from gristmill.loader.notebook import table_text
+from gristmill.loader.base.notebook import table_text
+from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
 
 _MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.loader.stats.causes import CAUSES, Cause, waits_for
 from gristmill.loader.stats.feed_stats import FeedStats
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from gristmill.pipelines.advice.encoded_sizes import Encoded
 from gristmill.pipelines.advice.epoch_requests import EpochRequests
-from gristmill.pipelines.results.formatting import plural, size_text
+from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
 
 # A codec that saves less than this of the plain size costs more than it gives.

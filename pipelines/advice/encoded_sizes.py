@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunk_encoder import ChunkEncoder
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, BLOCK_HEADER_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.chunk_encoder import ChunkEncoder
 from gristmill.pipelines.advice.estimate import Estimate, total_of
 from gristmill.pipelines.advice.read_sample import Sample, SampledPart
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.shuffle import BlockShuffle, ShuffleKey, parse_shuffle

@@ -13,9 +13,10 @@ from gristmill.dataset.arrayrecord.writer_options import (
     DEFAULT_GROUP_SIZE,
     WriterOptions,
 )
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.pipelines.advice import choose
+from gristmill.pipelines.advice.advised_plan import Candidate, Epoch, Plan, assumptions
 from gristmill.pipelines.advice.command import command_of
 from gristmill.pipelines.advice.dataflow_cost import Assumptions, Measured, cost_of
 from gristmill.pipelines.advice.encoded_sizes import (
@@ -28,7 +29,6 @@ from gristmill.pipelines.advice.encoded_sizes import (
 from gristmill.pipelines.advice.epoch_requests import Stored, epoch_requests
 from gristmill.pipelines.advice.estimate import Estimate
 from gristmill.pipelines.advice.measure_cpu import ConversionCpu, measure_cpu
-from gristmill.pipelines.advice.plan import Candidate, Epoch, Plan, assumptions
 from gristmill.pipelines.advice.prices import Prices
 from gristmill.pipelines.advice.read_sample import Sample, read_sample
 from gristmill.pipelines.local.pool import default_workers

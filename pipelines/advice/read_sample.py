@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptRecordError,
     FalseStartError,
@@ -19,9 +19,9 @@ from gristmill.pipelines.advice.sample_places import (
     plan_of_parts,
     sample_parts,
 )
+from gristmill.transforms.functions.map_function import call
+from gristmill.transforms.functions.named_function import load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.map_function import call
-from gristmill.transforms.named_function import load_function
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import FORMATS

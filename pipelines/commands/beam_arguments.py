@@ -11,14 +11,14 @@ from collections.abc import Sequence
 import click
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from gristmill.dataset.errors import InputError
-from gristmill.pipelines.beam_options import (
+from gristmill.dataset.base.errors import InputError
+from gristmill.pipelines.beam.pipeline_options import (
     DRY_RUN,
     ignored_options,
     known_options,
     without_flag_values,
 )
-from gristmill.pipelines.beam_runners import runner_path, takes_other_options
+from gristmill.pipelines.beam.runners import runner_path, takes_other_options
 from gristmill.pipelines.options.definitions import LaunchOptions
 
 

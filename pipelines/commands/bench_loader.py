@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     at_least,
     errors_reported,
     json_option,
 )
-from gristmill.pipelines.console.common_options import command_line
-from gristmill.pipelines.console.messages import next_step
+from gristmill.pipelines.text.common_options import command_line
+from gristmill.pipelines.text.messages import next_step
 
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
@@ -141,12 +141,12 @@ def bench_loader(
     reads ahead for a trainer that sleeps --step-ms per step. The last lines name what
     limits it, and what to do.
     """
-    from gristmill.dataset.errors import GristmillError, UserFunctionError
+    from gristmill.dataset.base.errors import GristmillError, UserFunctionError
     from gristmill.loader import global_batches
     from gristmill.loader import open as open_dataset
     from gristmill.loader.feed.bench import measure
     from gristmill.pipelines.options.conversion_jobs import parse_size
-    from gristmill.transforms.named_function import load_function
+    from gristmill.transforms.functions.named_function import load_function
 
     opened = open_dataset(
         dataset,
@@ -228,7 +228,7 @@ def measured_text(measured: Measured, how: str) -> str:
         measured: It.
         how: The options of the feed, for the reader.
     """
-    from gristmill.pipelines.results.formatting import size_text
+    from gristmill.pipelines.text.formatting import size_text
 
     alone, fed = measured.alone, measured.fed
 

@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
+from gristmill.dataset.base.errors import (
+    InputError,
+    OutOfRangeError,
+    StateMismatchError,
+)
 from gristmill.dataset.storage.paths import path_text
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     at_least,
     errors_reported,
     json_option,
 )
 from gristmill.pipelines.commands.order import opened_batches, order_options
-from gristmill.pipelines.console.common_options import command_line
-from gristmill.pipelines.console.messages import next_step
+from gristmill.pipelines.text.common_options import command_line
+from gristmill.pipelines.text.messages import next_step
 
 if TYPE_CHECKING:
-    from gristmill.loader.batches import Batches
+    from gristmill.loader.data.batches import Batches
 
 _BAD = AttributeError, KeyError, OSError, TypeError, ValueError
 
@@ -130,8 +134,8 @@ def _documents(
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yields the documents of rows, each once: as fields, and in lines for people."""
     from gristmill.loader.provenance.locate import locate
-    from gristmill.pipelines.results.location import source_lines
-    from gristmill.pipelines.results.source_details import Detail
+    from gristmill.pipelines.text.location import source_lines
+    from gristmill.pipelines.text.source_details import Detail
 
     seen = set()
     for value, step, of_row in losses:

@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported
+from gristmill.pipelines.commands.exit_codes import EPILOG, errors_reported
 from gristmill.pipelines.commands.jobs import run_conversion
-from gristmill.pipelines.console.messages import next_step
 from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.text.messages import next_step
 
 _FILES, _RECORDS = 4, 1000
 _TEXT = """
@@ -41,11 +41,11 @@ def demo(*, directory: str | None) -> None:
     """
     import tempfile
 
-    from gristmill.dataset.errors import InputError
-    from gristmill.dataset.shard_reader import first_records
+    from gristmill.dataset.base.errors import InputError
+    from gristmill.dataset.shards.shard_reader import first_records
     from gristmill.dataset.storage.base import explained
     from gristmill.dataset.storage.paths import path_text
-    from gristmill.pipelines.results.records import record_text
+    from gristmill.pipelines.text.records import record_text
 
     if directory is None:
         directory = tempfile.mkdtemp(prefix="gristmill-demo-")
@@ -72,7 +72,7 @@ def demo(*, directory: str | None) -> None:
 
 def _write_tfrecords(directory: str) -> str:
     """Writes TFRecord files; returns a pattern that matches them."""
-    from gristmill.dataset.tfrecord.frames import encode_frame
+    from gristmill.dataset.formats.tfrecord.frames import encode_frame
 
     os.makedirs(directory, exist_ok=True)
     rng, words = random.Random(17), _TEXT.split()

@@ -6,9 +6,9 @@ import json
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
-from gristmill.pipelines.console.messages import next_step
+from gristmill.pipelines.commands.exit_codes import EPILOG, errors_reported, json_option
 from gristmill.pipelines.options.given_datasets import opened_edition
+from gristmill.pipelines.text.messages import next_step
 
 
 @click.command("diff", epilog=EPILOG)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     EXIT_FAILED,
     errors_reported,
     json_option,
 )
-from gristmill.pipelines.console.messages import next_step
+from gristmill.pipelines.text.messages import next_step
 
 if TYPE_CHECKING:
     from gristmill.pipelines.doctor.finding import Finding

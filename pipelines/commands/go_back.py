@@ -6,13 +6,13 @@ import json
 
 import click
 
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     at_least,
     errors_reported,
     json_option,
 )
-from gristmill.pipelines.console.messages import next_step
+from gristmill.pipelines.text.messages import next_step
 
 
 @click.command("rollback", epilog=EPILOG)
@@ -35,8 +35,8 @@ def rollback(*, dataset: str, edition: int, split: str | None, as_json: bool) ->
     from gristmill.dataset.commit.roll_back import roll_back
     from gristmill.dataset.metadata.choose_state import chosen_split
     from gristmill.dataset.metadata.open_manifest import open_manifest
-    from gristmill.pipelines.results.edition_history import edition_numbers
-    from gristmill.pipelines.results.formatting import plural
+    from gristmill.pipelines.text.edition_history import edition_numbers
+    from gristmill.pipelines.text.formatting import plural
 
     name = chosen_split(dataset, open_manifest(dataset), split)
     now = roll_back(dataset, name, edition).splits[name]
@@ -70,7 +70,7 @@ def clean(*, dataset: str, dry_run: bool, unfinished: bool, as_json: bool) -> No
     """
     from gristmill.dataset.commit.clean import clean as clean_dataset
     from gristmill.dataset.metadata.layout import parse_edition_key
-    from gristmill.pipelines.results.formatting import plural, size_text
+    from gristmill.pipelines.text.formatting import plural, size_text
 
     def show(path: str, size_bytes: int) -> None:
         if dry_run and not as_json:

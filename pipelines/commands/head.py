@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     at_least,
     errors_reported,
@@ -19,10 +19,10 @@ from gristmill.pipelines.commands.errors import (
 )
 from gristmill.pipelines.commands.jobs import parameter_of
 from gristmill.pipelines.commands.order import order_given
-from gristmill.pipelines.console.common_options import command_line
-from gristmill.pipelines.console.messages import next_step, note
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import options_of
+from gristmill.pipelines.text.common_options import command_line
+from gristmill.pipelines.text.messages import next_step, note
 
 if TYPE_CHECKING:
     from gristmill.dataset.packed.row_format import RowFormat
@@ -156,8 +156,8 @@ class _Shown(NamedTuple):
     source: SourceRecord | None = None
 
     def text(self, *, full: bool) -> str:
-        from gristmill.pipelines.results.packed_rows import shown_text
-        from gristmill.pipelines.results.records import record_text
+        from gristmill.pipelines.text.packed_rows import shown_text
+        from gristmill.pipelines.text.records import record_text
 
         if self.source is None:
             return shown_text(self.number, self.record, self.row_format, full=full)
@@ -165,8 +165,8 @@ class _Shown(NamedTuple):
         return record_text(self.number, self.record, full=full, source=source)
 
     def json(self) -> str:
-        from gristmill.pipelines.results.packed_rows import shown_json
-        from gristmill.pipelines.results.records import record_json
+        from gristmill.pipelines.text.packed_rows import shown_json
+        from gristmill.pipelines.text.records import record_json
 
         if self.source is None:
             return shown_json(self.number, self.record, self.row_format)
@@ -177,10 +177,10 @@ class _Shown(NamedTuple):
 def _of_dataset(
     dataset: str, split: str, offset: int, count: int, seed: int | None
 ) -> Iterator[_Shown]:
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.metadata.open_manifest import open_manifest
-    from gristmill.dataset.shard_reader import some_records
-    from gristmill.pipelines.results.packed_rows import packed_format
+    from gristmill.dataset.shards.shard_reader import some_records
+    from gristmill.pipelines.text.packed_rows import packed_format
 
     found = open_manifest(dataset).splits.get(split)
     there = 0 if found is None else found.records
@@ -206,7 +206,7 @@ def _of_dataset(
 
 def _of_inputs(options: ConvertOptions, offset: int, count: int) -> Iterator[_Shown]:
     """Yields the records of input files, of one split of a directory with splits."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
     from gristmill.pipelines.advice.command import default_output
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.transforms.sources.find_inputs import find_inputs
@@ -242,7 +242,7 @@ def _of_inputs(options: ConvertOptions, offset: int, count: int) -> Iterator[_Sh
 
 def _refuse(given: list[str], meant: str, paths: tuple[str, ...]) -> None:
     """Refuses options that are for the other kind of thing."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     if given:
         raise InputError(
@@ -277,7 +277,7 @@ def _check(
     offset: int, at_random: bool, seed: int | None, full: bool, raw: bool, as_json: bool
 ) -> None:
     """Refuses options that do not go together."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     refused = {
         "--offset and --random": offset and at_random,

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     EXIT_DAMAGED,
     at_least,
     errors_reported,
     json_option,
 )
-from gristmill.pipelines.console.messages import is_quiet, next_command, next_step
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import (
     COMMANDS,
@@ -29,9 +28,10 @@ from gristmill.pipelines.options.definitions import (
 )
 from gristmill.pipelines.options.option import Option
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
+from gristmill.pipelines.text.messages import is_quiet, next_command, next_step
 
 if TYPE_CHECKING:
-    from gristmill.pipelines.results.conversion import Outcome
+    from gristmill.pipelines.text.conversion import Outcome
 
 
 class _Inputs(click.Argument):
@@ -128,7 +128,7 @@ def beam_options_of(
     launch: LaunchOptions, workers: int | None, given: Sequence[str]
 ) -> list[str] | None:
     """Returns the options for Beam, None to run without it. Refuses useless options."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     if launch.runner is None:
         if given:
@@ -250,7 +250,7 @@ def index(options: IndexOptions, *, as_json: bool, **where: Any) -> None:
     The files stay as they are; their indexes and dataset.json are written beside them.
     """
     from gristmill.pipelines.index import index
-    from gristmill.pipelines.results.contents import manifest_text
+    from gristmill.pipelines.text.contents import manifest_text
 
     manifest, directory = index(options, show_progress=not is_quiet(), **where)
     text = manifest.encode() if as_json else manifest_text(manifest, directory)

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from gristmill import __version__
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     EXIT_FAILED,
     errors_reported,
@@ -29,12 +29,12 @@ from gristmill.pipelines.commands.errors import (
     tell,
     wants_json,
 )
-from gristmill.pipelines.console.common_options import (
+from gristmill.pipelines.text.common_options import (
     variable_name,
     variable_of,
     with_common_options,
 )
-from gristmill.pipelines.console.ending import ending_in_time
+from gristmill.pipelines.text.ending import ending_in_time
 
 # What one wants to do -> command -> its module.
 _SECTIONS = {

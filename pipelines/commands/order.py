@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gristmill.pipelines.commands.errors import at_least
-from gristmill.pipelines.console.messages import note
+from gristmill.pipelines.commands.exit_codes import at_least
 from gristmill.pipelines.options.given_datasets import (
     by_name,
     check_mixture,
     opened_datasets,
     shares_of,
 )
+from gristmill.pipelines.text.messages import note
 
 if TYPE_CHECKING:
     from gristmill.loader import Dataset
-    from gristmill.loader.batches import Batches
+    from gristmill.loader.data.batches import Batches
     from gristmill.loader.order import ShuffleName
     from gristmill.loader.order.mixture import Weight
 
@@ -145,7 +145,7 @@ def opened_batches(
     Raises:
         InputError: They do not go together, or there are no such batches.
     """
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     given = order_given(ctx, order)
     if state is not None and given:
@@ -190,7 +190,7 @@ def _batches(
     tokens_per_row: str | None,
     **order: Any,
 ) -> Batches:
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
     from gristmill.loader import BlockShuffle, global_batches
 
     if batch_size is None:
@@ -222,7 +222,7 @@ def _weights(
     tokens_per_row: str | None,
 ) -> Mapping[str, Weight] | None:
     """Returns the shares of rows that the options of a mixture mean."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
     from gristmill.loader import token_weights as weights_of_tokens
 
     if weights is not None and token_weights is not None:
@@ -244,7 +244,7 @@ def _weights(
 
 
 def _tokens_per_row(text: str) -> int | dict[str, int]:
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     found = by_name(text, "--tokens-per-row")
     numbers = {name: int(v[0]) for name, v in found.items() if v[0].isdecimal()}
@@ -271,7 +271,7 @@ def read_state(path: str) -> Any:
     Raises:
         InputError: It cannot be read.
     """
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.storage.paths import path_text
 
     path = path_text(path, "state")

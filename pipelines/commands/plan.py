@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     at_least,
     errors_reported,

@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.errors import (
+from gristmill.pipelines.commands.exit_codes import (
     EPILOG,
     at_least,
     errors_reported,
     json_option,
 )
-from gristmill.pipelines.console.messages import is_quiet, next_step
+from gristmill.pipelines.text.messages import is_quiet, next_step
 
 
 @click.command("remove", epilog=EPILOG)
@@ -94,12 +94,12 @@ def remove(
 
     After a failure, run the same command again: finished shards are kept.
     """
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
     from gristmill.pipelines.commands.jobs import beam_options_of
     from gristmill.pipelines.options.definitions import LaunchOptions
-    from gristmill.pipelines.removal.asked import asked_records, read_lines
-    from gristmill.pipelines.removal.remove import check_found, remove
-    from gristmill.pipelines.results.removal import Removed
+    from gristmill.pipelines.removal.named_records import asked_records, read_lines
+    from gristmill.pipelines.removal.run_removal import check_found, remove
+    from gristmill.pipelines.text.removal import Removed
 
     launch = LaunchOptions(runner=runner)
     if launch.on_dataflow:

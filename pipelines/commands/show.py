@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
-from gristmill.pipelines.console.messages import next_step
+from gristmill.pipelines.commands.exit_codes import EPILOG, errors_reported, json_option
+from gristmill.pipelines.text.messages import next_step
 
 if TYPE_CHECKING:
-    from gristmill.dataset.errors import NotADatasetError
+    from gristmill.dataset.base.errors import NotADatasetError
 
 
 @click.command(epilog=EPILOG)
@@ -43,9 +43,9 @@ def inspect(*, dataset: str, files: bool, split: str | None, as_json: bool) -> N
     if files:
         _print_files(dataset, split, as_json=as_json)
         return
-    from gristmill.dataset.errors import NotADatasetError
+    from gristmill.dataset.base.errors import NotADatasetError
     from gristmill.dataset.metadata.open_manifest import open_manifest
-    from gristmill.pipelines.results.contents import manifest_json, manifest_text
+    from gristmill.pipelines.text.contents import manifest_json, manifest_text
 
     try:
         manifest = open_manifest(dataset)
@@ -68,7 +68,7 @@ def _print_files(text: str, split: str | None, *, as_json: bool) -> None:
     from gristmill.dataset.metadata.choose_state import chosen_split, state_of
     from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.pipelines.options.given_datasets import path_and_edition
-    from gristmill.pipelines.results.edition_history import edition_files
+    from gristmill.pipelines.text.edition_history import edition_files
 
     dataset, edition = path_and_edition(text)
     manifest = open_manifest(dataset)
@@ -96,7 +96,7 @@ def status(*, dataset: str, as_json: bool) -> None:
 
     Reads what is in the directory DATASET, on whichever machine the conversion runs.
     """
-    from gristmill.pipelines.results.status import read_status
+    from gristmill.pipelines.text.status import read_status
 
     found = read_status(dataset)
     click.echo(found.json() if as_json else found.text())

@@ -15,7 +15,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
 
 IMAGE_VARIABLE = "GRISTMILL_IMAGE"
@@ -147,7 +147,7 @@ def command_line(
 
 def main() -> None:
     """Runs the pipeline that the arguments of this process belong to."""
-    from gristmill.pipelines.commands.errors import EXIT_USAGE
+    from gristmill.pipelines.commands.exit_codes import EXIT_USAGE
     from gristmill.pipelines.commands.main import main as run
 
     leave_root()

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported, json_option
+from gristmill.pipelines.commands.exit_codes import EPILOG, errors_reported, json_option
 from gristmill.pipelines.commands.order import (
     opened_batches,
     order_given,
     order_options,
 )
-from gristmill.pipelines.console.common_options import command_line
-from gristmill.pipelines.console.messages import next_step
 from gristmill.pipelines.options.given_datasets import (
     check_mixture,
     mixture_of,
     opened_datasets,
 )
+from gristmill.pipelines.text.common_options import command_line
+from gristmill.pipelines.text.messages import next_step
 
 if TYPE_CHECKING:
-    from gristmill.loader.batches import Batches
-    from gristmill.loader.dataset import Dataset
+    from gristmill.loader.data.batches import Batches
+    from gristmill.loader.data.dataset import Dataset
     from gristmill.loader.order import Sighting
     from gristmill.loader.provenance.find_document import FoundDocument
     from gristmill.loader.provenance.locate import Location
@@ -114,7 +114,11 @@ def trace(
     for each dataset of a mixture; several paths, also of one NAME, are joined. Give the
     arguments that gristmill.loader.global_batches got, or the --state of a feed.
     """
-    from gristmill.dataset.errors import InputError, OutOfRangeError, StateMismatchError
+    from gristmill.dataset.base.errors import (
+        InputError,
+        OutOfRangeError,
+        StateMismatchError,
+    )
 
     wanted = [one is not None for one in (step, record, document)]
     if (step is None) != (row is None) or sum(wanted) != 1:
@@ -184,10 +188,10 @@ def _trace_record(
     as_json: bool,
 ) -> None:
     """Prints where a record comes from, whatever the order."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.locate import locate_record
-    from gristmill.pipelines.results.location import location_json, location_text
-    from gristmill.pipelines.results.source_details import detailed
+    from gristmill.pipelines.text.location import location_json, location_text
+    from gristmill.pipelines.text.source_details import detailed
 
     opened = opened_datasets(dataset, ctx.params["split"], ctx.params["edition"])
     if isinstance(opened, Mapping):
@@ -222,10 +226,10 @@ def _trace_row(
     as_json: bool,
 ) -> Location:
     """Prints what a row is, and returns where its record is."""
-    from gristmill.loader.batches import row_at
+    from gristmill.loader.data.batches import row_at
     from gristmill.loader.provenance.locate import locate
-    from gristmill.pipelines.results.location import location_json, location_text
-    from gristmill.pipelines.results.source_details import detailed
+    from gristmill.pipelines.text.location import location_json, location_text
+    from gristmill.pipelines.text.source_details import detailed
 
     location = detailed(locate(batches, step, row, token), batches.datasets)
     if as_json:
@@ -244,10 +248,10 @@ def _trace_document(
     batches: Batches, document: str, name: str | None, *, as_json: bool, **epochs: int
 ) -> list[FoundDocument]:
     """Prints where a document is, and returns that."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.find_document import find_document
-    from gristmill.pipelines.results.location import document_text
-    from gristmill.pipelines.results.source_details import line_offset
+    from gristmill.pipelines.text.location import document_text
+    from gristmill.pipelines.text.source_details import line_offset
 
     path, at, text = document.rpartition("@")
     line = text.removeprefix("line:")
@@ -288,7 +292,7 @@ def _check(
     stop_epoch: int | None,
 ) -> None:
     """Refuses options that do not go together."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     if name is not None:
         check_mixture(dataset, "--of")
@@ -310,7 +314,7 @@ def _check(
 
 
 def _print_record(dataset: Dataset, number: int, *, as_json: bool) -> None:
-    from gristmill.pipelines.results.packed_rows import (
+    from gristmill.pipelines.text.packed_rows import (
         packed_format,
         shown_json,
         shown_text,
@@ -328,7 +332,7 @@ def _print_sightings(found: list[Sighting], *, as_json: bool) -> None:
         click.echo(json.dumps([sighting._asdict() for sighting in found]))
         return
     if not found:
-        from gristmill.pipelines.results.location import NOT_SEEN
+        from gristmill.pipelines.text.location import NOT_SEEN
 
         click.echo(NOT_SEEN)
     for epoch, step, row in found:

@@ -11,17 +11,17 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.errors import EPILOG, errors_reported
+from gristmill.pipelines.commands.exit_codes import EPILOG, errors_reported
 from gristmill.pipelines.commands.order import (
     opened_batches,
     order_given,
     order_options,
     read_state,
 )
-from gristmill.pipelines.console.common_options import command_line
-from gristmill.pipelines.console.ending import exit_now
-from gristmill.pipelines.console.messages import next_step, note
 from gristmill.pipelines.options.given_datasets import mixture_of, opened_datasets
+from gristmill.pipelines.text.common_options import command_line
+from gristmill.pipelines.text.ending import exit_now
+from gristmill.pipelines.text.messages import next_step, note
 
 
 @click.command("view", epilog=EPILOG)
@@ -69,8 +69,8 @@ def view(
     the order, or the --state of a feed, the page also shows which records are in which
     step. It is served to browsers of this machine until Ctrl-C.
     """
-    from gristmill.loader.dataset import Dataset
-    from gristmill.pipelines.view.answers.opened import Opened
+    from gristmill.loader.data.dataset import Dataset
+    from gristmill.pipelines.view.answers.shown_data import Opened
 
     split = split or _default_split(dataset)
     batches = step = None
@@ -100,7 +100,7 @@ def view(
 
 
 def _write(opened: Any, path: str, command: str) -> None:
-    from gristmill.dataset.errors import StorageError
+    from gristmill.dataset.base.errors import StorageError
     from gristmill.pipelines.view.write_html import write_html
 
     try:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.dataset.storage.object_names import split_path
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.dataflow.clients import storage_retry

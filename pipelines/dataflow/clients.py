@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import InputError, StorageError
 
 T = TypeVar("T")
 
@@ -64,8 +64,8 @@ def storage_client(
     from google.auth.credentials import AnonymousCredentials
     from google.cloud.storage import Client
 
-    from gristmill.dataset.storage.gcs_client.emulator import emulator_url
-    from gristmill.dataset.storage.gcs_client.session import GcsSession
+    from gristmill.dataset.storage.gcs_emulator import emulator_url
+    from gristmill.dataset.storage.gcs_session import GcsSession
 
     server = emulator_url()
     credentials = (
@@ -88,7 +88,7 @@ def storage_retry(*, seconds: float = _SECONDS) -> Any:
     """
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    from gristmill.dataset.storage.gcs_client.patient_retry import PatientRetry
+    from gristmill.dataset.storage.patient_retry import PatientRetry
 
     return PatientRetry(
         DEFAULT_RETRY._predicate, initial=_PAUSE_SECONDS, timeout=seconds
@@ -113,7 +113,7 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import AuthorizedSession
 
-    from gristmill.dataset.storage.gcs_client.patient_retry import PatientRetry
+    from gristmill.dataset.storage.patient_retry import PatientRetry
 
     def ask() -> requests.Response:
         answer = session.get(url, timeout=_SECONDS)

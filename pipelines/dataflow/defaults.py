@@ -14,10 +14,10 @@ from apache_beam.options.pipeline_options import (
 )
 
 from gristmill import __version__
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.object_names import split_path
-from gristmill.pipelines.dataflow.worker_disk import (
+from gristmill.pipelines.dataflow.machine_types import (
     DISK_GB,
     DISK_TYPE,
     HARNESS_THREADS,

@@ -11,20 +11,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import read_footer
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptRecordError,
     CorruptShardError,
     CorruptStreamError,
     InputError,
     MissingPackageError,
 )
-from gristmill.dataset.file_formats import (
+from gristmill.dataset.formats.file_formats import (
     ARRAY_RECORD,
     HEAD_BYTES,
     compression_of,
     format_of,
 )
-from gristmill.dataset.parquet.parquet_file import ParquetFile
+from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
+from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
@@ -32,7 +33,6 @@ from gristmill.dataset.storage.object_names import (
     listing_of,
     split_path,
 )
-from gristmill.dataset.streams.inflated_stream import InflatedStream
 from gristmill.pipelines.dataflow.buckets import Use, explained
 from gristmill.pipelines.dataflow.clients import storage_retry
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gristmill.dataset.base.errors import GristmillError, InputError, some_of
 from gristmill.dataset.commit.output_place import check_not_matched
-from gristmill.dataset.errors import GristmillError, InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.paths import path_texts

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from apache_beam.options.pipeline_options import GoogleCloudOptions, WorkerOptions
 
-from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.pipelines.dataflow.clients import get_json
 from gristmill.pipelines.dataflow.permissions import cure_of
 

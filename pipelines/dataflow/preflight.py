@@ -18,14 +18,14 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
 from gristmill.pipelines.dataflow.clients import storage_client
 from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shard_sizes
 from gristmill.pipelines.dataflow.job_output import check_output
+from gristmill.pipelines.dataflow.machine_types import check_disk
 from gristmill.pipelines.dataflow.network import check_private_access
-from gristmill.pipelines.dataflow.worker_disk import check_disk
 from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import (

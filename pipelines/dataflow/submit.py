@@ -20,12 +20,12 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.runner import PipelineState
 from apache_beam.utils.retry import PermanentException
 
-from gristmill.dataset.errors import GristmillError, JobError
+from gristmill.dataset.base.errors import GristmillError, JobError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import has_magic
-from gristmill.pipelines.beam_graphs import graph_of
-from gristmill.pipelines.beam_options import ignored_options
+from gristmill.pipelines.beam.job_graphs import graph_of
+from gristmill.pipelines.beam.pipeline_options import ignored_options
 from gristmill.pipelines.dataflow.defaults import set_defaults, target_of
 from gristmill.pipelines.dataflow.permissions import cure_of, denied_permission
 from gristmill.pipelines.dataflow.preflight import has_worker_setup, preflight
@@ -37,7 +37,7 @@ from gristmill.pipelines.options.definitions import (
     Options,
 )
 from gristmill.pipelines.options.packing import PackingOptions
-from gristmill.pipelines.results.submission import Submission
+from gristmill.pipelines.text.submission import Submission
 
 
 def submit(

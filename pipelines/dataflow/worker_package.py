@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Sequence
 
 import gristmill
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 _FOLDERS = ("dataset", "loader", "package", "pipelines", "transforms")
 _BESIDE = (

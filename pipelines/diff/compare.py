@@ -11,7 +11,7 @@ import functools
 
 import numpy as np
 
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.pipelines.diff.compared_split import ComparedSplit
 from gristmill.pipelines.diff.differing import Records, differing
 from gristmill.pipelines.diff.match import Int64, keys_of, match_preferred

@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import read_footer
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.lineage import Ancestor, ancestors_of
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.dataset import Dataset, shards_of, table_of
+from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 from gristmill.loader.reading.open_shard import check_index
 from gristmill.pipelines.diff.differing import Part
 from gristmill.pipelines.diff.match import Int64

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.loader.provenance.source_fields import SourcePlace
 from gristmill.pipelines.diff.compare import Change, Difference
 from gristmill.pipelines.diff.compared_split import ComparedSplit
-from gristmill.pipelines.results.formatting import plural, size_text
+from gristmill.pipelines.text.formatting import plural, size_text
 
 _FILES_SHOWN = 20
 

@@ -7,8 +7,8 @@ import functools
 import time
 from collections.abc import Callable, Iterable
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.doctor.bucket import look_at_bucket
 from gristmill.pipelines.doctor.builds import look_at_builds
 from gristmill.pipelines.doctor.credentials import look_at_credentials

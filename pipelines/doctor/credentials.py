@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.storage.gcs_client.emulator import emulator_url
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.storage.gcs_emulator import emulator_url
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 from gristmill.pipelines.doctor.place import Place
 

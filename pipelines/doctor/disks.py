@@ -8,12 +8,12 @@ import stat
 import tempfile
 from collections.abc import Iterator
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 from gristmill.pipelines.doctor.mount_table import mount_of
 from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.local.pool import default_workers
-from gristmill.pipelines.results.formatting import size_text
+from gristmill.pipelines.text.formatting import size_text
 
 # A shard in progress takes about as much as its input: 256 MiB by default.
 _SHARD_BYTES = 256 << 20

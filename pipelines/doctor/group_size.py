@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.doctor.finding import Finding, ok, warning
 from gristmill.pipelines.doctor.place import Place
-from gristmill.pipelines.results.formatting import size_text
+from gristmill.pipelines.text.formatting import size_text
 
 _GROUP_SIZE = re.compile(r"(?:^|,)group_size:(\d+)(?:,|$)")
 

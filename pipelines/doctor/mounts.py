@@ -8,12 +8,12 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 from gristmill.pipelines.doctor.mount_table import Mount, mount_of
 from gristmill.pipelines.doctor.place import Place
-from gristmill.pipelines.results.formatting import plural
+from gristmill.pipelines.text.formatting import plural
 
 _GCSFUSE = "gcsfuse"
 # Programs that show objects of a store as files.

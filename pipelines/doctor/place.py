@@ -6,8 +6,8 @@ import contextlib
 import subprocess
 import sys
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.paths import path_text

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.local.pool import default_workers
-from gristmill.pipelines.results.formatting import plural, size_text
+from gristmill.pipelines.text.formatting import plural, size_text
 
 _DIRECTORY = "/dev/shm"
 # A worker makes a batch while its last one waits for the reader.

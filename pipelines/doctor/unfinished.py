@@ -7,19 +7,19 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator
 
+from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.commit.garbage import garbage_editions
 from gristmill.dataset.commit.leftovers import find_leftovers
 from gristmill.dataset.commit.listings import Listings
-from gristmill.dataset.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 from gristmill.pipelines.doctor.place import Place
-from gristmill.pipelines.results.edition_history import glob_warning, space_of_replaced
-from gristmill.pipelines.results.formatting import plural, size_text
-from gristmill.pipelines.results.status import SplitStatus, Status, read_status
+from gristmill.pipelines.text.edition_history import glob_warning, space_of_replaced
+from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.status import SplitStatus, Status, read_status
 
 _SHOWN = 3
 

@@ -17,8 +17,8 @@ from multiprocessing import resource_tracker
 from types import TracebackType
 from typing import Any, Self
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import WorkerDiedError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import WorkerDiedError
 
 _log = logging.getLogger(__name__)
 

@@ -8,26 +8,29 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
-from gristmill.transforms.hugging_face.directory import is_repository, repository_jobs
+from gristmill.transforms.directories.hugging_face_directory import (
+    is_repository,
+    repository_jobs,
+)
+from gristmill.transforms.directories.tfds_directory import is_tfds_directory, tfds_jobs
+from gristmill.transforms.functions.named_function import split_name
 from gristmill.transforms.jobs.appended_job import (
     appended_job,
     first_writer,
     open_to_append,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.named_function import split_name
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.shards.source_split import check_apart, is_dataset
-from gristmill.transforms.tfds.directory import is_tfds_directory, tfds_jobs
-from gristmill.transforms.tokens.pack_options import PackOptions
 
 _UNITS = {
     "": 1,

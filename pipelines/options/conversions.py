@@ -12,7 +12,7 @@ from gristmill.dataset.arrayrecord.writer_options import (
     Check,
     Writer,
 )
-from gristmill.dataset.errors import OnCorrupt
+from gristmill.dataset.base.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.pipelines.options.option import option, required
 from gristmill.pipelines.options.patterns import GS_PATH, GS_PATHS, POSITIVE, SIZE

@@ -25,7 +25,7 @@ def mixture_of(given: Sequence[str]) -> dict[str, list[str]] | None:
     Raises:
         InputError: Some have a name, and others have none.
     """
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     named: dict[str, list[str]] = {}
     for item in filter(_is_named, given):
@@ -48,7 +48,7 @@ def _is_named(item: str) -> bool:
 
 def check_mixture(dataset: Sequence[str], option: str) -> None:
     """Raises InputError for an option of a mixture, where there is one dataset."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     if mixture_of(dataset) is None:
         raise InputError(
@@ -69,7 +69,7 @@ def by_name(text: str, option: str) -> dict[str, list[str]]:
     Raises:
         InputError: A value, or a name, is empty.
     """
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     found: dict[str, list[str]] = {}
     for item in text.split(","):
@@ -92,7 +92,7 @@ def shares_of(text: str, option: str) -> dict[str, str]:
     Raises:
         InputError: A value has no name, or a name has several.
     """
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     found = by_name(text, option)
     if "" in found or any(len(values) > 1 for values in found.values()):
@@ -131,7 +131,7 @@ def _of_datasets(
 
     With `each`, values without a name are for each dataset that has none of its own.
     """
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     found = {} if text is None else by_name(text, option)
     unnamed = found.pop("", None)
@@ -165,7 +165,7 @@ def _opened(paths: list[str], splits: list[str], editions: list[str]) -> Dataset
 
 def _edition_number(text: str) -> int | None:
     """Returns an edition that was given, None for the last."""
-    from gristmill.dataset.errors import InputError
+    from gristmill.dataset.base.errors import InputError
 
     if text != LAST and not (text.isdecimal() and int(text)):
         raise InputError(

@@ -9,8 +9,8 @@ from gristmill.dataset.metadata.layout import SPLIT_PATTERN
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.option import option, required
 from gristmill.pipelines.options.patterns import GS_PATH, POSITIVE
+from gristmill.transforms.jobs.pack_options import Method, Rows
 from gristmill.transforms.sources.formats import Nulls
-from gristmill.transforms.tokens.pack_options import Method, Rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

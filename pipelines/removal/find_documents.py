@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.dataset import Dataset, shards_of
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.loader.provenance.find_document import documents_of
 from gristmill.loader.provenance.packed_shard import PackedShard
 from gristmill.pipelines.removal.find_places import Place
-from gristmill.pipelines.results.source_details import line_offset
+from gristmill.pipelines.text.source_details import line_offset
 
 
 def find_documents(

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.formats.streams.inflated_stream import Compression
 from gristmill.dataset.metadata.cut_spans import places_of as places_by_lengths
 from gristmill.dataset.metadata.lineage import read_lineage
 from gristmill.dataset.metadata.provenance import (
@@ -27,10 +28,9 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import Compression
 from gristmill.loader.provenance.document_source import function_of, offset_between
-from gristmill.loader.provenance.places_behind import places_of as places_behind
-from gristmill.pipelines.results.source_line import line_begin
+from gristmill.loader.provenance.places_between import places_of as places_behind
+from gristmill.pipelines.text.source_line import line_begin
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import SourceSpec

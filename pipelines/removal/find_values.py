@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError, some_of
-from gristmill.dataset.example import INTS
-from gristmill.loader.dataset import Dataset
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.example import INTS
+from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.decode.features import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 

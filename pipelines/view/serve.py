@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from gristmill.dataset.errors import GristmillError, InputError, StorageError
-from gristmill.dataset.lazy_names import packages_named
-from gristmill.dataset.system_limits import limits_named
+from gristmill.dataset.base.errors import GristmillError, InputError, StorageError
+from gristmill.dataset.base.lazy_names import packages_named
+from gristmill.dataset.base.system_limits import limits_named
 from gristmill.pipelines.view.answers.ask import ask, error_answer, status_of
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 
 _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"

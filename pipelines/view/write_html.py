@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from gristmill.dataset.errors import GristmillError
-from gristmill.pipelines.results.formatting import plural
+from gristmill.dataset.base.errors import GristmillError
+from gristmill.pipelines.text.formatting import plural
 from gristmill.pipelines.view.answers.ask import ask, error_answer
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 from gristmill.pipelines.view.answers.steps import expected_bytes
 from gristmill.pipelines.view.write_page import json_in_page, page
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.local import LocalStorage

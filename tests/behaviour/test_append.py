@@ -21,7 +21,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptInputError,
     InputError,
     JobChangedError,
@@ -31,14 +31,14 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.beam_graphs import graph_of
+from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.pipelines.results.conversion import Outcome
-from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.text.conversion import Outcome
+from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion import commit_shards as commit_module
 from gristmill.transforms.conversion.begin_job import begin_job

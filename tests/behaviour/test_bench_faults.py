@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.base import Link
 from gristmill.dataset.storage.gcs import GcsStorage
 from tests.support.gcs_server import GcsServer

@@ -1,6 +1,6 @@
 """Reading a bucket through a cache of shards, over HTTP, by one process and several.
 
-Covers: loader/cache/background_copies.py, loader/cache/cache_counts.py.
+Covers: loader/reading/background_copies.py, loader/reading/cache_counts.py.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
     InputError,
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.loader.cache.background_copies import CopyOptions
+from gristmill.loader.reading.background_copies import CopyOptions
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert

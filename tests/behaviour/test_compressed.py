@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 import zstandard
 
+from gristmill.dataset.base.errors import CorruptInputError, JobChangedError
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.errors import CorruptInputError, JobChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.convert import convert as run_conversion
+from gristmill.transforms.beam.convert_files import _list_files, _look, _plan
 from gristmill.transforms.conversion.begin_job import take_output
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.shard_tasks import (
@@ -30,10 +31,9 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.convert_tfrecords import _list_files, _look, _plan
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
-from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.looked_files import LookedFiles
 from tests.support.conversion import (
     contents,

@@ -1,6 +1,6 @@
 """`gristmill convert`, as a shell calls it: here and by Beam's runners.
 
-Covers: pipelines/results/conversion.py.
+Covers: pipelines/text/conversion.py.
 """
 
 from __future__ import annotations

@@ -16,18 +16,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from gristmill.dataset.commit.commit import commit_dataset
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     JobChangedError,
     StorageChangedError,
     StorageError,
 )
+from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
-from gristmill.dataset.shard_reader import first_records
+from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import compile_pattern

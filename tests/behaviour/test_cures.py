@@ -135,19 +135,19 @@ ROWS = [
         cut("d/index/d-train.shards.npz"),
     ),
     Row(
-        "dataset/shard_reader.py some_records",
+        "dataset/shards/shard_reader.py some_records",
         "head d",
         "convert a.jsonl d\nverify d --quick\nhead d",
         P(f"d/d-train.{SHARD}").unlink,
     ),
     Row(
-        "dataset/tfrecord/frame_reader.py FrameReader._corrupt",
+        "dataset/formats/tfrecord/frame_reader.py FrameReader._corrupt",
         "convert data/tfrecords/* out",
         "convert data/tfrecords/* out --on-corrupt quarantine",
         cut("data/tfrecords/demo.tfrecord-00002-of-00004"),
     ),
     Row(
-        "dataset/parquet/parquet_file.py corrupt_rows",
+        "dataset/formats/parquet/parquet_file.py corrupt_rows",
         "convert t.parquet out --record column:a",
         "convert t.parquet out --record column:a --on-corrupt quarantine",
         table(a=pa.array([b"x", b"\xff", b"z"]).view(pa.string())),
@@ -160,7 +160,7 @@ ROWS = [
         flip(f"rows/index/rows-train.{SHARD}.segments", 30),
     ),
     Row(
-        "loader/opening/open_directory.py _choose",
+        "loader/data/open_directory.py _choose",
         "convert a.csv d --split test\ntrace d --record 3 --batch-size 5",
         "trace d --record 3 --batch-size 5 --split test",
     ),
@@ -231,13 +231,13 @@ ROWS = [
         text("gone", "3\n"),
     ),
     Row(
-        "pipelines/removal/asked.py _parsed",
+        "pipelines/removal/named_records.py _parsed",
         "remove d --records gone",
         "remove d --records gone --column text",
         text("gone", "line 3\n"),
     ),
     Row(
-        "pipelines/removal/asked.py _documents",
+        "pipelines/removal/named_records.py _documents",
         "remove rows --records gone",
         "trace rows --step 0 --row 0 --batch-size 2",
         text("gone", "3\n"),
@@ -249,7 +249,7 @@ ROWS = [
         text("gone", "line 3\n"),
     ),
     Row(
-        "pipelines/removal/remove.py check_found",
+        "pipelines/removal/run_removal.py check_found",
         "remove d --records gone",
         "remove d --records gone --allow-missing",
         text("gone", "3\n5000\n"),
@@ -554,7 +554,7 @@ ROWS = [
         f"pack a.jsonl out {TOKENS}\npack a.jsonl out2 {TOKENS} --bos <s> --eos </s>",
     ),
     Row(
-        "dataset/columns/arrays.py load_arrays",
+        "dataset/base/versioned_arrays.py load_arrays",
         "append d a.csv",
         "convert a.jsonl d --overwrite\nappend d a.csv",
         text("d/index/d-train.inputs.npz", "PK"),
@@ -573,7 +573,7 @@ ROWS = [
         text("nothing.py", "def f(record):\n    return None\n"),
     ),
     Row(
-        "pipelines/beam_runners.py runner_path",
+        "pipelines/beam/runners.py runner_path",
         "convert a.jsonl out --runner NopeRunner",
         "convert a.jsonl out",
     ),
@@ -618,7 +618,7 @@ ROWS = [
         "trace d --record 3 --batch-size 10 --first-epoch 4 --stop-epoch 5",
     ),
     Row(
-        "pipelines/results/status.py _read_description",
+        "pipelines/text/status.py _read_description",
         "status d",
         "convert a.jsonl d --overwrite\nstatus d",
         text("d/index/d-train.job.json", "{}"),
@@ -635,25 +635,25 @@ ROWS = [
         ),
     ),
     Row(
-        "transforms/hugging_face/directory.py _partitions",
+        "transforms/directories/hugging_face_directory.py _partitions",
         "convert hf out",
         "convert hf/*/*.parquet out",
         repository("day=1/a.parquet", "day=2/b.parquet"),
     ),
     Row(
-        "transforms/hugging_face/directory.py repository_jobs",
+        "transforms/directories/hugging_face_directory.py repository_jobs",
         "convert hf out --split test",
         "convert hf out --split train\nconvert hf out2",
         repository("data/train-00000-of-00001.parquet"),
     ),
     Row(
-        "transforms/hugging_face/repository_splits.py splits_by_names",
+        "transforms/directories/repository_splits.py splits_by_names",
         "convert hf out",
         "convert hf/data/train-* out --split train",
         repository("data/train-00000-of-00001.parquet", "data/more.parquet"),
     ),
     Row(
-        "transforms/hugging_face/repository_splits.py configurations",
+        "transforms/directories/repository_splits.py configurations",
         "convert hf out",
         "convert hf/data/* out --split train",
         all_of(
@@ -676,7 +676,7 @@ ROWS = [
         files_of("d"),
     ),
     Row(
-        "transforms/jobs/map_function.py call",
+        "transforms/functions/map_function.py call",
         "convert a.jsonl out --map own_1:f",
         "convert a.jsonl out --map own_1:g",
         text("own_1.py", "def f(r):\n    return 1\n\n\ndef g(r):\n    return r\n"),
@@ -814,19 +814,19 @@ ROWS = [
 ELSEWHERE = {
     "Dataflow: tests/pipelines/dataflow, against a server of its interface": (
         "pipelines/dataflow/",
-        "pipelines/beam_graphs.py",
-        "pipelines/beam_run.py",
+        "pipelines/beam/job_graphs.py",
+        "pipelines/beam/run_pipeline.py",
     ),
     "a doctor's advice on the machine: tests/pipelines/doctor": ("pipelines/doctor/",),
     "calls of Python: tests/loader": ("loader/",),
     "shards of another release, or that damage made: tests/dataset": (
-        "dataset/arrayrecord/writing/versions.py",
-        "dataset/errors.py FormatVersionError.unknown",
+        "dataset/arrayrecord/versions.py",
+        "dataset/base/errors.py FormatVersionError.unknown",
         "dataset/metadata/features.py",
         "dataset/metadata/shard_index.py",
         "dataset/metadata/shard_table.py",
         "dataset/packed/",
-        "dataset/tar/member_reader.py",
+        "dataset/formats/tar/member_reader.py",
         "transforms/jobs/prepared_job.py missing_list",
         "transforms/sources/shards/source_split.py SourceSplit.",
     ),
@@ -834,8 +834,8 @@ ELSEWHERE = {
         "pipelines/local/",
     ),
     "texts that other places pass on, which are followed above": (
-        "dataset/shard_reader.py some_records",
-        "pipelines/results/split_storage.py",
+        "dataset/shards/shard_reader.py some_records",
+        "pipelines/text/split_storage.py",
         "transforms/sources/lines/csv_rows.py CsvRows._explained",
         "transforms/sources/lines/json_rows.py JsonRows._explained",
         "transforms/sources/lines/row_lines.py _made",

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import google_crc32c
 import pytest
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptInputError,
     GristmillError,
     InputError,
     NotADatasetError,
 )
+from gristmill.dataset.formats.tfrecord.frames import encode_frame, mask
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.tfrecord.frames import encode_frame, mask
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.count_records import count_part, count_tasks
 from gristmill.transforms.conversion.job_inputs import list_inputs

@@ -15,7 +15,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.transforms import ReadAllTFRecords, WriteArrayRecords
-from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertTFRecords
 from tests.support.conversion import contents, job_of, prepared_of
 from tests.support.dask_machines import DaskMachines
 from tests.support.gcs_process import GcsProcess

@@ -2,7 +2,7 @@
 
 Covers: dataset/metadata/splits.py, transforms/checking/metadata.py,
 dataset/commit/leftovers.py, transforms/indexing/plan_index.py,
-pipelines/results/contents.py, pipelines/results/status.py, loader/feed/state.py.
+pipelines/text/contents.py, pipelines/text/status.py, loader/feed/state.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     InputError,
     InvalidDatasetError,
@@ -33,13 +33,13 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
-from gristmill.dataset.shard_reader import first_records
+from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.pipelines.results.contents import manifest_text
-from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.text.contents import manifest_text
+from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ReadArrayRecords
 from gristmill.transforms.conversion.begin_job import begin_job

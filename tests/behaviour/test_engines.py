@@ -22,10 +22,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertTFRecords
 from tests.support.conversion import (
     contents,
     convert,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import SCENARIOS, Scenario
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError, StateMismatchError
+from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from tests.support.datasets import convert
 from tests.support.hosts import run_hosts

@@ -13,7 +13,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from gristmill import loader, pipelines, transforms
 from gristmill.dataset import InputError, open_manifest, read_manifest, read_table
-from gristmill.pipelines.beam_run import run_pipeline
+from gristmill.pipelines.beam.run_pipeline import run_pipeline
 from gristmill.pipelines.commands.main import main
 from tests.support.conversion import contents
 from tests.support.datasets import convert

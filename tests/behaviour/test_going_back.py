@@ -2,7 +2,7 @@
 
 Covers: dataset/commit/roll_back.py, dataset/commit/clean.py,
 dataset/metadata/choose_state.py,
-pipelines/commands/go_back.py, pipelines/results/edition_history.py.
+pipelines/commands/go_back.py, pipelines/text/edition_history.py.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from click.testing import CliRunner, Result
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.garbage import find_garbage
-from gristmill.dataset.commit.roll_back import roll_back
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InputError,
     NotADatasetError,
     ReplacedError,
     StorageChangedError,
     StorageMissingError,
 )
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.garbage import find_garbage
+from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.choose_state import states_of
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -40,8 +40,8 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.doctor.unfinished import look_at_jobs
-from gristmill.pipelines.results.edition_history import edition_files, made_by
-from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.text.edition_history import edition_files, made_by
+from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
 from gristmill.transforms.jobs.prepared_job import PreparedJob

@@ -17,12 +17,12 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.errors import GristmillError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens import row_packer
-from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.packing import Packing
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support import conversion

@@ -19,13 +19,14 @@ import pytest
 
 from gristmill.dataset import Writer, commit_parts
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions
 from gristmill.pipelines.verify import verify
-from gristmill.transforms import WriteArrayRecords, convert_tfrecords
-from gristmill.transforms.convert_tfrecords import ConvertTFRecords
+from gristmill.transforms import WriteArrayRecords
+from gristmill.transforms.beam import convert_files as convert_tfrecords
+from gristmill.transforms.beam.convert_files import ConvertTFRecords
 from tests.support import conversion
 from tests.support.conversion import read_output
 from tests.support.input_files import WRITERS, rows_of
@@ -48,7 +49,7 @@ def outcome(output: pathlib.Path, make: Callable[[], Any], expected: Any) -> str
         return "refused"
     except RuntimeError as error:
         # What Beam makes of our errors is one of its own, with theirs in its text.
-        if "gristmill.dataset.errors." not in str(error):
+        if "gristmill.dataset.base.errors." not in str(error):
             raise
         return "refused"
     if not verify(str(output), workers=1).findings:

@@ -13,12 +13,16 @@ import pyarrow as pa
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import CorruptRecordError, InputError, JobChangedError
+from gristmill.dataset.base.errors import (
+    CorruptRecordError,
+    InputError,
+    JobChangedError,
+)
 from gristmill.pipelines.convert import convert as run
 from gristmill.transforms import ConvertTFRecords
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tables import rows_without_nulls
-from gristmill.transforms.tokens.pack_options import PackOptions
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.line_files import example_of
 from tests.support.parquet_files import write_parquet

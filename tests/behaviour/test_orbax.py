@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from orbax.checkpoint import v1 as ocp_v1
 
 from gristmill import loader
-from gristmill.dataset.errors import StateMismatchError
+from gristmill.dataset.base.errors import StateMismatchError
 from tests.support.datasets import convert
 from tests.support.records import text_records
 

@@ -23,9 +23,7 @@ import apache_beam as beam
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.commit import commit as commit_module
-from gristmill.dataset.commit import split_check
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptInputError,
     GristmillError,
     InputError,
@@ -35,24 +33,26 @@ from gristmill.dataset.errors import (
     StorageError,
     UserFunctionError,
 )
+from gristmill.dataset.commit import commit as commit_module
+from gristmill.dataset.commit import split_check
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest
-from gristmill.dataset.shard_reader import first_records
+from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.drop_in import convert_tf_to_arrayrecord_disk
-from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.convert_tfrecords import ConvertTFRecords
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.write_arrayrecords import WriteArrayRecords
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, run
 from tests.support.records import frames_of, text_records, write_array_records

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import InputError, JobChangedError
+from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions

@@ -1,7 +1,7 @@
 """Packing documents into rows, from every source, against plain Python.
 
-Covers: transforms/conversion/outputs/rows.py, transforms/conversion/outputs/tally.py,
-pipelines/results/packed.py, dataset/packed/packed_split.py,
+Covers: transforms/conversion/row_output.py, transforms/conversion/shard_tally.py,
+pipelines/text/packed.py, dataset/packed/packed_split.py,
 transforms/tokens/described_rows.py.
 """
 
@@ -21,28 +21,28 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import dataset, loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,
     InputError,
     JobChangedError,
     UserFunctionError,
 )
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.outputs.rows import write_rows
-from gristmill.transforms.conversion.outputs.tally import Tally
+from gristmill.transforms.conversion.row_output import write_rows
+from gristmill.transforms.conversion.shard_tally import Tally
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records

@@ -26,8 +26,8 @@ from gristmill.transforms import (
     ConvertTFRecords,
     PackOptions,
     PlanOptions,
-    beam_yaml,
 )
+from gristmill.transforms.beam import beam_yaml
 from tests.support.conversion import contents
 from tests.support.pipelines import counters
 

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill import dataset
-from gristmill.dataset.errors import InputError, JobChangedError
+from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support.conversion import contents, convert, job_of, prepared_of
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.jobs.appended_job import open_to_append
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support.datasets import convert, describe
 from tests.support.packed import documents, pack
 

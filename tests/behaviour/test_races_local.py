@@ -15,8 +15,8 @@ import threading
 
 import pytest
 
+from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.errors import StorageChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest

@@ -1,9 +1,9 @@
 """Reading datasets in a bucket, over HTTP, with everything that can go wrong there.
 
-Covers: loader/cache/indexes.py, loader/reading/fetch_chunks.py,
+Covers: loader/reading/cached_indexes.py, loader/reading/fetch_chunks.py,
 loader/reading/remote_shards.py, loader/remote/partial_indexes.py,
 loader/remote/range_fetcher.py, loader/remote/read_options.py,
-loader/remote/request_limit.py.
+loader/remote/hedged_requests.py.
 """
 
 import concurrent.futures
@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
     InputError,
@@ -37,7 +37,7 @@ from gristmill.dataset.errors import (
     StorageError,
     StorageMissingError,
 )
-from gristmill.loader.cache.host_files import locked
+from gristmill.loader.reading.host_files import locked
 from gristmill.loader.remote.http_answer import Answer
 from gristmill.loader.remote.http_connection import HttpConnection
 from gristmill.loader.remote.object_reads import ByteRange

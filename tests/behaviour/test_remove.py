@@ -2,7 +2,7 @@
 
 Covers: transforms/removal/begin_removal.py, transforms/removal/claim.py,
 transforms/removal/cut_shard.py, transforms/removal/commit_removal.py,
-pipelines/removal/remove.py.
+pipelines/removal/run_removal.py.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from hypothesis import strategies as st
 from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
-from gristmill.dataset.commit.roll_back import roll_back
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
     InvalidDatasetError,
@@ -34,6 +33,7 @@ from gristmill.dataset.errors import (
     StateMismatchError,
     StorageChangedError,
 )
+from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -45,8 +45,8 @@ from gristmill.pipelines.index import index
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.pipelines.removal.remove import remove as run_removal
-from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.removal.run_removal import remove as run_removal
+from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.removal import cut_shard as cut_module
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of

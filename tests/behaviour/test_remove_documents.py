@@ -17,20 +17,24 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import CorruptShardError, InputError, StateMismatchError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    InputError,
+    StateMismatchError,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import read_removed
 from gristmill.dataset.packed.packed_split import PackedSplit
-from gristmill.loader.dataset import shards_of
+from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.provenance.find_document import find_document
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import RepackOptions
-from gristmill.pipelines.removal.asked import Asked, asked_records
-from gristmill.pipelines.removal.remove import remove as run_removal
+from gristmill.pipelines.removal.named_records import Asked, asked_records
+from gristmill.pipelines.removal.run_removal import remove as run_removal
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import RemoveRecords
 from gristmill.transforms.removal.commit_removal import RemovalResult

@@ -1,6 +1,6 @@
 """Runs that go on when records are removed from their datasets.
 
-Covers: loader/past_states.py, loader/opening/past_dataset.py.
+Covers: loader/data/past_states.py, loader/data/past_dataset.py.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     OutOfRangeError,
     StateMismatchError,
 )
-from gristmill.dataset.metadata.changes import with_parts
+from gristmill.dataset.metadata.edition_changes import with_parts
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.removals import remove

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from gristmill import loader
+from gristmill.dataset.base.errors import CorruptShardError, DataLossError, InputError
 from gristmill.dataset.commit import publish_shard
-from gristmill.dataset.errors import CorruptShardError, DataLossError, InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import origins_of, read_lineage
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -34,9 +34,9 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.tokens.pack_options import PackOptions
 from tests.support.buckets import upload
 from tests.support.gcs_server import GcsServer
 

@@ -17,7 +17,7 @@ import sys
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     InputError,
     InvalidDatasetError,
@@ -241,7 +241,7 @@ class TestUnfinished:
         assert of_another.exists()  # Somebody may be at work there.
 
     def test_a_missing_shard_is_named_at_the_commit(self, half_done):
-        from gristmill.dataset.errors import DataLossError
+        from gristmill.dataset.base.errors import DataLossError
         from gristmill.transforms.conversion.finish_split import finish_split
 
         prepared = prepared_of(half_done)

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import JobChangedError, StorageChangedError
+from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.pipelines.commands.main import main

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from gristmill import dataset, loader
-from gristmill.dataset.errors import InputError
-from gristmill.dataset.example import decode_example
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.packing import PackingOptions
-from gristmill.pipelines.results.source_details import detailed
+from gristmill.pipelines.text.source_details import detailed
 from tests.support.records import frames_of, read_array_records
 
 MODULE = """

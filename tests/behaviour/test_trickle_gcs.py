@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for

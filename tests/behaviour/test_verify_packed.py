@@ -25,7 +25,7 @@ from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.verify import verify as verify_all
-from gristmill.transforms.verify_dataset import VerifyDataset
+from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from tests.support.packed_shards import (
     FORMAT,
     PackedShard,

@@ -10,11 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 from gristmill.pipelines.view.serve import answered
 from tests.support.conversion import convert, job_of
 from tests.support.examples import tf_example

@@ -11,8 +11,12 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import encode_example
-from gristmill.dataset.errors import CorruptInputError, InputError, UserFunctionError
-from gristmill.dataset.example import decode_example
+from gristmill.dataset.base.errors import (
+    CorruptInputError,
+    InputError,
+    UserFunctionError,
+)
+from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.loader.provenance.locate import locate

@@ -25,7 +25,7 @@ PROGRAM = """
     import numpy as np
 
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-    from gristmill.dataset.digest import RecordsDigest
+    from gristmill.dataset.base.digest import RecordsDigest
     from gristmill.transforms.planning.write_plan import WriteJob, pack_count
     from gristmill.transforms.writing.begin_write import begin_write
     from gristmill.transforms.writing.commit_write import commit_write, pack_report

@@ -1,6 +1,6 @@
 """Conversions with either writer: the same records, for every reader.
 
-Covers: dataset/arrayrecord/writing/versions.py, transforms/jobs/settle_writer.py.
+Covers: dataset/arrayrecord/versions.py, transforms/jobs/settle_writer.py.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import grain
 import pytest
 
 from gristmill import loader
+from gristmill.dataset.arrayrecord import versions
+from gristmill.dataset.arrayrecord.versions import with_versions
 from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
-from gristmill.dataset.arrayrecord.writing import versions
-from gristmill.dataset.arrayrecord.writing.versions import with_versions
-from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.conversion.begin_job import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import writers
-from gristmill.dataset.arrayrecord.writing.file_writer import ArrayRecordWriter
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 
 
 def test_it_measures_every_writer(

@@ -16,10 +16,10 @@ from google.cloud.dataflow_v1beta3.types import ContainerSpec
 from google.cloud.monitoring_v3.types import AlertPolicy
 from google.protobuf import json_format
 
-from gristmill.pipelines.dataflow import worker_disk
+from gristmill.pipelines.dataflow import machine_types as worker_disk
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
 from gristmill.pipelines.options.generated_files import metadata
-from gristmill.transforms.graph import job_metrics
+from gristmill.transforms.beam import job_metrics
 from tests.support import roles
 from tests.support.dataflow_server import DataflowServer
 from tests.support.gcloud_stand_in import JOB

@@ -16,7 +16,7 @@ import pytest
 from google.cloud.dataflow_v1beta3.types import ContainerSpec
 from google.protobuf import json_format
 
-from gristmill.pipelines.dataflow import worker_disk
+from gristmill.pipelines.dataflow import machine_types as worker_disk
 from gristmill.pipelines.options.definitions import PIPELINES
 from gristmill.pipelines.options.generated_files import metadata
 from tests.support.terraform_provider import TerraformProvider

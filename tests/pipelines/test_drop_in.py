@@ -15,7 +15,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill import pipelines
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines import drop_in
 from gristmill.pipelines.index import index

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from unittest import mock
 
 from gristmill import __file__ as package_file
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.commands.main import main
 
 PACKAGES = ("dataset", "loader", "pipelines", "transforms")

@@ -20,12 +20,13 @@ from typing import Any
 from unittest import mock
 
 from gristmill import loader
-from gristmill.dataset import Writer, WriterOptions, encode_example, errors
+from gristmill.dataset import Writer, WriterOptions, encode_example
+from gristmill.dataset.base import errors
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.removal.asked import asked_records
-from gristmill.pipelines.removal.remove import check_found
+from gristmill.pipelines.removal.named_records import asked_records
+from gristmill.pipelines.removal.run_removal import check_found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -446,7 +447,7 @@ def worker_died(folder: pathlib.Path) -> None:
 def runner_failed(folder: pathlib.Path) -> None:
     import apache_beam as beam
 
-    from gristmill.pipelines.beam_run import run_pipeline
+    from gristmill.pipelines.beam.run_pipeline import run_pipeline
 
     options = ["--runner=PortableRunner"]
     run_pipeline(beam.Create([1]), options, result_path=f"{folder}/result")
@@ -605,7 +606,7 @@ def no_bucket(folder: pathlib.Path) -> None:
 
 @case(errors.SystemLimitError, "The process may not have more memory.")
 def no_memory(folder: pathlib.Path) -> None:
-    from gristmill.dataset.system_limits import limits_named
+    from gristmill.dataset.base.system_limits import limits_named
 
     with limits_named():
         bytearray(1 << 62)
@@ -626,7 +627,7 @@ def too_many_files(folder: pathlib.Path) -> None:
 
 @case(errors.MissingPackageError, "An extra is not installed.")
 def no_package(folder: pathlib.Path) -> None:
-    from gristmill.dataset.lazy_names import packages_named
+    from gristmill.dataset.base.lazy_names import packages_named
 
     with mock.patch.dict(sys.modules, {"prometheus_client": None}), packages_named():
         import prometheus_client  # noqa: F401

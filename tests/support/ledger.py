@@ -14,7 +14,7 @@ from unittest import mock
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.transforms.conversion import convert_shard as converting
 from gristmill.transforms.planning.shard_plan import ShardPlan, SourceRange
 from gristmill.transforms.sources.formats import RecordOptions

@@ -14,7 +14,7 @@ from typing import Any
 
 import zstandard
 
-from gristmill.dataset.example import decode_example
+from gristmill.dataset.base.example import decode_example
 
 
 def _zstd(data: bytes) -> bytes:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.provenance import read_source_files
@@ -29,7 +30,6 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.packing import plan_rows
 from tests.support.records import frames_of, read_array_records

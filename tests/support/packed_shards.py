@@ -14,9 +14,9 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import Footer
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 

@@ -14,6 +14,10 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError
+from gristmill.dataset.base.findings import UNREADABLE, Finding, Findings, finding_of
+from gristmill.dataset.base.first_items import FirstOf
 from gristmill.dataset.commit.leftovers import find_leftovers
 from gristmill.dataset.commit.listings import (
     Listings,
@@ -26,10 +30,6 @@ from gristmill.dataset.commit.split_check import (
     compare_shards,
     read_checked_table,
 )
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import InputError, InvalidDatasetError
-from gristmill.dataset.findings import UNREADABLE, Finding, Findings, finding_of
-from gristmill.dataset.first_of import FirstOf
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest

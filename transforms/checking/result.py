@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gristmill.dataset.findings import Finding, Findings
+from gristmill.dataset.base.findings import Finding, Findings
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.transforms.checking.metadata import VerifyPlan
 from gristmill.transforms.checking.shard import ShardCheck

@@ -10,8 +10,8 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import CorruptShardError
-from gristmill.dataset.findings import (
+from gristmill.dataset.base.errors import CorruptShardError
+from gristmill.dataset.base.findings import (
     UNREADABLE,
     Finding,
     finding_of,

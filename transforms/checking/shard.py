@@ -21,14 +21,14 @@ from gristmill.dataset.arrayrecord.chunks import (
 )
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
     StorageError,
     TransposedChunkError,
 )
-from gristmill.dataset.findings import (
+from gristmill.dataset.base.findings import (
     UNREADABLE,
     Finding,
     finding_of,

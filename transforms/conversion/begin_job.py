@@ -9,19 +9,19 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.versions import (
+from gristmill.dataset.arrayrecord.versions import (
     check_versions,
     settled,
     with_versions,
 )
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.garbage import garbage_editions
 from gristmill.dataset.commit.leftovers import tidy_split
 from gristmill.dataset.commit.ownership import check_inputs_stay, check_no_strangers
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import committed_shards
-from gristmill.dataset.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import inputs_path, job_path
 from gristmill.dataset.metadata.manifest import Manifest
@@ -38,6 +38,7 @@ from gristmill.transforms.conversion.same_inputs import (
     check_same_inputs,
 )
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
+from gristmill.transforms.functions.named_function import code_digest
 from gristmill.transforms.jobs.appended_job import check_features
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.empty_claim import replaced_note, replaced_shards
@@ -48,7 +49,6 @@ from gristmill.transforms.jobs.prepared_job import (
     described_shards,
 )
 from gristmill.transforms.jobs.settle_writer import begun_job, current_job
-from gristmill.transforms.named_function import code_digest
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import ShardPlan, plan_by_bytes
 from gristmill.transforms.sources.formats import FORMATS

@@ -7,8 +7,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
-from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest
@@ -16,11 +16,17 @@ from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.finish_split import finish_split
 from gristmill.transforms.conversion.shard_tasks import GatheredResults, ShardResult
+from gristmill.transforms.directories.tfds_directory import (
+    TfdsDirectory,
+    read_tfds_directory,
+)
+from gristmill.transforms.directories.tfds_metadata import (
+    check_records_read,
+    tfds_metadata,
+)
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.shards.source_split import SourceSplit
-from gristmill.transforms.tfds.directory import TfdsDirectory, read_tfds_directory
-from gristmill.transforms.tfds.metadata import check_records_read, tfds_metadata
 
 _log = logging.getLogger(__name__)
 

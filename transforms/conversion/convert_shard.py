@@ -11,36 +11,36 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
     DataLossError,
     FalseStartError,
     FastTokenizerDiffersError,
 )
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.record_batch import RecordBatch
-from gristmill.transforms.conversion.outputs.fast_path import (
+from gristmill.transforms.conversion.fast_path import (
     may_be_fast,
     note_difference,
 )
-from gristmill.transforms.conversion.outputs.records import write_records
-from gristmill.transforms.conversion.outputs.rows import (
+from gristmill.transforms.conversion.record_output import write_records
+from gristmill.transforms.conversion.row_output import (
     made_rows,
     prove_rows,
     write_rows,
 )
-from gristmill.transforms.conversion.outputs.tally import Progress, Tally
+from gristmill.transforms.conversion.shard_tally import Progress, Tally
 from gristmill.transforms.conversion.span_check import SpanCheck
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Quarantine
-from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.protocol import RangeReader
 from gristmill.transforms.sources.source_of import certain_place, source_of
-from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.row_packer import RowPacker
 
 # How much of the ranges after the one that is read is fetched: files can be small.

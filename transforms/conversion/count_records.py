@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gristmill.dataset.errors import DataLossError, FalseStartError
+from gristmill.dataset.base.errors import DataLossError, FalseStartError
 from gristmill.transforms.conversion.counted_parts import (
     DOUBTED,
     NO_RECORD,

@@ -8,19 +8,20 @@ import logging
 import time
 from collections.abc import Iterable
 
+from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.commit.output_place import (
     check_holds_no_input,
     check_not_matched,
 )
-from gristmill.dataset.errors import InputError, some_of
-from gristmill.dataset.file_names import JoinedFiles, listed
+from gristmill.dataset.formats.file_names import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
+from gristmill.transforms.directories.tfds_directory import is_tfds_directory
+from gristmill.transforms.functions.named_function import load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.named_function import load_function
 from gristmill.transforms.sources.find_inputs import (
     Looked,
     find_inputs,
@@ -34,7 +35,6 @@ from gristmill.transforms.sources.shards.source_split import (
     find_split,
     is_dataset,
 )
-from gristmill.transforms.tfds.directory import is_tfds_directory
 from gristmill.transforms.tokens.document_records import (
     check_no_tables,
     document_records,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.dataset.errors import some_of
+from gristmill.dataset.base.errors import some_of
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
 from gristmill.transforms.sources.input_files import InputFiles

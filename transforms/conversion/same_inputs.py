@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 
-from gristmill.dataset.errors import CorruptInputError, JobChangedError, some_of
+from gristmill.dataset.base.errors import CorruptInputError, JobChangedError, some_of
 from gristmill.transforms.conversion.convert_shard import finished_shard, read_again
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.forward_pass import KeptPass
 
 # Returns those of some shards that were made of other records than are there.
 CompareShards = Callable[[PreparedJob, Sequence[int]], Iterable[int]]

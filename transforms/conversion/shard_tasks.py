@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from gristmill.dataset.errors import JobChangedError
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.outputs.tally import Progress
+from gristmill.transforms.conversion.shard_tally import Progress
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
-from gristmill.transforms.sources.kept_pass import KeptPass
+from gristmill.transforms.sources.forward_pass import KeptPass
 
 _CPU_LOCK = threading.Lock()
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.protocol import Source
 

@@ -7,9 +7,9 @@ import functools
 import itertools
 from collections.abc import Sequence
 
+from gristmill.transforms.functions.map_function import call
+from gristmill.transforms.functions.named_function import load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.map_function import call
-from gristmill.transforms.named_function import load_function
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.formats.tfrecord.frames import HEADER_BYTES, is_header
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.tfrecord.frames import HEADER_BYTES, is_header
 from gristmill.transforms.sources.input_files import InputFiles
 
 _LONG_SECONDS = 5.0

@@ -10,8 +10,8 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_file
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import ShardReport

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.commit.listings import Listing, decode_name
 from gristmill.dataset.commit.ownership import check_other_splits
-from gristmill.dataset.errors import InputError, some_of
-from gristmill.dataset.file_names import (
+from gristmill.dataset.formats.file_names import (
     FileName,
     JoinedFiles,
     listed,

@@ -11,10 +11,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gristmill.dataset.columns.arrays import load_arrays
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.versioned_arrays import load_arrays
 from gristmill.dataset.commit.tfds_files import described_by_tfds
 from gristmill.dataset.commit.write_marker import option_differences
-from gristmill.dataset.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import joined_descriptions
 from gristmill.dataset.metadata.manifest import Manifest

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
-from gristmill.dataset.errors import InputError, OnCorrupt
+from gristmill.dataset.base.errors import InputError, OnCorrupt
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.tokens.pack_options import PackOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ is finished, the description claims nothing: another job may have the output.
 
 from __future__ import annotations
 
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.commit.split_files import (
     committed_shards,
     shards_of,
 )
-from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for

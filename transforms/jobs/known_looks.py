@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gristmill.dataset.errors import InvalidDatasetError, StorageError
-from gristmill.dataset.file_formats import FileFormat
+from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
+from gristmill.dataset.formats.file_formats import FileFormat
+from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.jobs.settle_writer import current_job

@@ -18,17 +18,17 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.writing.versions import described_writer
-from gristmill.dataset.columns.arrays import load_arrays
-from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.commit.write_marker import option_differences
-from gristmill.dataset.errors import (
+from gristmill.dataset.arrayrecord.versions import described_writer
+from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
     StorageChangedError,
     StorageError,
 )
+from gristmill.dataset.base.versioned_arrays import load_arrays
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.removed import is_removal
 from gristmill.dataset.storage.lookup import storage_for, version_of
@@ -36,10 +36,10 @@ from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     ShardNames,
 )
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
 from gristmill.transforms.sources.formats import TFRECORD, RecordOptions
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.tokens.pack_options import PackOptions
 
 _VERSION = 1
 

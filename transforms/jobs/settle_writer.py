@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any, NamedTuple
 
-from gristmill.dataset.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for

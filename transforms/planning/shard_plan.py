@@ -26,7 +26,7 @@ from typing import Literal, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
 

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit.write_marker import WriteMarker
-from gristmill.dataset.digest import DIGEST_ROW, RecordsDigest
-from gristmill.dataset.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import total_digest
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, check_positive

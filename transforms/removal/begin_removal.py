@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
-from gristmill.dataset.errors import StateMismatchError
+from gristmill.dataset.base.errors import StateMismatchError
 from gristmill.dataset.metadata.choose_state import chosen_split
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.commit.claim import Claim
-from gristmill.dataset.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import (

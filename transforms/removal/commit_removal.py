@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill import __version__
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import DataLossError, StorageChangedError
 from gristmill.dataset.commit.commit import check_files, commit, write_table
 from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import DataLossError, StorageChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.changes import with_parts, without_replaced
+from gristmill.dataset.metadata.edition_changes import with_parts, without_replaced
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
 from gristmill.dataset.metadata.removed import RemovedRecords

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.digest import RecordsDigest, words_of
-from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.base.digest import RecordsDigest, words_of
+from gristmill.dataset.base.errors import CorruptShardError, InputError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.document_crc32cs import (
     ID_BYTES,

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.digest import RecordsDigest, words_of
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.digest import RecordsDigest, words_of
-from gristmill.dataset.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.cut_spans import cut_spans
 from gristmill.dataset.metadata.provenance import (

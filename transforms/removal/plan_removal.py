@@ -9,7 +9,7 @@ import json
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 

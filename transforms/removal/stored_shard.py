@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.shard_copier import StoredShard
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_chunks
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.storage.lookup import storage_for

@@ -7,14 +7,14 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptRecordError,
     GristmillError,
     StorageError,
     SystemLimitError,
 )
+from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 

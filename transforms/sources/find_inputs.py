@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.paths import path_texts
-from gristmill.dataset.streams.inflated_stream import COMPRESSIONS
 from gristmill.transforms.sources.formats import RecordOptions, check_nulls
 from gristmill.transforms.sources.input_directories import match_inputs
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

@@ -7,14 +7,14 @@ import json
 import re
 from typing import Literal, NamedTuple, Self, get_args
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 
 class SourceFormat(NamedTuple):
     """A format of input files.
 
     Attributes:
-        found_as: Its name in `gristmill.dataset.file_formats`.
+        found_as: Its name in `gristmill.dataset.formats.file_formats`.
         module: The module that reads it; it has `make_source`, which takes a
             `SourceSpec` and returns a `Source`.
         place_unit: What numbers the places of its records, for people.

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gristmill.dataset.errors import InputError, some_of
-from gristmill.dataset.file_formats import (
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.formats.file_formats import (
     ARRAY_RECORD,
     CONVERT,
     HEAD_BYTES,
@@ -18,10 +18,10 @@ from gristmill.dataset.file_formats import (
     format_of,
     is_blank,
 )
+from gristmill.dataset.formats.streams.inflated_stream import Compression
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import Compression
 from gristmill.transforms.sources.formats import FILE_FORMATS, FORMATS
 
 # A block is decompressed as a whole; it has 128 KiB at most.

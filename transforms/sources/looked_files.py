@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
-from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms.sources.input_formats import Look, look_at
 

@@ -6,7 +6,7 @@ import functools
 import importlib
 from typing import cast
 
-from gristmill.dataset.errors import MissingPackageError
+from gristmill.dataset.base.errors import MissingPackageError
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec

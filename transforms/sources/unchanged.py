@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gristmill.dataset.errors import StorageChangedError
+from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.input_files import InputFile

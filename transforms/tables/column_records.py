@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.dataset.errors import InputError, RowError, some_of
+from gristmill.dataset.base.errors import InputError, RowError, some_of
 from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of
 from gristmill.transforms.tables.payloads import payloads
 from gristmill.transforms.tables.table_features import spec_of

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.dataset.errors import InputError, RowError
-from gristmill.dataset.example import ordered_names
+from gristmill.dataset.base.errors import InputError, RowError
+from gristmill.dataset.base.example import ordered_names
 from gristmill.dataset.metadata.features import Features, FeatureSpec
-from gristmill.transforms.tables import hugging_face
+from gristmill.transforms.tables import hugging_face_types as hugging_face
 from gristmill.transforms.tables.headers import entry_headers, length_headers
 from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of
 from gristmill.transforms.tables.number_types import DOUBLE, read_as

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.dataset.example import BYTES, FLOATS, INTS
+from gristmill.dataset.base.example import BYTES, FLOATS, INTS
+from gristmill.dataset.base.varints import encode_varint
 from gristmill.dataset.metadata.features import Kind
-from gristmill.dataset.varints import encode_varint
 
 _FIELDS = {"bytes": BYTES, "float": FLOATS, "int64": INTS}
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.dataset.errors import InputError, RowError
-from gristmill.transforms.tables import hugging_face
+from gristmill.dataset.base.errors import InputError, RowError
+from gristmill.transforms.tables import hugging_face_types as hugging_face
 
 ITEMS = -1
 """The step of a path from a list to its items."""

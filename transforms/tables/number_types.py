@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from gristmill.dataset.errors import InputError, RowError
+from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.dataset.metadata.features import Features, FeatureSpec
 from gristmill.transforms.tables.leaves import leaf_values, leaves_of
 from gristmill.transforms.tables.table_features import features_of

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.dataset.errors import RowError
+from gristmill.dataset.base.errors import RowError
 from gristmill.dataset.metadata.features import Kind
 from gristmill.transforms.tables.headers import length_headers
 from gristmill.transforms.tables.leaves import ends_of, row_of

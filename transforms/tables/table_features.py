@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata.features import FeatureSpec, Kind
-from gristmill.transforms.tables import hugging_face
+from gristmill.transforms.tables import hugging_face_types as hugging_face
 from gristmill.transforms.tables.leaves import Leaf, leaves_of, refused
 
 # What each type becomes: a test of the type, the kind of list, the dtype of its values

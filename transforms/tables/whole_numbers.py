@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 INT64 = range(-(1 << 63), 1 << 63)
 _NUMBER = re.compile(r"(-?)(0|[1-9]\d*)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")

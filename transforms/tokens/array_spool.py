@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 
 _BUFFER_BYTES = 1 << 18
 

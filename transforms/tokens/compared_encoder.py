@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FastTokenizerDiffersError,
     GristmillError,
     InputError,
     UserFunctionError,
 )
 from gristmill.transforms.tokens.tokenizers import Encoded, Encoder, Tokenizer
-from gristmill.transforms.tokens.tokenizers.protocol import (
+from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Ends,
     IdArray,
     PlaceOf,

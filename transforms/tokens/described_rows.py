@@ -7,7 +7,7 @@ from typing import Any
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.packed_split import PackedSplit
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 
 _EXAMPLE_FEATURES = ("inputs", "inputs_position", "inputs_segmentation")
 

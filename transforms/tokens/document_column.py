@@ -6,14 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError, some_of
-from gristmill.dataset.example import BYTES, INTS, NO_KIND, RawFeature, raw_features
-from gristmill.dataset.varints import decode_varints
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.example import (
+    BYTES,
+    INTS,
+    NO_KIND,
+    RawFeature,
+    raw_features,
+)
+from gristmill.dataset.base.varints import decode_varints
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.one_feature import OneFeature
-from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import Encoded
-from gristmill.transforms.tokens.tokenizers.protocol import PlaceOf
+from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
 
 _MOST_ID = (1 << 32) - 1
 _ANOTHER = "choose another feature with --column"

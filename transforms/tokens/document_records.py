@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.tokens.pack_options import PackOptions
 
 _DEFAULT = PackOptions(length=2).column
 _TABLE = re.compile(

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.compared_encoder import ComparedEncoder
 from gristmill.transforms.tokens.document_column import DocumentColumn
-from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import Encoded, load_fast, load_tokenizer
-from gristmill.transforms.tokens.tokenizers.protocol import (
+from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Ends,
     IdArray,
     LengthArray,

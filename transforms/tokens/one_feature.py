@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gristmill.dataset.example import BYTES, INTS, RawFeature
-from gristmill.dataset.varints import encode_varint, varint_at
+from gristmill.dataset.base.example import BYTES, INTS, RawFeature
+from gristmill.dataset.base.varints import encode_varint, varint_at
 
 # Of the list in a Feature: the key of its field.
 _KINDS = {0x0A: BYTES, 0x1A: INTS}
@@ -12,8 +12,8 @@ _KINDS = {0x0A: BYTES, 0x1A: INTS}
 class OneFeature:
     """Finds a feature in records that are encoded as all known writers do.
 
-    Some five times as fast as `gristmill.dataset.example.raw_features`, which reads
-    whatever protocol buffers allow.
+    Some five times as fast as `gristmill.dataset.base.example.raw_features`, which
+    reads whatever protocol buffers allow.
 
     Args:
         name: Name of the feature.

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.tokens.documents import DocumentReader, Documents
-from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 _ID_BYTES = 4

@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import CorruptShardError, DataLossError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import CorruptShardError, DataLossError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.document_crc32cs import ID_BYTES, crc32cs_of
 from gristmill.dataset.packed.join_documents import (
@@ -22,9 +22,9 @@ from gristmill.dataset.packed.join_documents import (
 )
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.array_spool import ArraySpool
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.packing import Packing, begins_of, plan_rows
 
 _BATCH_BYTES = 1 << 20

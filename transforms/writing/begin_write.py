@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from gristmill.dataset.arrayrecord.writing.versions import (
+from gristmill.dataset.arrayrecord.versions import (
     check_versions,
     settled,
     with_versions,
 )
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
-from gristmill.dataset.errors import JobChangedError
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.jobs.empty_claim import unfinished_shards
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.digest import DIGEST_ROW
+from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.commit.leftovers import delete_leftovers, tidy_split
-from gristmill.dataset.digest import DIGEST_ROW
-from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.planning.write_plan import (
     GroupTask,
     Key,

@@ -16,8 +16,8 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import DataLossError, StorageError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import DataLossError, StorageError
 
 _BATCH_RECORDS = 1024
 _BATCH_BYTES = 4 << 20

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.errors import DataLossError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.lookup import storage_for

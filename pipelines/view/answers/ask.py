@@ -8,15 +8,15 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gristmill.dataset.errors import GristmillError, InputError, OutOfRangeError
+from gristmill.dataset.base.errors import GristmillError, InputError, OutOfRangeError
+from gristmill.pipelines.view.answers.json_values import plain
 from gristmill.pipelines.view.answers.lineage import lineage
 from gristmill.pipelines.view.answers.mixture import mixture
-from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.answers.order_quality import order_quality
 from gristmill.pipelines.view.answers.overview import overview
-from gristmill.pipelines.view.answers.plain import plain
 from gristmill.pipelines.view.answers.record import record
 from gristmill.pipelines.view.answers.shard import shard
+from gristmill.pipelines.view.answers.shown_data import Opened
 from gristmill.pipelines.view.answers.sizes import sizes
 from gristmill.pipelines.view.answers.source import source
 from gristmill.pipelines.view.answers.steps import seen, step

@@ -8,7 +8,7 @@ import dataclasses
 import re
 from typing import Any
 
-from gristmill.dataset.example import Values, decode_example
+from gristmill.dataset.base.example import Values, decode_example
 
 _TEXT_CHARACTERS = 20_000
 _NUMBERS = 256

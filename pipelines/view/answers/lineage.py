@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.errors import GristmillError, some_of
+from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import Ancestor, read_lineage
 from gristmill.dataset.metadata.provenance import (
@@ -19,10 +19,10 @@ from gristmill.dataset.metadata.provenance import (
 )
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.dataset import Dataset, table_of
-from gristmill.loader.indices import IntArray
-from gristmill.pipelines.results.formatting import plural
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.data.dataset import Dataset, table_of
+from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.view.answers.shown_data import Opened
 
 _FILES = 200
 _REGIONS = 200

@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.answers.overview import epoch_steps
+from gristmill.pipelines.view.answers.shown_data import Opened
 
 _WINDOWS = 200
 

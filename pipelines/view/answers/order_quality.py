@@ -6,15 +6,15 @@ import dataclasses
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.indices import IntArray
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.quality import (
     ShuffleQuality,
     sampled_quality,
     shuffle_quality,
 )
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 
 _EXACT_RECORDS = 1 << 16
 """Of an epoch with more records, some batches are measured."""

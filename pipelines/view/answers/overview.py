@@ -6,21 +6,20 @@ import dataclasses
 from typing import Any
 
 from gristmill import __version__
-from gristmill.dataset.errors import some_of
+from gristmill.dataset.base.errors import some_of
 from gristmill.dataset.metadata.splits import Split
-from gristmill.loader.batches import Batches
-from gristmill.loader.dataset import Dataset, shards_of
-from gristmill.pipelines.results.contents import feature_text
-from gristmill.pipelines.results.edition_history import made_by
-from gristmill.pipelines.results.formatting import map_text
-from gristmill.pipelines.results.packed import (
+from gristmill.loader.data.batches import Batches
+from gristmill.loader.data.dataset import Dataset, shards_of
+from gristmill.pipelines.text.contents import feature_text
+from gristmill.pipelines.text.edition_history import made_by
+from gristmill.pipelines.text.formatting import map_text
+from gristmill.pipelines.text.packed import (
     packed_lines,
     packed_split,
     tokenizer_digest,
     tokenizer_text,
 )
-from gristmill.pipelines.results.split_storage import SplitStorage
-from gristmill.pipelines.view.answers.opened import Opened, TokenTexts
+from gristmill.pipelines.text.split_storage import SplitStorage
 from gristmill.pipelines.view.answers.shard_table import (
     ShardColumns,
     ShardsChart,
@@ -28,6 +27,7 @@ from gristmill.pipelines.view.answers.shard_table import (
     shard_columns,
     shards_chart,
 )
+from gristmill.pipelines.view.answers.shown_data import Opened, TokenTexts
 
 _OPTIONS_SHOWN = 8
 

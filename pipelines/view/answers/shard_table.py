@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.loader.dataset import Dataset, shards_of, table_of
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 
 _BUCKETS = 400
 _EXTREMES = 10

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from gristmill.dataset.packed.row_format import decode_rows
-from gristmill.loader.dataset import Dataset, shards_of, table_of
-from gristmill.loader.indices import IntArray
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 from gristmill.loader.provenance.packed_shard import PackedShard
-from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.answers.record import row_format_of
+from gristmill.pipelines.view.answers.shown_data import Opened
 
 _BINS = 30
 _ALL_RECORDS, _ALL_BYTES = 4096, 16 << 20

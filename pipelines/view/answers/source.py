@@ -8,14 +8,14 @@ from typing import Any
 
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.loader.provenance.source_fields import SourcePlace
-from gristmill.pipelines.results.location import source_lines
-from gristmill.pipelines.results.source_details import (
+from gristmill.pipelines.text.location import source_lines
+from gristmill.pipelines.text.source_details import (
     Detail,
     DetailedLocation,
     detailed,
 )
-from gristmill.pipelines.view.answers.opened import Opened
 from gristmill.pipelines.view.answers.record import checked_record
+from gristmill.pipelines.view.answers.shown_data import Opened
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,15 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.dataset import Dataset, shards_of
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.loader.order.schedule import by_dataset
-from gristmill.pipelines.view.answers.opened import Opened, checked_number
 from gristmill.pipelines.view.answers.record import (
     checked_record,
     preview_of,
     row_format_of,
 )
+from gristmill.pipelines.view.answers.shown_data import Opened, checked_number
 
 _ROWS = 256
 _EPOCHS = 1000

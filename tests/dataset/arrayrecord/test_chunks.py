@@ -20,7 +20,7 @@ from gristmill.dataset.arrayrecord.chunks import (
     MAX_CHUNK_DECODED_BYTES,
     EncodedChunks,
 )
-from gristmill.dataset.errors import CorruptShardError, TransposedChunkError
+from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
 from tests.support.chunks import chunk, varint
 from tests.support.memory import limited_memory
 from tests.support.records import AWKWARD_RECORDS, text_records

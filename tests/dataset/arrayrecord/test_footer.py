@@ -22,7 +22,7 @@ from gristmill.dataset.arrayrecord.footer import (
     blocks_before,
     logical,
 )
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
     TransposedChunkError,

@@ -13,7 +13,7 @@ from gristmill.dataset.arrayrecord.official_reader import (
     OfficialReader,
     read_with_official_reader,
 )
-from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.base.errors import CorruptShardError, InputError
 from tests.support.records import write_array_records
 
 RECORDS = [b"%d" % number * number for number in range(20)]

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.dataset.arrayrecord import chunk_encoder
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing import chunk_encoder
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     DataLossError,
     StorageError,

@@ -1,6 +1,6 @@
 """Shards: what the writer's options are, and that no bad file passes for a good one.
 
-Covers: dataset/arrayrecord/writing/failures.py.
+Covers: dataset/arrayrecord/failures.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from gristmill.dataset.arrayrecord.shard_writer import (
     WrittenShard,
     read_shard,
 )
+from gristmill.dataset.arrayrecord.versions import with_versions
 from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
-from gristmill.dataset.arrayrecord.writing.versions import with_versions
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     DataLossError,
     JobChangedError,
@@ -215,7 +215,7 @@ class TestFailing:
             """
             import random, resource, sys
             import google_crc32c
-            from gristmill.dataset.errors import StorageError
+            from gristmill.dataset.base.errors import StorageError
             from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
             from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 

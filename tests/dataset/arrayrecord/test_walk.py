@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, Footer
 from gristmill.dataset.arrayrecord.walk import chunk_ranges, walk_chunks, walk_file
-from gristmill.dataset.errors import CorruptShardError, InputError
+from gristmill.dataset.base.errors import CorruptShardError, InputError
 from tests.support.records import array_record_bytes, footer_of, text_records
 
 

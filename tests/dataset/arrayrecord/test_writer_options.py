@@ -10,7 +10,7 @@ import pytest
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 
 def footer_of_shard(

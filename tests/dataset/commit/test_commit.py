@@ -15,6 +15,7 @@ import pytest
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.commit.commit import (
     ExtraFiles,
     check_files,
@@ -23,7 +24,6 @@ from gristmill.dataset.commit.commit import (
 )
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest

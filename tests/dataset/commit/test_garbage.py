@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from gristmill.dataset.base.errors import StorageMissingError
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.garbage import (
     NamedFiles,
@@ -13,9 +14,8 @@ from gristmill.dataset.commit.garbage import (
     find_garbage,
     garbage_editions,
 )
-from gristmill.dataset.errors import StorageMissingError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.changes import (
+from gristmill.dataset.metadata.edition_changes import (
     rolled_back,
     with_edition,
     without_replaced,

@@ -1,6 +1,6 @@
 """What killed commands leave, and who deletes it.
 
-Covers: pipelines/results/verification.py, pipelines/beam_run.py.
+Covers: pipelines/text/verification.py, pipelines/beam/run_pipeline.py.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def test_results_of_killed_runs_in_a_bucket(source, bucket: GcsServer, overwrite
 
 KILLED_RUNNER = """
 import os, sys
-import gristmill.pipelines.beam_run as beam_run
+import gristmill.pipelines.beam.run_pipeline as beam_run
 from gristmill.pipelines.commands.main import main
 true_wait = beam_run._wait
 def wait(result):

@@ -6,11 +6,11 @@ import pathlib
 
 import pytest
 
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit.output_place import (
     check_holds_no_input,
     check_not_matched,
 )
-from gristmill.dataset.errors import InputError
 
 FILES = ["dataset.json", "index/c4-train.job.json"]
 

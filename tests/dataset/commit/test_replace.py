@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     ReplacedError,
     StorageChangedError,
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.dataset import Dataset
+from gristmill.loader.data.dataset import Dataset
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

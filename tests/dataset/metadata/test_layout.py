@@ -7,7 +7,7 @@ import functools
 
 import pytest
 
-from gristmill.dataset.errors import InputError, InvalidDatasetError
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
 
 

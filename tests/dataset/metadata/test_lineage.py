@@ -13,6 +13,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.metadata.lineage import (
     Ancestor,
     ancestors_of,
@@ -22,7 +23,6 @@ from gristmill.dataset.metadata.lineage import (
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.provenance import SourceFile
-from gristmill.dataset.tfrecord.frames import encode_frame
 from tests.support.conversion import convert, job_of, varied_records
 from tests.support.records import frames_of, write_array_records
 

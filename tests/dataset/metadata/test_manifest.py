@@ -11,7 +11,7 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     InvalidDatasetError,
     NotADatasetError,

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from gristmill.dataset.errors import NotADatasetError
+from gristmill.dataset.base.errors import NotADatasetError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from tests.support.other_formats import MAKERS
 from tests.support.records import frames_of, write_array_records

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gristmill.dataset.digest import RecordsDigest, words_of
-from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.base.digest import RecordsDigest, words_of
+from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.metadata.removed import RemovedRecords, read_removed
 
 WORDS = words_of(np.array([5, 7, 9], np.uint32), np.array([1, 0, 300]))

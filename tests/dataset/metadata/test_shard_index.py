@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     GristmillError,
     InvalidDatasetError,

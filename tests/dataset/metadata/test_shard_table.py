@@ -1,6 +1,6 @@
 """The table of shards: cheap at a million rows, every value checked.
 
-Covers: dataset/columns/arrays.py, dataset/columns/texts.py.
+Covers: dataset/base/versioned_arrays.py, dataset/base/text_column.py.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.columns.arrays import load_arrays
-from gristmill.dataset.columns.texts import Texts, encode_texts
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     GristmillError,
     InvalidDatasetError,
 )
+from gristmill.dataset.base.text_column import Texts, encode_texts
+from gristmill.dataset.base.versioned_arrays import load_arrays
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from tests.support.memory import limited_memory

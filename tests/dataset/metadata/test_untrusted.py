@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.errors import GristmillError, InvalidDatasetError
+from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.tfds_info import parse_info

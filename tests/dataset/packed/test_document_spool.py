@@ -8,7 +8,7 @@ import functools
 import numpy as np
 import pytest
 
-from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.base.errors import CorruptShardError, StorageError
 from gristmill.dataset.packed import document_spool
 from gristmill.dataset.packed.document_spool import DocumentSpool
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows

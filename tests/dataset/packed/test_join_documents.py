@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.packed import join_documents
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.document_crc32cs import crc32cs_of, followed_by

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import DecodeError, InputError
-from gristmill.dataset.example import decode_example, encode_example
+from gristmill.dataset.base.errors import DecodeError, InputError
+from gristmill.dataset.base.example import decode_example, encode_example
 from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.row_format import (
     MAX_POSITIONS,

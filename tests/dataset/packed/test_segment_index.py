@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.packed.segment_index import HEADER_BYTES, SegmentIndex
 from tests.support.memory import peak_memory
 

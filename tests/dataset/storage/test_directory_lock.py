@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
 from gristmill.dataset.storage.local import LocalStorage
 

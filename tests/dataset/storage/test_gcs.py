@@ -1,7 +1,7 @@
 """gs:// paths over real HTTP (`gcs`, `connection`): reads, writes and failures.
 
-Covers: dataset/storage/base.py, dataset/storage/gcs_client/connection.py,
-dataset/storage/gcs_client/diagnosis.py.
+Covers: dataset/storage/base.py, dataset/storage/gcs_connection.py,
+dataset/storage/gcs_diagnosis.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import google_crc32c
 import numpy as np
 import pytest
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InputError,
     StorageChangedError,
     StorageError,

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gristmill.dataset.errors import StorageChangedError, StorageError
+from gristmill.dataset.base.errors import StorageChangedError, StorageError
 from gristmill.dataset.storage.base import Link
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
@@ -373,7 +373,7 @@ class TestWriting:
         script = textwrap.dedent(
             """
             import resource, sys
-            from gristmill.dataset.errors import StorageError
+            from gristmill.dataset.base.errors import StorageError
             from gristmill.dataset.storage.local import LocalStorage
 
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import matcher_below, storage_for
 from tests.support.gcs_server import GcsServer

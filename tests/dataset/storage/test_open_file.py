@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.base.errors import CorruptShardError, StorageError
 from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.loader.reading.shard_file import read_ranges
 from tests.support.unreadable import fail_reads

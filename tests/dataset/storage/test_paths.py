@@ -1,7 +1,4 @@
-"""Paths as users give them.
-
-Covers: dataset/storage/local_names.py.
-"""
+"""Paths as users give them."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.paths import path_text, path_texts
 
 

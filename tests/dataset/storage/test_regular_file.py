@@ -12,18 +12,18 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.arrayrecord.official_reader import OfficialReader
-from gristmill.dataset.errors import GristmillError, StorageError
+from gristmill.dataset.base.errors import GristmillError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.shard_reader import first_records
+from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage import regular_file
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.regular_file import open_regular
-from gristmill.loader.cache.host_files import locked
+from gristmill.loader.reading.host_files import locked
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.pipelines.results.status import read_status
+from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_server import GcsServer

@@ -24,7 +24,7 @@ from gristmill.dataset import (
 )
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.loader.provenance.locate import locate
-from gristmill.pipelines.results.contents import manifest_text
+from gristmill.pipelines.text.contents import manifest_text
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents
 from tests.support.records import text_records

@@ -30,13 +30,13 @@ from gristmill.dataset import (
     read_manifest,
 )
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.errors import DataLossError, InvalidDatasetError
+from gristmill.dataset.base.errors import DataLossError, InvalidDatasetError
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.writer import writer as writer_module
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.results.contents import manifest_text
+from gristmill.pipelines.text.contents import manifest_text
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
 from tests.support.conversion import contents, convert, job_of

@@ -1,6 +1,6 @@
 """Decoders made of what a dataset says of itself.
 
-Covers: loader/decode/examples.py, loader/dataset.py.
+Covers: loader/decode/examples.py, loader/data/dataset.py.
 """
 
 import datetime
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import DecodeError, InputError, InvalidDatasetError
+from gristmill.dataset.base.errors import DecodeError, InputError, InvalidDatasetError
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.errors import DecodeError, GristmillError, InputError
+from gristmill.dataset.base.errors import DecodeError, GristmillError, InputError
 from gristmill.loader.decode.scan import scan_examples
 from tests.support import examples
 from tests.support.examples import UNUSUAL, entry, example, message, parsed, tf_example

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gristmill import loader
-from gristmill.dataset.errors import DecodeError, InputError
+from gristmill.dataset.base.errors import DecodeError, InputError
 from tests.support.examples import tf_example
 
 

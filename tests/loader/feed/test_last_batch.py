@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.started import started

@@ -1,6 +1,6 @@
 """The state of a feed: resumed anywhere, refused where it does not fit or is damaged.
 
-Covers: loader/state_fields.py.
+Covers: loader/base/state_fields.py.
 """
 
 import json
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FormatVersionError,
     GristmillError,
     InputError,

@@ -1,6 +1,6 @@
 """Steps read together are those of the schedule, with the same errors.
 
-Covers: loader/feed/source.py.
+Covers: loader/feed/batch_source.py.
 """
 
 import functools
@@ -14,15 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.errors import CorruptShardError, DecodeError, OutOfRangeError
-from gristmill.loader.cache.cache_counts import NOT_CACHED
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    DecodeError,
+    OutOfRangeError,
+)
+from gristmill.loader.feed.batch_source import BatchSource
 from gristmill.loader.feed.shared_memory import new_prefix, unpack
-from gristmill.loader.feed.source import BatchSource
 from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from gristmill.loader.reading.cache_counts import NOT_CACHED
 from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer

@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
     UserFunctionError,
@@ -34,9 +34,9 @@ from gristmill.loader.feed import feed as feed_module
 from gristmill.loader.feed import read_ahead
 from gristmill.loader.feed import shared_memory as shared_batch
 from gristmill.loader.feed import workers as feed_workers
+from gristmill.loader.feed.batch_source import BatchSource
 from gristmill.loader.feed.feed import Feed, _read_passes
 from gristmill.loader.feed.read_ahead import ReadAhead
-from gristmill.loader.feed.source import BatchSource
 from gristmill.loader.feed.step_reads import StepReads
 from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch
 from tests.support import decoders
@@ -181,7 +181,7 @@ if libc.mount(b"none", b"/dev/shm", b"tmpfs", 0, b"size=1m"):
     sys.exit(os.strerror(ctypes.get_errno()))
 
 import numpy as np
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.loader.feed import shared_memory
 
 kept = shared_memory.pack(np.zeros(700_000, np.uint8), prefix="kept-")

@@ -1,6 +1,6 @@
 """Checkpoints whose states are of other data or weights than are read.
 
-Covers: loader/maxtext/restore.py, loader/maxtext/changes.py.
+Covers: loader/maxtext/restore.py, loader/maxtext/run_changes.py.
 """
 
 import json
@@ -13,8 +13,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import StateMismatchError
-from gristmill.loader.maxtext.changes import Reader, changed_batches, places_of
 from gristmill.loader.maxtext.restore import explained_restore
+from gristmill.loader.maxtext.run_changes import Reader, changed_batches, places_of
 
 
 def checkpoint_of(folder, names, state):

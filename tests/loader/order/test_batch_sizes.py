@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.batch_sizes import (
     BatchSizes,
     Resize,

@@ -11,8 +11,8 @@ import random
 import numpy as np
 import pytest
 
-from gristmill.dataset.errors import InputError
-from gristmill.loader.indices import POSITION_LIMIT
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.removed import Removed

@@ -14,8 +14,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import FormatVersionError, InputError, OutOfRangeError
-from gristmill.loader.indices import POSITION_LIMIT
+from gristmill.dataset.base.errors import (
+    FormatVersionError,
+    InputError,
+    OutOfRangeError,
+)
+from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import (
     MIXTURE_VERSION,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import chdtrc
 
-from gristmill.dataset.errors import InputError, OutOfRangeError
+from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.loader.order.permutation import (
     MAX_SIZE,
     PERMUTATION_VERSION,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import InputError, OutOfRangeError
-from gristmill.loader.indices import POSITION_LIMIT
+from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule, Sighting

@@ -11,7 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import FormatVersionError, InputError, OutOfRangeError
+from gristmill.dataset.base.errors import (
+    FormatVersionError,
+    InputError,
+    OutOfRangeError,
+)
 from gristmill.loader.order.block_layout import LaneKey
 from gristmill.loader.order.permutation import Permutation
 from gristmill.loader.order.quality import sampled_quality, shuffle_quality

@@ -1,7 +1,7 @@
 """Rows of tokens followed to their documents' sources, and back, by every token.
 
 Covers: loader/provenance/packed_shard.py, loader/provenance/document_source.py,
-loader/provenance/find_document.py, loader/provenance/places_behind.py,
+loader/provenance/find_document.py, loader/provenance/places_between.py,
 loader/provenance/source_fields.py.
 """
 
@@ -16,7 +16,7 @@ import shutil
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError, InvalidDatasetError
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.loader.provenance import document_source, packed_shard
 from tests.support.buckets import upload

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
     StorageError,

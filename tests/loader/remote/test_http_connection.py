@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.loader.remote import http_connection
 from gristmill.loader.remote.http_connection import HttpConnection
 from gristmill.loader.remote.http_route import Route

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage import gcs
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.remote import http_route, object_reads

@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.loader.stats import feed_stats, metrics
 from gristmill.loader.stats.causes import CAUSES
 from gristmill.loader.stats.clocks import usable_processors

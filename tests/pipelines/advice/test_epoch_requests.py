@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.advice.epoch_requests import Stored, epoch_requests
 from tests.support.buckets import upload
 from tests.support.datasets import convert

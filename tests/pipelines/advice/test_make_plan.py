@@ -1,6 +1,6 @@
 """A plan of real files, beside what the command that it prints then makes.
 
-Covers: pipelines/advice/dataflow_cost.py, pipelines/advice/plan.py,
+Covers: pipelines/advice/dataflow_cost.py, pipelines/advice/advised_plan.py,
 pipelines/advice/prices.py.
 """
 
@@ -10,11 +10,11 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
+from gristmill.pipelines.advice.advised_plan import Candidate, Epoch, Plan
 from gristmill.pipelines.advice.dataflow_cost import Measured, cost_of
 from gristmill.pipelines.advice.estimate import Estimate
 from gristmill.pipelines.advice.make_plan import make_plan
-from gristmill.pipelines.advice.plan import Candidate, Epoch, Plan
 from gristmill.pipelines.advice.prices import Prices
 from gristmill.pipelines.options.conversions import ConvertOptions
 from tests.support.records import frames_of

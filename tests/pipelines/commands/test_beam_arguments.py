@@ -1,6 +1,6 @@
 """Options of Beam, told from ours.
 
-Covers: pipelines/beam_options.py.
+Covers: pipelines/beam/pipeline_options.py.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from gristmill.dataset.errors import InputError
-from gristmill.pipelines.beam_options import known_options
+from gristmill.dataset.base.errors import InputError
+from gristmill.pipelines.beam.pipeline_options import known_options
 from gristmill.pipelines.commands.beam_arguments import (
     checked_options,
     split_arguments,

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.loader.feed.bench import Alone, Measured, measure
 from gristmill.loader.stats.feed_stats import FeedStats
 from gristmill.pipelines.commands.bench_loader import (

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.loader.batches import row_at
+from gristmill.loader.data.batches import row_at
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of

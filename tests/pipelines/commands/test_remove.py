@@ -1,8 +1,8 @@
 """`gristmill remove`: what its file may name, and what it says.
 
-Covers: pipelines/commands/remove.py, pipelines/removal/asked.py,
+Covers: pipelines/commands/remove.py, pipelines/removal/named_records.py,
 pipelines/removal/find_places.py, pipelines/removal/find_values.py,
-pipelines/results/removal.py.
+pipelines/text/removal.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
-from gristmill.pipelines.results.source_details import detailed
+from gristmill.pipelines.text.source_details import detailed
 from tests.support.records import frames_of
 
 ROWS = [{"url": f"http://{n % 20}/", "n": n, "text": "t" * n} for n in range(60)]

@@ -1,6 +1,6 @@
 """What commands say of documents that were removed from packed rows.
 
-Covers: pipelines/results/packed_rows.py, pipelines/removal/find_documents.py.
+Covers: pipelines/text/packed_rows.py, pipelines/removal/find_documents.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.loader.dataset import shards_of
+from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.loader.provenance.source_fields import Piece
 from gristmill.pipelines.commands.main import cli

@@ -1,8 +1,8 @@
 """What is in a dataset, shown to people and to scripts.
 
-Covers: pipelines/results/contents.py, pipelines/results/formatting.py,
-pipelines/results/packed_rows.py, pipelines/results/records.py,
-pipelines/results/split_storage.py.
+Covers: pipelines/text/contents.py, pipelines/text/formatting.py,
+pipelines/text/packed_rows.py, pipelines/text/records.py,
+pipelines/text/split_storage.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.results.contents import _writer_lines, manifest_text
-from gristmill.pipelines.results.split_storage import SplitStorage
+from gristmill.pipelines.text.contents import _writer_lines, manifest_text
+from gristmill.pipelines.text.split_storage import SplitStorage
 from tests.support.datasets import convert, describe
 from tests.support.examples import tf_example
 from tests.support.packed import pack

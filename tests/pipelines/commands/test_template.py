@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.commands.template import command_line, pipeline_of
 
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.errors import OutOfRangeError
+from gristmill.dataset.base.errors import OutOfRangeError
 from gristmill.pipelines.commands.main import cli
 from tests.support.conversion import convert, job_of, varied_records
 from tests.support.examples import tf_example

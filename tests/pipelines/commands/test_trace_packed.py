@@ -1,7 +1,7 @@
 """`gristmill trace` of packed rows: pieces of a row, and rows of a document.
 
-Covers: pipelines/commands/order.py, pipelines/results/location.py,
-pipelines/results/source_details.py.
+Covers: pipelines/commands/order.py, pipelines/text/location.py,
+pipelines/text/source_details.py.
 """
 
 from __future__ import annotations

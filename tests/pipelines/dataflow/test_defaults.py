@@ -12,7 +12,7 @@ from apache_beam.options.pipeline_options import (
 from benchmarks.dataflow_cost import measured
 from gristmill.pipelines.advice.dataflow_cost import Assumptions, cost_of
 from gristmill.pipelines.commands.beam_arguments import checked_options
-from gristmill.pipelines.dataflow import worker_disk
+from gristmill.pipelines.dataflow import machine_types as worker_disk
 from gristmill.pipelines.dataflow.defaults import set_defaults
 from gristmill.pipelines.options.conversions import ConvertOptions
 from tests.support.cloud import job_of, running

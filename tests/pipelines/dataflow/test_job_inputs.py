@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.dataflow.buckets import Use
 from gristmill.pipelines.dataflow.clients import storage_client
 from gristmill.pipelines.dataflow.job_inputs import (

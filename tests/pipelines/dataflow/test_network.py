@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.dataflow import clients
 from gristmill.pipelines.dataflow.network import (
     Subnetwork,

@@ -2,7 +2,7 @@
 
 Covers: pipelines/dataflow/buckets.py, pipelines/dataflow/clients.py,
 pipelines/dataflow/job_output.py,
-pipelines/dataflow/worker_disk.py.
+pipelines/dataflow/machine_types.py.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import time
 
 import pytest
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.dataflow import buckets, clients
 from gristmill.pipelines.dataflow.buckets import Bucket
 from gristmill.pipelines.dataflow.job_inputs import ShardSizes
+from gristmill.pipelines.dataflow.machine_types import check_disk, cores_of
 from gristmill.pipelines.dataflow.preflight import copies_of
-from gristmill.pipelines.dataflow.worker_disk import check_disk, cores_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import VerifyOptions
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions

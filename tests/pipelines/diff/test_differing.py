@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.digest import RecordsDigest
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.pipelines.diff.differing import Left, Part, Records, differing
 from gristmill.pipelines.diff.match import Keys, keys_of, match
 

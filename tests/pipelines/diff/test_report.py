@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.diff.compare import compare
 from gristmill.pipelines.diff.compared_split import ComparedSplit

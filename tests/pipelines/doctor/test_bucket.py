@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gristmill.dataset.errors import InputError, StorageError
+from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.pipelines.doctor import bucket
 from gristmill.pipelines.doctor.bucket import look_at_bucket
 from gristmill.pipelines.doctor.place import Place

@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.doctor import checks, place
 from gristmill.pipelines.doctor.checks import DATASET_CHECKS, MACHINE_CHECKS, examine
 from gristmill.pipelines.doctor.finding import Finding, ok

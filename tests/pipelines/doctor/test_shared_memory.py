@@ -7,7 +7,7 @@ import pathlib
 from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.doctor.shared_memory import look_at_shared_memory
 from gristmill.pipelines.local.pool import default_workers
-from gristmill.pipelines.results.formatting import size_text
+from gristmill.pipelines.text.formatting import size_text
 from tests.support.datasets import convert
 
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gristmill.dataset import Writer
-from gristmill.dataset.errors import InvalidDatasetError, NotADatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.directory_lock import in_use
 from gristmill.pipelines.doctor.finding import Finding
 from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.doctor.unfinished import look_at_jobs
-from gristmill.pipelines.results.status import Status, read_status
+from gristmill.pipelines.text.status import Status, read_status
 from gristmill.pipelines.verify import verify
 from tests.support.buckets import upload
 from tests.support.gcs_server import GcsServer

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from gristmill.dataset.errors import InputError, WorkerDiedError
+from gristmill.dataset.base.errors import InputError, WorkerDiedError
 from gristmill.pipelines.local.pool import (
     alone_seconds,
     call_apart,

@@ -11,8 +11,8 @@ import pytest
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.local.progress import _label, counter_shown, preparing_shown
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.tokens.pack_options import PackOptions
 from tests.support.records import text_records, write_tfrecords
 from tests.support.shell import on_terminal, sent_to_terminal, succeeded
 

@@ -14,7 +14,7 @@ import subprocess
 import click
 import pytest
 
-from gristmill.dataset.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import (
@@ -23,7 +23,7 @@ from gristmill.pipelines.options.definitions import (
     template_options,
 )
 from gristmill.pipelines.options.generated_files import metadata
-from gristmill.transforms.index_arrayrecords import IndexArrayRecords
+from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.indexing.plan_index import plan_index
 from tests.support.options import REQUIRED, given_to
 

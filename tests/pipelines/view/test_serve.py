@@ -11,7 +11,7 @@ from email.message import Message
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.serve import _STRANGERS, PageServer, _Handler
 from gristmill.pipelines.view.write_page import page
 

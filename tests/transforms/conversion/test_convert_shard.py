@@ -1,7 +1,7 @@
 """Whole conversions with real files: nothing lost, nothing changed, always the same.
 
 Covers: transforms/conversion/begin_job.py, transforms/conversion/shard_tasks.py,
-transforms/sources/damage.py, transforms/conversion/outputs/records.py.
+transforms/sources/damage.py, transforms/conversion/record_output.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gristmill.dataset.arrayrecord.versions import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.arrayrecord.writing.versions import with_versions
-from gristmill.dataset.errors import CorruptInputError, DataLossError
+from gristmill.dataset.base.errors import CorruptInputError, DataLossError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_index import parse_index

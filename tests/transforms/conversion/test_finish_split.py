@@ -8,8 +8,8 @@ import random
 
 import pytest
 
+from gristmill.dataset.base.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.commit.commit import commit_dataset
-from gristmill.dataset.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import pytest
 
-from gristmill.dataset.errors import JobChangedError, StorageChangedError
+from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from gristmill.dataset.errors import CorruptInputError, UserFunctionError
+from gristmill.dataset.base.errors import CorruptInputError, UserFunctionError
 from gristmill.transforms.conversion.begin_job import list_inputs
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
 from tests.support.conversion import convert, job_of, read_output

@@ -9,7 +9,7 @@ import pathlib
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.transforms import convert_tfrecords
+from gristmill.transforms.beam import convert_files as convert_tfrecords
 from gristmill.transforms.conversion.writer_silence import silence_notes
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.looked_files import LookedFiles

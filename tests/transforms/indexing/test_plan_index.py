@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.indexing.plan_index import plan_index

@@ -18,25 +18,25 @@ import apache_beam as beam
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
     StorageChangedError,
     UserFunctionError,
 )
+from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from gristmill.transforms.write_arrayrecords import WriteArrayRecords
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.pipelines import run
 from tests.support.records import frames_of, text_records

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.job_inputs import list_inputs, match_job

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.planning.write_plan import (
     WriteJob,
     WritePlan,

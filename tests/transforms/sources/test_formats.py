@@ -9,8 +9,8 @@ import dataclasses
 
 import pytest
 
-from gristmill.dataset import file_formats
-from gristmill.dataset.errors import InputError, JobChangedError
+from gristmill.dataset.base.errors import InputError, JobChangedError
+from gristmill.dataset.formats import file_formats
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import (
     FORMATS,

@@ -8,7 +8,7 @@ import pathlib
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import GristmillError, InputError
+from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.transforms.conversion.begin_job import begin_job

@@ -7,7 +7,7 @@ import gzip
 import pytest
 import zstandard
 
-from gristmill.dataset.errors import CorruptRecordError, InputError
+from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import FORMATS, RecordOptions
 from tests.support.conversion import convert, job_of, read_output

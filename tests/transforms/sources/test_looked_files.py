@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from gristmill.dataset.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms.sources import looked_files
 from gristmill.transforms.sources.find_inputs import match_files

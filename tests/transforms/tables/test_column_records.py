@@ -1,7 +1,7 @@
 import pyarrow as pa
 import pytest
 
-from gristmill.dataset.errors import InputError, RowError
+from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.transforms.tables import check_column, one_column
 
 IMAGES = [{"bytes": b"JPEG", "path": "a.jpg"}, {"bytes": b"", "path": None}]

@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gristmill.dataset import encode_example
-from gristmill.dataset.errors import InputError, RowError
+from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.transforms.tables import encode_rows, features_of, one_column
 from gristmill.transforms.tables.leaves import plain

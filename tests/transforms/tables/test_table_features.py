@@ -1,6 +1,6 @@
 """Which features columns become, and which are refused.
 
-Covers: transforms/tables/hugging_face.py, transforms/tables/leaves.py.
+Covers: transforms/tables/hugging_face_types.py, transforms/tables/leaves.py.
 """
 
 import json
@@ -8,7 +8,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.transforms.tables import features_of
 

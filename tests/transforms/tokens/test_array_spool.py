@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import StorageError
+from gristmill.dataset.base.errors import StorageError
 from gristmill.transforms.tokens.array_spool import ArraySpool
 
 

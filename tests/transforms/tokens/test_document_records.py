@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.source_of import source_of
 from gristmill.transforms.tokens.document_records import document_records
 from gristmill.transforms.tokens.documents import DocumentReader
-from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 from tests.support.conversion import job_of
 from tests.support.parquet_files import write_parquet

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import tokenizers
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     FastTokenizerDiffersError,
     InputError,
     UserFunctionError,
 )
-from gristmill.dataset.example import encode_example
+from gristmill.dataset.base.example import encode_example
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.tokens import compared_encoder
 from gristmill.transforms.tokens.documents import DocumentReader, Documents
-from gristmill.transforms.tokens.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import Encoded, find_tokenizer, load
 from tests.support.examples import bytes_list, message
 from tests.support.tokenizer_files import TEXTS, tokenizer_json

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.example import BYTES, INTS, encode_example, raw_features
+from gristmill.dataset.base.example import BYTES, INTS, encode_example, raw_features
 from gristmill.transforms.tokens.one_feature import OneFeature
 from tests.support.examples import FLOATS, INT64S, message
 

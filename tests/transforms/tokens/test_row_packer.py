@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import DataLossError, StorageError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import DataLossError, StorageError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.row_format import (
     RowBatch,
@@ -24,8 +24,8 @@ from gristmill.dataset.packed.row_format import (
     encode_rows,
 )
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support.memory import peak_memory
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import DataLossError, StorageError
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import DataLossError, StorageError
 from gristmill.transforms.planning.write_plan import content_hash
 from gristmill.transforms.writing.record_spool import RecordSpool
 from tests.support.records import AWKWARD_RECORDS, checksums

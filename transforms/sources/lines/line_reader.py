@@ -10,12 +10,12 @@ from typing import BinaryIO, ClassVar
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.errors import CorruptRecordError
+from gristmill.dataset.base.errors import CorruptRecordError
+from gristmill.dataset.formats.streams.inflated_stream import Readable
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams.stream_buffer import StreamBuffer
+from gristmill.dataset.formats.tfrecord.frames import MAX_RECORD_BYTES
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import Readable
-from gristmill.dataset.streams.record_batch import RecordBatch
-from gristmill.dataset.streams.stream_buffer import StreamBuffer
-from gristmill.dataset.tfrecord.frames import MAX_RECORD_BYTES
 from gristmill.transforms.sources.lines.parser import (
     BadLineError,
     LineParser,

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from gristmill.dataset.errors import RowError
+from gristmill.dataset.base.errors import RowError
 from gristmill.transforms.sources.lines.csv_rows import CsvRows
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.json_rows import JsonRows

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.transforms.sources.lines.row_lines import MakeRecords
 from gristmill.transforms.tables import (

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.errors import CorruptRecordError, CorruptStreamError
+from gristmill.dataset.base.errors import CorruptRecordError, CorruptStreamError
+from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import InflatedStream
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.parser import (

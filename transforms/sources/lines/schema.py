@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
-from gristmill.dataset.errors import InputError, some_of
+from gristmill.dataset.base.errors import InputError, some_of
 
 _TYPES = {
     "bool": pa.bool_(),

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import CorruptRecordError, RowError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import CorruptRecordError, RowError
+from gristmill.dataset.formats.parquet.parquet_file import ParquetFile, corrupt_rows
+from gristmill.dataset.formats.parquet.row_places import RowGroup
+from gristmill.dataset.formats.parquet.stored_group import stored_group
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.parquet.parquet_file import ParquetFile, corrupt_rows
-from gristmill.dataset.parquet.row_places import RowGroup
-from gristmill.dataset.parquet.stored_group import stored_group
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Rows, stored_pieces
 from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.parquet.table_records import (
     columns_to_read,
     features_of_spec,

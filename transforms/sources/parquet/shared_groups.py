@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.errors import CorruptRecordError
-from gristmill.dataset.parquet.parquet_file import ParquetFile
-from gristmill.dataset.parquet.row_places import RowGroup, RowPlaces
+from gristmill.dataset.base.errors import CorruptRecordError
+from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
+from gristmill.dataset.formats.parquet.row_places import RowGroup, RowPlaces
 from gristmill.dataset.storage.base import map_all
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

@@ -7,15 +7,15 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gristmill.dataset.errors import CorruptRecordError
+from gristmill.dataset.base.errors import CorruptRecordError
+from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.parquet.parquet_file import ParquetFile
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Rows
 from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.parquet.parquet_range import ParquetRange
 from gristmill.transforms.sources.parquet.table_records import (
     features_of_spec,

@@ -9,13 +9,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gristmill.dataset.errors import CorruptRecordError, InputError, some_of
+from gristmill.dataset.base.errors import CorruptRecordError, InputError, some_of
+from gristmill.dataset.formats.parquet.parquet_file import LEAST_BYTES, ParquetFile
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
     encode_features,
     parse_features,
 )
-from gristmill.dataset.parquet.parquet_file import LEAST_BYTES, ParquetFile
 from gristmill.dataset.storage.base import map_all
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

@@ -10,12 +10,12 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from gristmill.dataset.arrayrecord.walk import chunk_ranges
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import CorruptRecordError, CorruptShardError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
-from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, stored_pieces
 from gristmill.transforms.sources.formats import (
@@ -23,8 +23,8 @@ from gristmill.transforms.sources.formats import (
     SourceSpec,
     refuse_record_options,
 )
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.protocol import PartCount, span_of
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard

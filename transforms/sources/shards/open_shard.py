@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import CorruptShardError, StorageError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import CorruptShardError, StorageError
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.shards.shard_list import ListedShard

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.daemon_call import daemon_call
-from gristmill.dataset.errors import CorruptShardError, DecodeError, InputError
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import CorruptShardError, DecodeError, InputError
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import SourceSpan
@@ -25,12 +26,11 @@ from gristmill.dataset.packed.document_spool import DocumentSpool
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.protocol import PartCount, span_of
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard

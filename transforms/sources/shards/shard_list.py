@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gristmill.dataset.errors import InputError, some_of
-from gristmill.dataset.file_names import check_joined
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.open_manifest import open_manifest

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord import walk
-from gristmill.dataset.errors import CorruptRecordError, CorruptShardError
+from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.sources.damage import DamageHandler, Rows
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard

@@ -23,11 +23,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from gristmill.dataset.formats.tfrecord.frame_hops import BLOCK_BYTES, FrameHops
+from gristmill.dataset.formats.tfrecord.frame_reader import FrameReader
+from gristmill.dataset.formats.tfrecord.frames import HEADER_BYTES
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import READER_BYTES
-from gristmill.dataset.tfrecord.frame_hops import BLOCK_BYTES, FrameHops
-from gristmill.dataset.tfrecord.frame_reader import FrameReader
-from gristmill.dataset.tfrecord.frames import HEADER_BYTES
 from gristmill.transforms.sources.input_files import InputFile
 
 # Where a frame begins, and where others begin if it does, some bytes from one another.

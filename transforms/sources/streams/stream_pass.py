@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptRecordError,
     CorruptStreamError,
     FalseStartError,
 )
+from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.streams.inflated_stream import InflatedStream
-from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.streams.stream_reader import (

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
-from gristmill.dataset.streams.record_batch import RecordBatch
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.protocol import span_of
 from gristmill.transforms.sources.streams.stream_pass import StreamPass
 from gristmill.transforms.sources.streams.stream_reader import OpenReader

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, ClassVar, Protocol
 
-from gristmill.dataset.streams.inflated_stream import Readable
-from gristmill.dataset.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams.inflated_stream import Readable
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 
 # A place, or what returns it, None as long as it is behind what was read.
 End = int | Callable[[], int | None] | None

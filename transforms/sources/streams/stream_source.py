@@ -9,8 +9,8 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.protocol import PartCount
 from gristmill.transforms.sources.streams.stream_range import StreamRange
 from gristmill.transforms.sources.streams.stream_reader import OpenReader

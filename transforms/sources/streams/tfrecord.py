@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gristmill.dataset.formats.tfrecord.frame_reader import FrameReader
+from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.tfrecord.frame_reader import FrameReader
-from gristmill.dataset.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,

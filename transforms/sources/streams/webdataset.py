@@ -12,16 +12,16 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gristmill.dataset.errors import CorruptRecordError, InputError, some_of
-from gristmill.dataset.metadata.features import FeatureSpec, encode_features
-from gristmill.dataset.storage.base import map_all
-from gristmill.dataset.tar.sample_reader import SampleReader
-from gristmill.dataset.tar.samples import (
+from gristmill.dataset.base.errors import CorruptRecordError, InputError, some_of
+from gristmill.dataset.formats.tar.sample_reader import SampleReader
+from gristmill.dataset.formats.tar.samples import (
     KEY,
     ExampleMaker,
     MemberMaker,
     RecordMaker,
 )
+from gristmill.dataset.metadata.features import FeatureSpec, encode_features
+from gristmill.dataset.storage.base import map_all
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec

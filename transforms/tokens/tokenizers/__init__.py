@@ -8,7 +8,7 @@ from gristmill.transforms.tokens.tokenizers.load import (
     load_fast,
     load_tokenizer,
 )
-from gristmill.transforms.tokens.tokenizers.protocol import Encoded, Encoder, Tokenizer
+from gristmill.transforms.tokens.tokenizers.tokenizer import Encoded, Encoder, Tokenizer
 
 __all__ = [
     "Encoded",

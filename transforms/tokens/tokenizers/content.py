@@ -6,10 +6,10 @@ import contextlib
 import json
 import re
 
-from gristmill.dataset.errors import InputError, some_of
-from gristmill.dataset.file_formats import HEAD_BYTES, format_of
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.protobuf import message_fields
+from gristmill.dataset.formats.file_formats import HEAD_BYTES, format_of
 from gristmill.dataset.metadata.layout import join
-from gristmill.dataset.protobuf import message_fields
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.tokens.tokenizers.rank_files import is_rank_file
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import difflib
 
-from gristmill.dataset.errors import InputError, some_of
-from gristmill.transforms.tokens.pack_options import PackOptions, TokenizerSpec
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.tokenizers.load import (
     content_digest,
     find_kind,
     load_fast,
     load_tokenizer,
 )
-from gristmill.transforms.tokens.tokenizers.protocol import Tokenizer
+from gristmill.transforms.tokens.tokenizers.tokenizer import Tokenizer
 
 _MOST_IDS = 1 << 32  # Of documents that are tokens already: what uint32 holds.
 

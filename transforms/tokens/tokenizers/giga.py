@@ -11,8 +11,9 @@ from typing import Any
 
 import gigatoken
 
-from gristmill.dataset.errors import InputError
-from gristmill.transforms.tokens.tokenizers.protocol import (
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding
+from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Encoder,
     IdArray,
@@ -20,7 +21,6 @@ from gristmill.transforms.tokens.tokenizers.protocol import (
     add_ends,
     end_to_end,
 )
-from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding
 
 
 class GigatokenEncoder:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from gristmill.dataset.errors import InputError
-from gristmill.transforms.tokens.tokenizers.protocol import (
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Ends,
     Tokenizer,

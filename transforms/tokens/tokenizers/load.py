@@ -8,11 +8,11 @@ import importlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gristmill.dataset.errors import InputError, MissingPackageError
-from gristmill.transforms.named_function import code_digest
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.dataset.base.errors import InputError, MissingPackageError
+from gristmill.transforms.functions.named_function import code_digest
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers.content import kind_of, read_content
-from gristmill.transforms.tokens.tokenizers.protocol import Encoder, Tokenizer
+from gristmill.transforms.tokens.tokenizers.tokenizer import Encoder, Tokenizer
 
 T = TypeVar("T")
 

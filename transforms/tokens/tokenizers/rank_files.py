@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 
 # Split text as the publishers do. Possessive quantifiers change no result: with them
 # the library is faster, and does not run out of memory.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import sentencepiece
 
-from gristmill.transforms.tokens.tokenizers.protocol import (
+from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Ends,
     Tokenizer,

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import tiktoken
 
-from gristmill.transforms.tokens.tokenizers.protocol import (
+from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding, ranks_of
+from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Ends,
     Tokenizer,
     end_to_end,
 )
-from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding, ranks_of
 
 
 class TiktokenTokenizer:

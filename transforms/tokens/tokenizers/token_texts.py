@@ -6,14 +6,14 @@ import codecs
 from collections.abc import Sequence
 from typing import cast
 
-from gristmill.dataset.errors import InputError
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers.load import (
     content_digest,
     is_function,
     load_tokenizer,
 )
-from gristmill.transforms.tokens.tokenizers.protocol import TokenBytes
+from gristmill.transforms.tokens.tokenizers.tokenizer import TokenBytes
 
 
 class TokenTexts:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.errors import InputError, UserFunctionError
-from gristmill.transforms.named_function import load_function
-from gristmill.transforms.tokens.tokenizers.protocol import (
+from gristmill.dataset.base.errors import InputError, UserFunctionError
+from gristmill.transforms.functions.named_function import load_function
+from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Ends,
     Tokenizer,

@@ -1,7 +1,7 @@
 """Addresses, their parameters, and what is told of wrong ones.
 
-Covers: pipelines/view/answers/ask.py, pipelines/view/answers/opened.py,
-pipelines/view/answers/plain.py.
+Covers: pipelines/view/answers/ask.py, pipelines/view/answers/shown_data.py,
+pipelines/view/answers/json_values.py.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.answers.ask import ask, error_answer, status_of
-from gristmill.pipelines.view.answers.opened import Opened
-from gristmill.pipelines.view.answers.plain import plain
+from gristmill.pipelines.view.answers.json_values import plain
+from gristmill.pipelines.view.answers.shown_data import Opened
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import pathlib
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.answers import lineage as lineage_module
 from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 from tests.pipelines.view.conftest import FILES, input_path
 from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of

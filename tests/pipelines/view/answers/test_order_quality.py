@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.answers import order_quality
 from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 
 
 @pytest.mark.parametrize("shuffle", ["global", "none"])

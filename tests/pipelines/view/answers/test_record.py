@@ -9,11 +9,11 @@ import base64
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.answers import record as record_module
 from gristmill.pipelines.view.answers.ask import ask
 from gristmill.pipelines.view.answers.fields import fields_of, longest_text
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 from tests.pipelines.view.conftest import FILES, png
 from tests.support.examples import tf_example
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pathlib
 
 from gristmill import loader
-from gristmill.dataset.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.pipelines.view.conftest import DOCUMENTS
 from tests.support.conversion import convert, job_of

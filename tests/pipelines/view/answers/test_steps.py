@@ -12,9 +12,9 @@ import tracemalloc
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.opened import Opened
+from gristmill.pipelines.view.answers.shown_data import Opened
 from tests.support.datasets import convert
 
 

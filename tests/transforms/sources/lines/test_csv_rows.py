@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import CorruptRecordError, InputError
+from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.transforms.sources.lines.csv_rows import CsvRows, column_type
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.line_reader import LineReader

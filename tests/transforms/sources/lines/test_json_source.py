@@ -14,7 +14,7 @@ import pathlib
 import pyarrow as pa
 import pytest
 
-from gristmill.dataset.errors import CorruptRecordError, InputError
+from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec

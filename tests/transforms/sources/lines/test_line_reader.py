@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import CorruptRecordError
-from gristmill.dataset.streams.inflated_stream import InflatedStream
+from gristmill.dataset.base.errors import CorruptRecordError
+from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.text_source import TextLines
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gristmill.dataset.errors import InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from tests.support.conversion import convert, job_of, read_output

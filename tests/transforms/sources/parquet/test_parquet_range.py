@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptRecordError,
     InputError,

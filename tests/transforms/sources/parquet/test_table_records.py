@@ -10,8 +10,8 @@ import math
 import pyarrow as pa
 import pytest
 
-from gristmill.dataset.errors import CorruptRecordError, InputError
-from gristmill.dataset.example import decode_example
+from gristmill.dataset.base.errors import CorruptRecordError, InputError
+from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.metadata.features import parse_features
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.first_records import first_records

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptShardError,
     InputError,

@@ -8,7 +8,7 @@ from typing import Any
 import apache_beam as beam
 import pytest
 
-from gristmill.dataset.errors import InputError, NotADatasetError
+from gristmill.dataset.base.errors import InputError, NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.sources.shards.shard_list import ListedShard, list_shards
 from gristmill.transforms.sources.shards.shard_range import ChunkRange

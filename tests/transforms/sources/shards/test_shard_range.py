@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from gristmill.dataset.errors import CorruptShardError
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.transforms.sources.shards.shard_list import list_shards

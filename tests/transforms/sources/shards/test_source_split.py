@@ -10,8 +10,8 @@ import shutil
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.digest import RecordsDigest
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
     DataLossError,
     InputError,
     JobChangedError,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import CorruptFrameError
+from gristmill.dataset.base.errors import CorruptFrameError
+from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.storage.local import LocalStorage
-from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile

@@ -1,6 +1,6 @@
 """Ranges of files, read one by one: together they are the file, wherever it is cut.
 
-Covers: transforms/sources/kept_pass.py, transforms/sources/protocol.py,
+Covers: transforms/sources/forward_pass.py, transforms/sources/protocol.py,
 transforms/sources/source_of.py, transforms/sources/unchanged.py,
 transforms/sources/streams/stream_pass.py, transforms/sources/streams/stream_reader.py,
 transforms/sources/streams/stream_source.py, transforms/sources/streams/tfrecord.py.
@@ -24,22 +24,22 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptFrameError,
     CorruptInputError,
     FalseStartError,
     StorageChangedError,
 )
+from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
-from gristmill.dataset.tfrecord.frames import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import TFRECORD
+from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.kept_pass import KeptPass
 from gristmill.transforms.sources.source_of import certain_place, source_of
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset import encode_example
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     CorruptRecordError,
     FalseStartError,
     InputError,
     JobChangedError,
 )
-from gristmill.dataset.example import decode_example
+from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler

@@ -30,10 +30,10 @@ import tiktoken_ext.openai_public
 import tokenizers
 import toktok
 
-from gristmill.dataset.errors import (
+from gristmill.dataset.base.errors import (
     InputError,
 )
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import (
     find_tokenizer,
     load_fast,
@@ -447,9 +447,9 @@ def test_missing_packages(tmp_path, package, content, fast, extra):
     program = f"""
 import sys
 sys.modules[{package!r}] = None
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
-from gristmill.dataset.errors import MissingPackageError
+from gristmill.dataset.base.errors import MissingPackageError
 try:
     find_tokenizer(PackOptions(length=8, tokenizer={str(path)!r}, fast={fast}))
 except MissingPackageError as error:
@@ -481,7 +481,7 @@ def test_one_thread(tmp_path, kind, fast):
     path = written(tmp_path, "file", content)
     program = f"""
 import pathlib
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import load_fast, load_tokenizer
 
 def threads():
@@ -512,7 +512,7 @@ def test_the_fast_path_does_without_awkward(tmp_path):
     path = written(tmp_path, "file", tokenizer_json())
     program = f"""
 import sys
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import load_fast
 load_fast(PackOptions(length=8, tokenizer={str(path)!r}, fast=True)).encode([b"a"])
 print("awkward" in sys.modules)

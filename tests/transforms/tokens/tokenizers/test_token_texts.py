@@ -10,8 +10,8 @@ import pathlib
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from gristmill.dataset.errors import InputError
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import load_tokenizer
 from gristmill.transforms.tokens.tokenizers.token_texts import (
     TokenTexts,

@@ -8,8 +8,8 @@ import json
 import numpy as np
 import pytest
 
-from gristmill.dataset.errors import InputError, UserFunctionError
-from gristmill.transforms.tokens.pack_options import PackOptions
+from gristmill.dataset.base.errors import InputError, UserFunctionError
+from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import find_tokenizer, load_tokenizer
 
 MODULE = """

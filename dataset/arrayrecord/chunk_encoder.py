@@ -1,0 +1,170 @@
+"""Encoding records as simple chunks of Riegeli, many at a time.
+
+The counterpart of `simple_chunks`, where the parts of a chunk are named. A file's block
+headers are not part of any chunk: `block_stream` puts them in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.chunk_hash import HashArray, hash_spans
+from gristmill.dataset.arrayrecord.compress import compressor
+from gristmill.dataset.arrayrecord.simple_chunks import (
+    CHUNK_HEADER_BYTES,
+    HASH_BYTES,
+    HEADER_DTYPE,
+    SIMPLE,
+    IntArray,
+)
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.varints import encode_varint, encode_varints
+
+_KINDS = {"zstd": b"z", "brotli": b"b", "snappy": b"s", "uncompressed": b"\0"}
+SIGNATURE, PADDING = ord("s"), ord("p")  # Types of chunks that hold no records.
+_NO_HEADER = bytes(CHUNK_HEADER_BYTES)
+# Distinct lengths of records whose compressed form is kept: 100 bytes each.
+_MOST_LENGTHS = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """Encoded chunks, end to end.
+
+    Attributes:
+        data: Logical bytes: without block headers.
+        encoded_bytes: int64 [chunks], how much of it each takes, header included.
+        decoded_bytes: int64 [chunks], sizes of the records together.
+        records: int64 [chunks].
+        data_hashes: uint64 [chunks], of all of each but its header, which has it too.
+    """
+
+    data: bytes | bytearray | memoryview
+    encoded_bytes: IntArray
+    decoded_bytes: IntArray
+    records: IntArray
+    data_hashes: HashArray
+
+
+class ChunkEncoder:
+    """Encodes records by the given options. For one thread at a time."""
+
+    def __init__(self, options: WriterOptions):
+        self._group = options.group_size
+        name = options.compression.partition(":")[0]
+        self._kind = _KINDS[name]
+        self._sized = name != "uncompressed"  # Whether parts say how large they are.
+        self._compress = compressor(options)
+        self._heads: dict[int, bytes] = {}
+
+    def encode(self, records: Sequence[bytes], lengths: IntArray) -> Chunks:
+        """Encodes records as chunks of `group_size`, the last with what is left.
+
+        Args:
+            records: At least one.
+            lengths: int64 [records], the length of each.
+        """
+        if self._group == 1:
+            heads = self._single_heads(lengths.tolist())
+            counts = np.ones(len(records), np.int64)
+            return _joined(heads, self._compress(records), lengths, counts)
+        begins = np.arange(0, len(records), self._group)
+        values = [
+            b"".join(records[begin : begin + self._group]) for begin in begins.tolist()
+        ]
+        counts = np.diff(begins, append=len(records))
+        decoded = np.add.reduceat(lengths, begins)
+        heads = self._heads_of(_sizes(lengths, counts), decoded.tolist())
+        return _joined(heads, self._compress(values), decoded, counts)
+
+    def encode_joined(self, values: bytes, lengths: IntArray) -> Chunks:
+        """Encodes records that lie end to end as one chunk, however many they are."""
+        counts, decoded = np.array([len(lengths)]), np.array([len(values)])
+        heads = self._heads_of(_sizes(lengths, counts), [len(values)])
+        return _joined(heads, self._compress([values]), decoded, counts)
+
+    def _single_heads(self, lengths: list[int]) -> list[bytes]:
+        """Returns what comes before the values in chunks of one record each.
+
+        That depends on the record's length alone, and lengths are often the same.
+        """
+        heads = self._heads
+        if len(heads) > _MOST_LENGTHS:
+            heads.clear()
+        new = list({length for length in lengths if length not in heads})
+        if new:
+            sizes = list(map(encode_varint, new))
+            heads.update(zip(new, self._heads_of(sizes, new), strict=True))
+        return [heads[length] for length in lengths]
+
+    def _heads_of(self, sizes: list[bytes], decoded_bytes: list[int]) -> list[bytes]:
+        """Returns what comes before the values of each chunk, header left empty."""
+        heads = []
+        for plain, packed, decoded in zip(
+            sizes, self._compress(sizes), decoded_bytes, strict=True
+        ):
+            part = bytes(packed)
+            about = b""
+            if self._sized:
+                part = encode_varint(len(plain)) + part
+                about = encode_varint(decoded)
+            begin = _NO_HEADER + self._kind + encode_varint(len(part))
+            heads.append(begin + part + about)
+        return heads
+
+
+def encode_special(kind: int, data: bytes = b"") -> Chunks:
+    """Returns a chunk that holds no records: a signature or padding."""
+    none = np.zeros(1, np.int64)
+    return _joined([_NO_HEADER], [data], none, none, kind)
+
+
+def _sizes(lengths: IntArray, counts: IntArray) -> list[bytes]:
+    """Returns the lengths of the records of each chunk as varints end to end."""
+    data, varint_bytes = encode_varints(lengths)
+    ends = np.append(0, np.cumsum(varint_bytes))[np.cumsum(counts)].tolist()
+    joined = data.tobytes()
+    return [joined[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+
+
+def _joined(
+    heads: list[bytes],
+    values: Any,
+    decoded_bytes: IntArray,
+    records: IntArray,
+    kind: int = SIMPLE,
+) -> Chunks:
+    """Puts chunks end to end, and fills in their headers."""
+    pieces: list[Any] = [b""] * (2 * len(heads))
+    pieces[::2] = heads
+    pieces[1::2] = values
+    encoded = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    encoded = encoded.reshape(-1, 2).sum(axis=1)
+    data = bytearray().join(pieces)
+    ends = np.cumsum(encoded)
+    starts = ends - encoded
+    begin = starts + CHUNK_HEADER_BYTES
+    header = np.zeros(len(heads), HEADER_DTYPE)
+    header["data_size"] = encoded - CHUNK_HEADER_BYTES
+    header["data_hash"] = hash_spans(data, begin, ends)
+    header["type_and_records"] = records << 8 | kind
+    header["decoded_data_size"] = decoded_bytes
+    _fill(data, starts, header)
+    return Chunks(data, encoded, decoded_bytes, records, header["data_hash"])
+
+
+def _fill(data: bytearray, starts: IntArray, header: np.ndarray[Any, Any]) -> None:
+    """Hashes headers, and writes each to where its chunk begins."""
+    plain = header.view(np.uint8).reshape(-1, CHUNK_HEADER_BYTES)
+    at = np.arange(len(header)) * CHUNK_HEADER_BYTES
+    header["header_hash"] = hash_spans(
+        plain.ravel(), at + HASH_BYTES, at + CHUNK_HEADER_BYTES
+    )
+    # A view with a header at every byte: only the chosen ones are written.
+    count = len(data) - CHUNK_HEADER_BYTES + 1
+    windows = np.ndarray(count, HEADER_DTYPE, data, strides=(1,))
+    windows[starts] = header

@@ -1,0 +1,151 @@
+"""Writing whole ArrayRecord files without the official writer.
+
+The counterpart of `footer` and `walk`. A file is a signature, the data chunks, a chunk
+that lists them, and a last block that says where that is, as the official writer makes
+them.
+Sources: riegeli/doc/riegeli_records_file_format.md, array_record/cpp/layout.proto,
+array_record/cpp/array_record_writer.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.block_stream import BlockStream
+from gristmill.dataset.arrayrecord.chunk_encoder import (
+    SIGNATURE,
+    ChunkEncoder,
+    Chunks,
+    encode_special,
+)
+from gristmill.dataset.arrayrecord.footer import MAGIC
+from gristmill.dataset.arrayrecord.simple_chunks import IntArray
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.protobuf import bytes_field, varint_field
+from gristmill.dataset.base.varints import encode_varints
+
+# Records are held until they are so many bytes: whole batches cost less a record.
+_BATCH_BYTES = 1 << 20
+# What a record takes in memory besides its own bytes while it is encoded, and more.
+_RECORD_BYTES = 64
+_BUFFER_BYTES = 1 << 20
+_LAYOUT_VERSION = 1
+_POSTSCRIPT_COPIES = 3
+# Number of each field of a chunk's entry in the footer, as keys: all are varints.
+_ENTRY_KEYS = (0x08, 0x10, 0x18)
+
+
+class ArrayRecordWriter:
+    """Writes records to a local file.
+
+    Memory: a batch is a mebibyte, each record counted with 64 bytes besides its own, or
+    a chunk, whichever is more. It takes twice that for its encoded form, and each chunk
+    of the file 24 bytes. For one thread at a time.
+
+    Args:
+        path: Local file to create.
+        options: How to encode it.
+
+    Raises:
+        OSError: The file cannot be created.
+    """
+
+    def __init__(self, path: str, options: WriterOptions):
+        # Closed by `finish` or `abandon`.
+        self._file = open(path, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
+        self._options = options
+        self._encoder = ChunkEncoder(options)
+        self._stream = BlockStream(self._file)
+        self._stream.append(encode_special(SIGNATURE))
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        # What the footer will list: its records end to end, and their lengths.
+        self._listed = bytearray()
+        self._listed_lengths: list[IntArray] = [np.empty(0, np.int64)]
+        self._records = 0
+
+    def write(self, records: Sequence[bytes]) -> None:
+        """Appends records. Raises OSError if the file cannot be written."""
+        self._held += records
+        self._held_bytes += sum(map(len, records)) + _RECORD_BYTES * len(records)
+        group = self._options.group_size
+        if self._held_bytes >= _BATCH_BYTES and len(self._held) >= group:
+            self._flush(len(self._held) // group * group)
+
+    @property
+    def at_chunk_end(self) -> bool:
+        """Whether the records so far fill whole chunks."""
+        return len(self._held) % self._options.group_size == 0
+
+    def append(self, chunks: Chunks) -> None:
+        """Appends encoded chunks as they are. Raises OSError, as `write` does.
+
+        Args:
+            chunks: Of `group_size` records each, but the last of a file. The records
+                before fill whole chunks.
+        """
+        if not self.at_chunk_end:
+            raise ValueError("the records before do not fill whole chunks")
+        self._flush(len(self._held))
+        self._list(self._stream.append(chunks), chunks)
+
+    def finish(self) -> None:
+        """Writes what is left and the footer, and closes. Raises OSError."""
+        self._flush(len(self._held))
+        listed_lengths = np.concatenate(self._listed_lengths)
+        about = self._about(len(listed_lengths))
+        lengths = np.append(len(about), listed_lengths)
+        footer = self._stream.append(
+            self._encoder.encode_joined(about + self._listed, lengths)
+        )
+        self._stream.pad_to_block()
+        postscript = varint_field(1, int(footer[0])) + varint_field(2, MAGIC)
+        plain = ChunkEncoder(WriterOptions(compression="uncompressed"))
+        lengths = np.full(_POSTSCRIPT_COPIES, len(postscript))
+        self._stream.append(plain.encode_joined(postscript * len(lengths), lengths))
+        self._stream.pad_to_block()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """Closes the file, which is not whole. Raises OSError."""
+        self._file.close()
+
+    def _flush(self, records: int) -> None:
+        """Encodes the first records that are held, in batches of whole chunks."""
+        group = self._options.group_size
+        lengths = np.fromiter(map(len, self._held), np.int64, len(self._held))
+        ends = np.cumsum(lengths[:records] + _RECORD_BYTES)
+        begin = done_bytes = 0
+        while begin < records:
+            last = int(np.searchsorted(ends, done_bytes + _BATCH_BYTES))
+            end = min((last // group + 1) * group, records)
+            batch = slice(begin, end)
+            chunks = self._encoder.encode(self._held[batch], lengths[batch])
+            offsets = self._stream.append(chunks)
+            self._list(offsets, chunks)
+            begin, done_bytes = end, int(ends[end - 1])
+        del self._held[:records]
+        self._held_bytes = int((lengths[records:] + _RECORD_BYTES).sum())
+
+    def _list(self, offsets: IntArray, chunks: Chunks) -> None:
+        """Encodes the footer's records for data chunks."""
+        fields = np.empty((len(offsets), 6), np.int64)
+        fields[:, ::2] = _ENTRY_KEYS
+        columns = offsets, chunks.decoded_bytes, chunks.records
+        fields[:, 1::2] = np.stack(columns, axis=1)
+        data, varint_bytes = encode_varints(fields.ravel())
+        self._listed += data.tobytes()
+        self._listed_lengths.append(varint_bytes.reshape(-1, 6).sum(axis=1))
+        self._records += int(chunks.records.sum())
+
+    def _about(self, chunks: int) -> bytes:
+        """Returns the footer's first record."""
+        about = (
+            varint_field(1, _LAYOUT_VERSION)
+            + varint_field(2, chunks)
+            + varint_field(3, self._records)
+            + bytes_field(4, self._options.recorded.encode())
+        )
+        return bytes_field(1, about)

@@ -1,1 +1,0 @@
-"""Encoding records into ArrayRecord files."""

@@ -1,0 +1,1 @@
+"""The errors, digests and encodings that everything else builds on."""

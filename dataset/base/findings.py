@@ -1,0 +1,64 @@
+"""Findings: what `verify` found wrong with a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+
+from gristmill.dataset.base.errors import (
+    FormatVersionError,
+    GristmillError,
+    InvalidDatasetError,
+    StorageError,
+)
+from gristmill.dataset.base.first_items import FirstOf
+
+# Kept of a dataset: a few megabytes. The others are counted.
+_FINDINGS_KEPT = 10_000
+
+# Errors of reading metadata that become findings.
+UNREADABLE = (InvalidDatasetError, FormatVersionError, StorageError)
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong with a dataset.
+
+    Attributes:
+        path: The file, relative to the dataset.
+        what: What is wrong, with the record where one is concerned.
+        expected: What should be there, or "".
+        got: What is there, or "".
+    """
+
+    path: str
+    what: str
+    expected: str = ""
+    got: str = ""
+
+    def __str__(self) -> str:
+        facts = [
+            f"{label} {fact}"
+            for label, fact in (("expected", self.expected), ("got", self.got))
+            if fact
+        ]
+        return f"{self.path}: {self.what}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+class Findings(FirstOf[Finding]):
+    """Any number of findings: all are counted, and the first by file are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(_FINDINGS_KEPT, operator.attrgetter("path", "what"))
+
+
+def wrong_size(path: str, expected: int, got: int, *, what: str = "shard") -> Finding:
+    """Returns the finding for a shard, or what else it is, of the wrong size."""
+    return Finding(
+        path, f"{what} has the wrong size", f"{expected:,} bytes", f"{got:,}"
+    )
+
+
+def finding_of(path: str, error: GristmillError) -> Finding:
+    """Returns an error about a file of a dataset as a finding."""
+    return Finding(path, error.what, expected=error.expected or "", got=error.got or "")

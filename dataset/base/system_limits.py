@@ -1,0 +1,95 @@
+"""What the system refuses to a process, as errors that say which limit to raise."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import traceback
+from collections.abc import Iterator
+
+from gristmill.dataset.base.errors import GristmillError, SystemLimitError
+
+_DESCRIPTORS = "/proc/self/fd"
+
+
+def check_files(count: int, *, what: str) -> None:
+    """Raises SystemLimitError if the process may not open so many more files.
+
+    The usual soft limit of 1,024 is meant for programs that use select(): it is raised
+    as far as needed and allowed.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        used = len(os.listdir(_DESCRIPTORS))
+    except OSError as e:
+        used = soft if e.errno == errno.EMFILE else 0
+    needed = used + count
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        with contextlib.suppress(OSError, ValueError):  # Then it stays as it is.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, soft), hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if needed > soft:
+            raise SystemLimitError(
+                "the system allows too few open files",
+                expected=f"{count} more, for {what}",
+                got=f"{used} are open, of {soft}",
+                cure=SystemLimitError.CURES[errno.EMFILE],
+            )
+
+
+def check_stacks(threads: int, *, what: str) -> None:
+    """Raises SystemLimitError if the address space has no room for stacks of threads.
+
+    For C++ that waits for ever for threads that the system has not started.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if limit == resource.RLIM_INFINITY:
+        return
+    if stack == resource.RLIM_INFINITY:
+        stack = 2 << 20  # What glibc takes then.
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    if used + threads * stack > limit:
+        raise SystemLimitError(
+            "the system allows too little address space",
+            expected=f"{threads * stack >> 10:,} KiB more, for the threads of {what}",
+            got=f"{used >> 10:,} KiB are in use, of {limit >> 10:,}",
+            cure="allow the process more, with `ulimit -v`, or its threads smaller "
+            "stacks, with `ulimit -s`",
+        )
+
+
+@contextlib.contextmanager
+def limits_named() -> Iterator[None]:
+    """Turns errors of limits of the system into `SystemLimitError`s."""
+    try:
+        yield
+    except GristmillError:
+        raise
+    except Exception as e:
+        error = SystemLimitError.of(e) or _while_importing(e)
+        if error is None:
+            raise
+        raise error from e
+
+
+def _while_importing(error: Exception) -> SystemLimitError | None:
+    """Returns the error for a library that did not load where memory is limited.
+
+    Libraries fail in many ways then, some with an error that says nothing of memory.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or isinstance(error, ModuleNotFoundError):
+        return None
+    running = {frame.name for frame in traceback.extract_tb(error.__traceback__)}
+    if not isinstance(error, ImportError) and "<module>" not in running:
+        return None
+    return SystemLimitError(
+        "a library cannot be loaded where memory is limited",
+        got=f"{type(error).__name__}: {error}, with at most {limit >> 10:,} KiB",
+        cure="allow the process more memory, with `ulimit -v`",
+    )

@@ -1,1 +1,0 @@
-"""Tables as columns, in numpy's `.npz` files."""

@@ -1,0 +1,1 @@
+"""File formats: their first bytes, their names, and how each is read."""

@@ -1,0 +1,197 @@
+"""Formats that files can have, known by their first bytes, and what to do with each.
+
+Sources: the documents of each format, and files that its own writers made.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from typing import NamedTuple
+
+from gristmill.dataset.formats.streams.inflated_stream import (
+    Compression,
+    detect_compression,
+    inflated_head,
+)
+from gristmill.dataset.formats.tfrecord.frames import HEADER_BYTES, is_header
+
+# Enough for the magic number of tar, at byte 257, and for some lines of text.
+HEAD_BYTES = 4096
+_TELLING_BYTES = 5  # Of the length of a frame.
+
+ARRAY_RECORD = "ArrayRecord"
+TAR = "tar"
+TFRECORD = "TFRecord"
+
+# What converts most formats that are read, for errors.
+CONVERT = "convert it with `gristmill convert`"
+_WRITE = (
+    "read it with its own library, and write the records with gristmill.dataset.Writer "
+    "(docs/prepare/writer.md)"
+)
+# Converted as they are, compressed ones too.
+_STREAMS = (TFRECORD, "CSV", "JSON lines", "TSV", "text")
+_CURES = {
+    **dict.fromkeys((*_STREAMS, "Parquet"), CONVERT),
+    "JSON": "write each object on a line of its own, and convert these JSON lines",
+    ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
+    "its records anew with `gristmill convert`",
+    "Avro": "read it with Beam's ReadFromAvro, and write the records with "
+    "gristmill.transforms.WriteArrayRecords (docs/reference/transforms.md)",
+    "bzip2": "decompress it with bunzip2, then give what it holds",
+    "LZ4": "decompress it with lz4 -d, then give what it holds",
+    "Snappy": "decompress it, then give what it holds",
+    "xz": "decompress it with unxz, then give what it holds",
+    "7z": "extract it, then give the files in it",
+    TAR: f"{CONVERT} if it is a WebDataset; if not, extract it with tar -xf, then give "
+    "the files in it",
+    "ZIP": "extract it with unzip, then give the files in it",
+    "HTML": "download it again: a server sent a page in place of the file",
+    "Git LFS pointer": "fetch the file itself with git lfs pull",
+    "git-annex pointer": "fetch the file itself with git annex get",
+}
+# Prefixes; where one begins with another, the longer one is first.
+_MAGIC = {
+    # The signature of Riegeli, the same in every file.
+    b"\x83\xafp\xd1\r\x88J?" + bytes(8) + b"@" + bytes(7): ARRAY_RECORD,
+    b"PAR1": "Parquet",
+    b"PARE": "Parquet",  # Encrypted.
+    b"ARROW1": "Arrow",
+    b"FEA1": "Feather",
+    b"Obj\x01": "Avro",
+    b"ORC": "ORC",
+    b"\x89HDF\r\n\x1a\n": "HDF5",
+    b"\x93NUMPY": "NumPy",
+    b"SQLite format 3\0": "SQLite",
+    b"MMIDIDX\0\0": "a Megatron index",
+    b"\x89PNG\r\n\x1a\n": "PNG",
+    b"\xff\xd8\xff": "JPEG",
+    **{b"BZh%d" % level: "bzip2" for level in range(1, 10)},
+    b"\x04\x22M\x18": "LZ4",
+    b"\xff\x06\0\0sNaPpY": "Snappy",
+    b"\xfd7zXZ\0": "xz",
+    b"7z\xbc\xaf'\x1c": "7z",
+    b"PK\x03\x04": "ZIP",
+    b"PK\x05\x06": "ZIP",
+    b"version https://git-lfs": "Git LFS pointer",
+    b"/annex/objects/": "git-annex pointer",
+}
+_TAR_MAGIC, _TAR_OFFSET = b"ustar", 257
+
+
+class FileFormat(NamedTuple):
+    """The format of a file.
+
+    Attributes:
+        name: Its name, such as `Parquet` or `gzip-compressed JSON lines`.
+        cure: What can be done with such a file, for an error.
+    """
+
+    name: str
+    cure: str
+
+
+def compression_of(head: bytes) -> Compression:
+    """Returns how a file is compressed, from its first 12 bytes or more.
+
+    Compressed TFRecord files often keep the plain file name, so the name says
+    nothing. A valid frame header wins over the magic numbers of compressions.
+    """
+    head = head[:HEADER_BYTES]
+    return "none" if is_header(head) else detect_compression(head)
+
+
+def format_of(head: bytes) -> FileFormat | None:
+    """Returns the format of a file, or None if its first bytes are of no known one.
+
+    A TFRecord file whose first frame is damaged is of no known one.
+
+    >>> format_of(b"PAR1")[0], format_of(b"PAR0")
+    ('Parquet', None)
+
+    Args:
+        head: The file, or at least its first `HEAD_BYTES` bytes.
+    """
+    name = _name_of(head)
+    # The first bytes decide, not all that follow, where the stream may be damaged.
+    compression = "none" if name else compression_of(head)
+    if compression == "none":
+        return None if name is None else FileFormat(name, _CURES.get(name, _WRITE))
+    inner = _name_of(inflated_head(head, compression, HEAD_BYTES))
+    if inner is None:
+        return None
+    name = f"{compression}-compressed {inner}"
+    if inner in (*_STREAMS, TAR):
+        return FileFormat(name, _CURES[inner])
+    return FileFormat(name, f"decompress it; then {_CURES.get(inner, _WRITE)}")
+
+
+def is_blank(head: bytes) -> bool:
+    r"""Tells whether a plain file is blanks and a byte order mark alone, by its head.
+
+    >>> is_blank(b"\xef\xbb\xbf\r\n"), is_blank(b"\0")
+    (True, False)
+    """
+    return len(head) < HEAD_BYTES and not head.removeprefix(codecs.BOM_UTF8).strip()
+
+
+def _name_of(head: bytes) -> str | None:
+    if is_header(head):
+        return TFRECORD
+    # First: a tar begins with the name of a file, which can be like any of the others.
+    if head.startswith(_TAR_MAGIC, _TAR_OFFSET):
+        return TAR
+    for magic, name in _MAGIC.items():
+        if head.startswith(magic):
+            return name
+    # A stream of Arrow: the length of its schema follows, some kilobytes.
+    if head[:4] == b"\xff" * 4 and 0 < int.from_bytes(head[4:8], "little") < 1 << 24:
+        return "Arrow"
+    return _kind_of_text(head)
+
+
+def _kind_of_text(head: bytes) -> str | None:
+    """Returns what kind of text a file holds, None for other files.
+
+    The length of a TFRecord frame has zeros, which are in no text: those of a record
+    below 4 GiB begin at the fifth byte. What is shorter can be what is left of a frame.
+    """
+    if len(head) < _TELLING_BYTES:
+        return None
+    marked = head.removeprefix(codecs.BOM_UTF8)  # Errors count without the mark.
+    try:
+        text = marked.decode()
+    except UnicodeDecodeError as e:
+        if len(marked) - e.start > 3:
+            return None
+        text = marked[: e.start].decode()  # It ends within a character.
+    if not text.strip() or any(ord(c) < 32 and c not in "\t\n\r\f" for c in text):
+        return None
+    lines = text.strip("\r\n").split("\n")
+    start = text.lstrip()[:100].lower()
+    if start.startswith(("<!doctype html", "<html")):
+        return "HTML"
+    if start.startswith("<?xml"):
+        return "XML"
+    if start.startswith(("{", "[")):
+        # An object alone is a line too, also one that goes on behind the head.
+        cut = len(lines) == 1 and len(head) >= HEAD_BYTES
+        several = start[0] == "{" or len(lines) > 1
+        return "JSON lines" if several and (cut or _is_json(lines[0])) else "JSON"
+    whole = lines if len(head) < HEAD_BYTES else lines[:-1]
+    # A comma of a sentence is followed by a blank.
+    for name, separator in (("TSV", "\t"), ("CSV", ",(?! )")):
+        columns = {len(re.findall(separator, line)) for line in whole[:10]}
+        if len(whole) > 1 and len(columns) == 1 and columns != {0}:
+            return name
+    return "text"
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,289 @@
+"""Reading one version of a Parquet file, row group by row group, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gristmill.dataset.base.errors import (
+    CorruptRecordError,
+    GristmillError,
+    InputError,
+    MissingPackageError,
+    some_of,
+)
+from gristmill.dataset.formats.parquet.kept_schema import difference
+from gristmill.dataset.formats.parquet.random_reader import (
+    MAX_BLOCK_BYTES,
+    RandomReader,
+)
+from gristmill.dataset.formats.parquet.row_places import RowGroup, RowPlaces
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAGIC = b"PAR1"
+ENCRYPTED_MAGIC = b"PARE"
+LEAST_BYTES = 12  # The magic bytes twice, and the length of the footer.
+_BATCH_BYTES = 2 << 20
+# Of columns with dictionaries, sizes in the footer do not tell how large values are.
+_BATCH_ROWS = 4096
+_BUFFER_BYTES = 256 << 10  # Read at a time of each column; pyarrow's own 0 is all.
+
+
+class ParquetFile:
+    """One version of a Parquet file, opened by pyarrow.
+
+    A page of each column and the rows of one batch are in memory at a time, whatever
+    the size of row groups. Checksums of pages are compared where the writer made them.
+
+    Metadata of columns is not asked for here: where a footer is damaged, pyarrow ends
+    the process then.
+
+    Args:
+        path: The file.
+        size_bytes: Its size.
+        version: The version to read; None for any.
+
+    Attributes:
+        schema: The columns as pyarrow has them.
+        places: Where the rows are.
+
+    Raises:
+        CorruptRecordError: The footer is damaged; its `offset` is 0.
+        InputError: The file is encrypted.
+        MissingPackageError: pyarrow is not installed.
+        StorageError: The file cannot be read, or is of another version.
+    """
+
+    def __init__(self, path: str, size_bytes: int, version: str | None):
+        open_file = _pyarrow_parquet().ParquetFile
+        self._path = path
+        self._reader = RandomReader(path, size_bytes, version)
+        try:
+            with _damage("footer", path):
+                self._check_end(size_bytes)
+                self._file = open_file(
+                    self._reader,
+                    # With these two a row group is not in memory as a whole.
+                    pre_buffer=False,
+                    buffer_size=_BUFFER_BYTES,
+                    page_checksum_verification=True,
+                )
+                self.schema: pa.Schema = self._file.schema_arrow
+                self.places = self._find_places(size_bytes)
+        except BaseException:
+            self._reader.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close(force=True)
+        self._reader.close()
+
+    def forget(self) -> None:
+        """Lets everything be read again from storage."""
+        self._reader.forget()
+
+    def __enter__(self) -> ParquetFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _check_end(self, size_bytes: int) -> None:
+        self._reader.seek(max(0, size_bytes - len(MAGIC)))
+        magic = self._reader.read()
+        if magic == ENCRYPTED_MAGIC:
+            raise InputError(
+                "the Parquet file is encrypted",
+                where=self._path,
+                expected=f"{MAGIC.decode()} as its last bytes",
+                got=magic.decode(),
+                cure="write it again without encryption, by a program that has its "
+                "keys",
+            )
+        if magic != MAGIC or size_bytes < LEAST_BYTES:
+            raise corrupt_rows(
+                "footer",
+                "the Parquet file is damaged, or was not written to its end",
+                where=self._path,
+                expected=f"{MAGIC.decode()} as its last bytes",
+                got=f"{magic!r} at the end of {size_bytes:,} bytes",
+            )
+
+    def _find_places(self, size_bytes: int) -> RowPlaces:
+        metadata = self._file.metadata
+        groups = [metadata.row_group(g) for g in range(metadata.num_row_groups)]
+        rows = [group.num_rows for group in groups]
+        raw_bytes = [group.total_byte_size for group in groups]
+        if min(rows, default=0) < 0 or sum(rows) != metadata.num_rows:
+            raise self._contradiction(
+                f"{metadata.num_rows:,} rows in all row groups", some_of(rows)
+            )
+        other = difference(self.schema, metadata.metadata)
+        if other is not None:
+            raise self._contradiction(*other)
+        return RowPlaces.of(rows, raw_bytes, size_bytes)
+
+    def null_rows(self, column: str) -> int:
+        """Returns in how many rows a column is null, as far as the footer tells.
+
+        Args:
+            column: Its name, or that of a field of one, `a.b`.
+        """
+        metadata, nulls = self._file.metadata, 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            for place in range(group.num_columns):
+                chunk = group.column(place)
+                if chunk.path_in_schema == column and chunk.is_stats_set:
+                    nulls += chunk.statistics.null_count or 0
+        return nulls
+
+    def _contradiction(
+        self, expected: str, got: str, *, place: tuple[int, int | None] = (0, None)
+    ) -> CorruptRecordError:
+        return corrupt_rows(
+            "footer",
+            "the footer of the Parquet file says something else than is in the file",
+            where=self._path,
+            place=place,
+            expected=expected,
+            got=got,
+        )
+
+    def batches(
+        self,
+        group: RowGroup,
+        columns: Sequence[str],
+        *,
+        most_rows: int = _BATCH_ROWS,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a row group, some at a time.
+
+        The same rows come together each time.
+
+        Args:
+            group: The row group.
+            columns: Names of the columns to read, in the order to give them.
+            most_rows: Most rows at a time.
+
+        Raises:
+            CorruptRecordError: Rows cannot be read, after all before them were
+                yielded. Its `offset` is the number of the first such row in the file,
+                its `end` that of the row after the row group.
+            StorageError: The file cannot be read, or has changed.
+        """
+        damage = functools.partial(_damage, f"row group {group.number:,}")
+        row, end, rows = group.first_row, group.end_row, 0
+        self._prepare(group, columns)
+        found = self._file.iter_batches(
+            batch_size=min(_batch_rows(group), most_rows),
+            row_groups=[group.number],
+            columns=list(columns),
+            use_threads=False,
+        )
+        while True:
+            with damage(f"{self._path}, row {row:,}", row, end):
+                batch = next(found, None)
+            rows = 0 if batch is None else batch.num_rows
+            if batch is None or row + rows > end:
+                break
+            yield batch.select(columns)
+            row += rows
+        if row + rows != end:
+            raise self._contradiction(
+                f"{group.rows:,} rows in row group {group.number:,}",
+                f"{row + rows - group.first_row:,}",
+                place=(row, end),
+            )
+
+    def _prepare(self, group: RowGroup, columns: Sequence[str]) -> None:
+        """Lets the reader know how these columns of a row group will be read."""
+        leaves = {field.name: _leaves(field.type) for field in self.schema}
+        every, chosen = sum(leaves.values()), sum(map(leaves.__getitem__, columns))
+        stored = group.end_bytes - group.begin_bytes
+        # A row group that is in few blocks is read by few, whatever its columns.
+        blocks = 1 + stored * chosen // every // MAX_BLOCK_BYTES
+        # All columns are read without a gap between them. Of small row groups, a gap
+        # takes less time than a request.
+        gaps = chosen < every and stored > MAX_BLOCK_BYTES
+        run = stored // every if gaps else MAX_BLOCK_BYTES
+        self._reader.set_streams(min(chosen, blocks), run_bytes=run)
+
+
+def _batch_rows(group: RowGroup) -> int:
+    rows = _BATCH_BYTES * group.rows // max(1, group.raw_bytes)
+    return min(max(rows, 1), _BATCH_ROWS)
+
+
+def _pyarrow_parquet() -> Any:
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError as e:
+        raise MissingPackageError.of(e) or e from e
+    return pyarrow.parquet
+
+
+def _leaves(kind: pa.DataType) -> int:
+    children = [kind.field(number) for number in range(kind.num_fields)]
+    return sum(_leaves(child.type) for child in children) if children else 1
+
+
+@contextlib.contextmanager
+def _damage(
+    reason: str, where: str, row: int = 0, end: int | None = None
+) -> Iterator[None]:
+    """Turns what pyarrow raises at damaged bytes into a CorruptRecordError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (GristmillError, MemoryError):
+        raise  # Of the storage, by way of pyarrow; memory says nothing of the file.
+    except (pa.ArrowException, OSError, OverflowError, ValueError) as e:
+        lines = str(e).splitlines() or [type(e).__name__]
+        raise corrupt_rows(
+            reason,
+            "the Parquet file is damaged, or of a kind that pyarrow cannot read",
+            where=where,
+            place=(row, end),
+            expected=f"an intact {reason}",
+            got=lines[0],
+        ) from e
+
+
+def corrupt_rows(
+    reason: str,
+    what: str,
+    *,
+    where: str,
+    expected: str,
+    got: str,
+    place: tuple[int, int | None] = (0, None),
+) -> CorruptRecordError:
+    """Returns the error of rows that cannot be read.
+
+    Args:
+        reason: What is damaged, in a word or two.
+        what: What is wrong.
+        where: The file, and the row if it is known.
+        expected: What should have been there.
+        got: What was there.
+        place: The first row, and the row after the last where it is known.
+    """
+    error = CorruptRecordError(
+        what,
+        where=where,
+        expected=expected,
+        got=got,
+        cure="write the file again from its source, or keep what can be read with "
+        "--on-corrupt quarantine",
+    )
+    error.reason = reason
+    error.offset, error.end = place
+    error.detail = f"expected {expected}, got {got}"
+    return error

@@ -1,0 +1,259 @@
+"""The decompressed bytes of a gzip, zlib or zstd stream, read in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import zlib
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Literal, Protocol, get_args
+
+import zstandard
+
+from gristmill.dataset.base.errors import CorruptStreamError
+
+Compression = Literal["none", "gzip", "zlib", "zstd"]
+COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
+
+_WINDOW_BITS = {"gzip": 31, "zlib": 15}
+_ZSTD_MAGIC = b"(\xb5/\xfd"
+# Of a frame that decoders skip, which pzstd writes first: any of 16 magic numbers.
+_ZSTD_SKIPPED = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+_BLOCK_BYTES = 1 << 20
+# Four bytes of zstd can hold 128 KiB: so much at a time, and less after much came.
+_ZSTD_STEP_BYTES = 4096
+_ZSTD_MUCH_BYTES, _ZSTD_SHORT_STEP_BYTES = 1 << 20, 256
+
+
+def detect_compression(head: bytes) -> Compression:
+    """Returns how a file seems to be compressed, from its first 12 bytes or more."""
+    if head.startswith(b"\x1f\x8b\x08"):
+        return "gzip"
+    if head.startswith(_ZSTD_MAGIC) or _ZSTD_SKIPPED.match(head):
+        return "zstd"
+    # The two bytes of zlib's header are too few to decide: try to decompress.
+    try:
+        zlib.decompressobj(_WINDOW_BITS["zlib"]).decompress(head)
+    except zlib.error:
+        return "none"
+    return "zlib" if len(head) >= 2 else "none"
+
+
+def inflated_head(head: bytes, compression: Compression, size: int) -> bytes:
+    """Returns the first decompressed bytes of a file, fewer if it is damaged.
+
+    Args:
+        head: Its first bytes as stored.
+        compression: How it is compressed.
+        size: How many to return, at most.
+    """
+    found = b""
+    stream = InflatedStream(io.BytesIO(head), path="", compression=compression)
+    with contextlib.suppress(CorruptStreamError):
+        while len(found) < size and (piece := stream.read(size - len(found))):
+            found += piece
+    return found
+
+
+class Readable(Protocol):
+    """Bytes that are read forward."""
+
+    def read(self, size: int, /) -> bytes:
+        """Returns up to `size` bytes, none only at the end."""
+
+
+class _ZstdInflater:
+    """Decompresses one zstd frame, with the interface of zlib's objects.
+
+    It returns what some bytes hold, however much is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._inflater = zstandard.ZstdDecompressor().decompressobj()
+        self._step = _ZSTD_STEP_BYTES
+        self.unconsumed_tail = b""
+
+    @property
+    def eof(self) -> bool:
+        return self._inflater.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._inflater.unused_data + self.unconsumed_tail
+
+    def copy(self) -> _ZstdInflater:
+        return self  # Data before damage is that of the steps before.
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        found, used = b"", 0
+        while used < len(data) and not found and not self.eof:
+            found = self._inflater.decompress(data[used : used + self._step])
+            used = min(used + self._step, len(data))
+        much = len(found) > _ZSTD_MUCH_BYTES
+        self._step = _ZSTD_SHORT_STEP_BYTES if much else _ZSTD_STEP_BYTES
+        self.unconsumed_tail = data[used:]
+        return found
+
+
+def _inflater(compression: Compression) -> Any:
+    if compression == "zstd":
+        return _ZstdInflater()
+    return zlib.decompressobj(_WINDOW_BITS[compression])
+
+
+class InflatedStream:
+    """The decompressed bytes of a gzip, zlib or zstd stream, read forward.
+
+    Concatenated gzip members are read as one, as TensorFlow does, and so are zstd
+    frames; zeros after a gzip member are passed over, as gzip(1) does. Memory is
+    bounded by the size of one read, whatever the compressed data claims; of zstd, by
+    what 4 KiB can hold: 128 MiB. Data before damage is returned before the error is
+    raised.
+
+    Args:
+        stream: The compressed bytes.
+        path: For messages.
+        compression: `gzip`, `zlib` or `zstd`.
+        marks: Offsets in the compressed bytes, ascending and above 0: it is noted how
+            many decompressed bytes those before each of them hold.
+    """
+
+    def __init__(
+        self,
+        stream: Readable,
+        *,
+        path: str,
+        compression: Compression,
+        marks: Iterable[int] = (),
+    ):
+        self._stream = stream
+        self._path = path
+        self._compression = compression
+        self._inflater = _inflater(compression)
+        self._surplus = memoryview(b"")
+        self._pending = b""
+        self._started = False
+        self._error: CorruptStreamError | None = None
+        self.compressed_bytes = 0
+        self._inflated_bytes = 0
+        self._ahead = deque(marks)
+        self._passed: dict[int, int] = {0: 0}
+
+    def read(self, size: int, /) -> bytes:
+        """Returns up to `size` bytes; an empty result means the end.
+
+        Raises CorruptStreamError if the stream is damaged here, or cut short.
+        """
+        if self._surplus:
+            return self._up_to(size, self._surplus)
+        while self._error is None:
+            if not self._pending and self._at_mark():
+                if data := self._drained(size):
+                    return self._up_to(size, data)
+                continue
+            if not self._pending:
+                self._pending = self._stream.read(self._next_bytes())
+                self.compressed_bytes += len(self._pending)
+            if not self._pending:
+                if self._started and not self._inflater.eof:
+                    self._error = self._damaged("it ends in the middle of its stream")
+                    break
+                return b""
+            if self._inflater.eof and self._compression == "gzip":
+                # Tapes pad files with zeros, which gzip(1) passes over.
+                self._pending = self._pending.lstrip(b"\0")
+                if not self._pending:
+                    continue
+            if self._inflater.eof:
+                self._inflater = _inflater(self._compression)
+            data = self._inflate(size)
+            self._inflated_bytes += len(data)
+            if data:
+                return self._up_to(size, data)
+        raise self._error
+
+    def _up_to(self, size: int, data: bytes | memoryview) -> bytes:
+        if len(data) <= size:
+            self._surplus = memoryview(b"")
+            return bytes(data)
+        self._surplus = memoryview(data)[size:]
+        return bytes(data[:size])
+
+    def _next_bytes(self) -> int:
+        """Returns how much to read: no further than to the next mark."""
+        if not self._ahead:
+            return _BLOCK_BYTES
+        return min(_BLOCK_BYTES, self._ahead[0] - self.compressed_bytes)
+
+    def _at_mark(self) -> bool:
+        return bool(self._ahead) and self.compressed_bytes == self._ahead[0]
+
+    def _drained(self, size: int) -> bytes:
+        """Returns what the bytes before a mark still hold; notes the mark after that.
+
+        What so many bytes of a stream hold follows from the format, not from how much
+        was asked for at a time. The last of them can be damaged.
+        """
+        data: bytes = b""
+        if self._started and not self._inflater.eof:
+            data = self._inflate(size)
+            self._inflated_bytes += len(data)
+        if not data and self._error is None:
+            self._passed[self._ahead.popleft()] = self._inflated_bytes
+        return data
+
+    def inflated_offset(self, mark: int) -> int | None:
+        """Returns how many decompressed bytes are before a mark.
+
+        None as long as no byte behind it was asked for: then it is behind all that were
+        returned.
+        """
+        return self._passed.get(mark)
+
+    def _inflate(self, size: int) -> bytes:
+        before = self._inflater.copy()
+        self._started = True
+        try:
+            data: bytes = self._inflater.decompress(self._pending, size)
+        except zstandard.ZstdError as e:
+            self._error = self._damaged(str(e))
+            return b""
+        except zlib.error as e:
+            if str(e).startswith("Error -4 "):  # Z_MEM_ERROR: no damage.
+                raise MemoryError(f"zlib: {e}") from e
+            data = self._salvage(before)
+            self._error = self._damaged(str(e))
+            return data
+        done = self._inflater
+        self._pending = done.unused_data if done.eof else done.unconsumed_tail
+        return data
+
+    def _salvage(self, inflater: Any) -> bytes:
+        """Returns the data before the damaged byte, which zlib's error withholds."""
+        pieces = []
+        step = 1 << len(self._pending).bit_length()
+        while step := step >> 1:
+            tried = inflater.copy()
+            with contextlib.suppress(zlib.error):
+                pieces.append(tried.decompress(self._pending[:step]))
+                self._pending = self._pending[step:]
+                inflater = tried
+        return b"".join(pieces)
+
+    @property
+    def compressed_offset(self) -> int:
+        """Compressed bytes used up: after an error, about where the damage is."""
+        return self.compressed_bytes - len(self._pending)
+
+    def _damaged(self, got: str) -> CorruptStreamError:
+        place = f"near compressed byte offset {self.compressed_offset:,}"
+        error = CorruptStreamError(
+            "compressed file cannot be decompressed",
+            where=f"{self._path}, {place}",
+            got=got,
+            cure="write the file again from its source",
+        )
+        error.detail = f"one that cannot be decompressed {place}: {got}"
+        return error

@@ -1,0 +1,393 @@
+"""Reading the members of a tar forward from a stream, one header after the other."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import BinaryIO, NamedTuple
+
+from gristmill.dataset.base.errors import CorruptStreamError
+from gristmill.dataset.formats.streams.inflated_stream import Readable
+from gristmill.dataset.formats.tar.headers import (
+    BLOCK_BYTES,
+    DIRECTORY,
+    EXTENDING,
+    GLOBAL,
+    LONG_LINK,
+    LONG_NAME,
+    MAGIC,
+    MAGIC_AT,
+    REGULAR,
+    SPARSE,
+    Header,
+    kind_name,
+    padded,
+    parse_header,
+    pax_fields,
+)
+from gristmill.dataset.formats.tar.samples import split_name
+
+_SHOWN_BYTES = 200
+_NAME_BYTES = 1 << 20  # Of a name or an extended header: far more than any has.
+_ZEROS_BYTES = 64 << 20  # Behind the last member: GNU tar's own are 10 KiB.
+_SPARSE = b"GNU.sparse."
+_NOT_ZERO = re.compile(rb"[^\0]")
+
+Sink = Callable[[bytes], None]
+
+
+class Member(NamedTuple):
+    """One member; all numbers are offsets in the file.
+
+    Attributes:
+        start: Of its first header.
+        begin: Of its content.
+        end: Behind its content.
+        stop: Where the next header is.
+        name: As it is stored.
+        key: Of its sample; None if it is in none.
+        extension: The rest of its name.
+        refused: What it is, if it is nothing that can be read.
+    """
+
+    start: int
+    begin: int
+    end: int
+    stop: int
+    name: bytes
+    key: bytes | None
+    extension: str
+    refused: str | None
+
+    @property
+    def extended(self) -> bool:
+        """Whether other headers precede its own, which can have its name."""
+        return self.start < self.begin - BLOCK_BYTES
+
+
+class BrokenError(Exception):
+    """What is at an offset is not what a tar has there.
+
+    Attributes:
+        reason: As of a `CorruptRecordError`.
+        what: What is wrong.
+        at: The offset.
+        expected: What should be there.
+        got: What is there.
+        cure: What can be done.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        what: str,
+        at: int,
+        *,
+        expected: str,
+        got: str,
+        cure: str = "write the file again from its source, or keep what can be read "
+        "with --on-corrupt quarantine",
+    ) -> None:
+        super().__init__(what)
+        self.reason, self.what, self.at = reason, what, at
+        self.expected, self.got, self.cure = expected, got, cure
+
+
+class MemberReader:
+    """Reads the members of a tar from one stream.
+
+    What was read stays in memory from `offset` on.
+
+    Args:
+        stream: Bytes from `offset` on.
+        offset: Offset in the (decompressed) file of the stream's first byte.
+        size_bytes: Size of the file where known; None for compressed streams.
+        read_bytes: How much to read at a time.
+
+    Attributes:
+        offset: Where the reader is, in the file.
+        stream_error: Why a compressed stream ended before its end.
+    """
+
+    def __init__(
+        self,
+        stream: Readable | BinaryIO,
+        *,
+        offset: int,
+        size_bytes: int | None,
+        read_bytes: int,
+    ):
+        self.size_bytes = size_bytes
+        self._read_bytes = read_bytes
+        self.offset = offset
+        self.restart(stream)
+
+    def restart(self, stream: Readable | BinaryIO) -> None:
+        """Goes on with another stream of the same bytes, which begins at `offset`."""
+        self._stream = stream
+        self._base, self._buffer = self.offset, bytearray()
+        self._exhausted = False
+        self.stream_error: CorruptStreamError | None = None
+
+    def at_end(self) -> bool:
+        """Returns whether no byte is left."""
+        return not self.fill(self.offset + 1)
+
+    def fill(self, stop: int) -> bool:
+        """Makes the bytes before an offset available, if they exist."""
+        # Read in blocks, so that memory grows with the data and not with the claim.
+        while (have := self._base + len(self._buffer)) < stop and not self._exhausted:
+            try:
+                block = self._stream.read(self._read_bytes)
+            except CorruptStreamError as error:
+                # Raised once the data before the damage is used up.
+                self.stream_error, block = error, b""
+            self._exhausted = not block
+            self._buffer += block
+        return have >= stop
+
+    def data(self, begin: int, end: int) -> bytes:
+        """Returns bytes that are available, by their offsets."""
+        return bytes(self._buffer[begin - self._base : end - self._base])
+
+    def drop_passed(self) -> None:
+        """Gives the memory free of what is before `offset`."""
+        del self._buffer[: self.offset - self._base]
+        self._base = self.offset
+
+    def end_offset(self) -> int:
+        """Returns where the file ends; its last bytes are asked for already."""
+        if self.size_bytes is not None:
+            return self.size_bytes
+        return self._base + len(self._buffer)
+
+    def begins_at(self, offset: int) -> bool:
+        """Returns whether a member begins, or the file ends, at an offset ahead."""
+        if offset == self.size_bytes:
+            return True
+        if not self.fill(offset + BLOCK_BYTES):
+            return self.end_offset() == offset
+        block = self.data(offset, offset + BLOCK_BYTES)
+        return not block.strip(b"\0") or parse_header(block) is not None
+
+    def skip(self, to: int, sink: Sink | None = None) -> None:
+        """Moves forward to a file offset, or to the end of the file.
+
+        Args:
+            to: File offset, not before `offset`.
+            sink: Called with the bytes that are passed over, in order.
+        """
+        while self.offset < to and self.fill(self.offset + 1):
+            self.drop_passed()
+            piece = bytes(self._buffer[: to - self.offset])
+            if sink is not None:
+                sink(piece)
+            self.offset += len(piece)
+
+    def header_within(self, begin: int, end: int) -> int | None:
+        """Returns where the first header is within bytes that are available."""
+        find = self._buffer.find
+        at = begin - 1
+        while (
+            at := find(MAGIC, at + 1 + MAGIC_AT - self._base, end - self._base)
+        ) >= 0:
+            at += self._base - MAGIC_AT
+            if parse_header(self.data(at, at + BLOCK_BYTES)) is not None:
+                return at
+        return None
+
+    def search(self, limit: int | None, sink: Sink | None) -> bool:
+        """Moves forward to the next header, at `offset` or behind it.
+
+        Args:
+            limit: File offset at which the search gives up, exclusive.
+            sink: Called with the bytes that are passed over, in order.
+
+        Returns:
+            Whether there is one; if not, the reader is at `limit` or at the end.
+        """
+        while self.fill(self.offset + BLOCK_BYTES):
+            stop = self._base + len(self._buffer)
+            found = self.header_within(self.offset, stop)
+            to = stop - BLOCK_BYTES + 1 if found is None else found
+            if limit is not None and to >= limit:
+                break
+            self.skip(to, sink)
+            if found is not None:
+                return True
+        self.skip(sys.maxsize if limit is None else limit, sink)
+        return False
+
+    def member(self, at: int) -> Member | None:
+        """Returns the member whose first header is at an offset, None at the tar's end.
+
+        Its content need not be there.
+
+        Raises:
+            BrokenError: There is no header, or what it says cannot be.
+        """
+        start = at
+        fields: dict[bytes, bytes] = {}
+        while True:
+            header = self._header(at)
+            if header is None and at == start:
+                return None
+            if header is None:
+                raise BrokenError(
+                    "header",
+                    "tar ends behind the long name of a member",
+                    start,
+                    expected="the header of the member",
+                    got="the mark of the archive's end",
+                )
+            begin, kind = at + BLOCK_BYTES, header.kind
+            if kind not in EXTENDING:
+                break
+            # Of several headers the first counts, as for `tarfile`.
+            fields = self._fields(at, header) | fields
+            at = begin + padded(header.size_bytes)
+        if kind == SPARSE:
+            begin = self._behind_sparse_map(at)
+        sparse = kind == SPARSE or any(each.startswith(_SPARSE) for each in fields)
+        name = fields.get(b"path", header.name)
+        name = fields.get(_SPARSE + b"name", name)
+        size = int(fields.get(b"size", header.size_bytes))
+        split = None if kind == DIRECTORY else split_name(name)
+        refused = None if kind in REGULAR else kind_name(kind)
+        return Member(
+            start=start,
+            begin=begin,
+            end=begin + size,
+            stop=begin + padded(size),
+            name=name,
+            key=None if split is None else split.key,
+            extension="" if split is None else split.extension,
+            refused=kind_name(SPARSE) if sparse else refused,
+        )
+
+    def _header(self, at: int) -> Header | None:
+        """Returns the header at an offset, None at the mark of the archive's end."""
+        if not self.fill(at + 1):
+            raise BrokenError(
+                "truncated",
+                "tar ends without the mark of its end: it was cut",
+                at,
+                expected="blocks of zeros behind the last member",
+                got="the end of the file",
+                cure="write the file again from its source; if its writer never makes "
+                "the mark, add it: head -c 1024 /dev/zero >> FILE",
+            )
+        self.fill(at + BLOCK_BYTES)
+        block = self.data(at, at + BLOCK_BYTES)
+        if not block.strip(b"\0"):
+            self._check_only_zeros(at)
+            return None
+        if len(block) < BLOCK_BYTES:
+            raise BrokenError(
+                "truncated",
+                "tar ends in the middle of a header",
+                at,
+                expected=f"{BLOCK_BYTES} bytes",
+                got=f"{len(block)} bytes up to the end of the file",
+            )
+        header = parse_header(block)
+        if header is None:
+            raise BrokenError(
+                "header",
+                "corrupt header in a tar"
+                if at
+                else "not a tar, or its first header is corrupt",
+                at,
+                expected="the header of a member, with a checksum that fits",
+                got=_shown(block),
+            )
+        return header
+
+    def _check_only_zeros(self, at: int) -> None:
+        stop = at
+        while self.fill(stop + 1):
+            found = _NOT_ZERO.search(self._buffer, stop - self._base)
+            stop = self._base + (found.start() if found else len(self._buffer))
+            if found or stop - at > _ZEROS_BYTES:
+                raise BrokenError(
+                    "zeros",
+                    "tar goes on behind the mark of its end",
+                    at,
+                    expected="zeros up to the end of the file",
+                    cure="write the file again from its source; if tars were joined "
+                    "with cat, convert each by itself, or join them with tar "
+                    "--concatenate: other readers do not go on here either",
+                    got=f"{stop - at:,} zeros, then other bytes"
+                    if found
+                    else f"more than {_ZEROS_BYTES:,} zeros",
+                )
+
+    def _fields(self, at: int, header: Header) -> dict[bytes, bytes]:
+        """Returns what a header says of the member behind it."""
+        begin, size = at + BLOCK_BYTES, header.size_bytes
+        expected = "fields for the member behind it"
+        if size > _NAME_BYTES:
+            expected, got = f"at most {_NAME_BYTES:,} bytes", f"{size:,} bytes"
+        elif not self.fill(begin + padded(size)):
+            raise self.cut(at, begin + padded(size))
+        else:
+            data, got = self.data(begin, begin + size), "other bytes"
+            if header.kind == LONG_NAME:
+                return {b"path": data.partition(b"\0")[0]}
+            if header.kind == LONG_LINK:
+                return {}
+            fields = pax_fields(data)
+            if header.kind != GLOBAL and fields is not None:
+                return fields
+            if fields is not None and not {b"path", b"size"} & fields.keys():
+                return {}
+            if fields is not None:
+                got = "a name or a size for all members"
+        raise BrokenError(
+            "header",
+            "extended header of a tar cannot be read",
+            at,
+            expected=expected,
+            got=got,
+        )
+
+    def _behind_sparse_map(self, at: int) -> int:
+        """Returns where the content of a sparse file begins, of GNU's old kind."""
+        more, stop = self.data(at + 482, at + 483), at + BLOCK_BYTES
+        while more != b"\0":
+            if not self.fill(stop + BLOCK_BYTES):
+                raise self.cut(at, stop + BLOCK_BYTES)
+            more = self.data(stop + 504, stop + 505)
+            stop += BLOCK_BYTES
+        return stop
+
+    def ends_before(self, offset: int) -> bool:
+        """Returns whether the file is known to end before an offset."""
+        return self.size_bytes is not None and offset > self.size_bytes
+
+    def cut(self, begin: int, end: int, member: Member | None = None) -> BrokenError:
+        """Returns what is broken where the file ends within what should be there."""
+        have = self.end_offset() - begin
+        what = "header" if member is None else f"member {name_text(member.name)}"
+        return BrokenError(
+            "truncated",
+            f"tar ends in the middle of a {what}",
+            begin,
+            expected=f"{end - begin:,} bytes",
+            got=f"{have:,} bytes up to the end of the file",
+        )
+
+
+def name_text(name: bytes) -> str:
+    """Returns a name for a message: names can be very long."""
+    text = repr(name[:_SHOWN_BYTES].decode("utf-8", "backslashreplace"))
+    return text + "..." if len(name) > _SHOWN_BYTES else text
+
+
+def _shown(block: bytes) -> str:
+    """Returns what a damaged header still says, for an error."""
+    if block[MAGIC_AT : MAGIC_AT + len(MAGIC)] != MAGIC:
+        return f"bytes that are none: {block[:16].hex(' ')} ..."
+    name = block[:100].partition(b"\0")[0]
+    return f"a checksum that does not fit, with the name {name_text(name)}"

@@ -1,0 +1,313 @@
+"""Reading TFRecord frames forward from a stream, and finding the next after damage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, ClassVar
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import CorruptFrameError
+from gristmill.dataset.formats.streams.inflated_stream import Readable
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.formats.streams.stream_buffer import StreamBuffer
+from gristmill.dataset.formats.tfrecord.frames import (
+    FOOTER_BYTES,
+    FRAME_OVERHEAD_BYTES,
+    HEADER_BYTES,
+    MAX_RECORD_BYTES,
+    U32,
+    U64,
+    Frame,
+    footers_before,
+    header_crc32cs,
+    header_positions,
+    headers_at,
+    is_header,
+    mask,
+)
+
+BLOCK_BYTES = 1 << 20  # Half the CPU of 4 MiB: a block stays in the cache.
+_crc32c = google_crc32c.value
+End = int | Callable[[], int | None] | None
+
+
+def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
+    """Returns how many elements are equal before the first that differ."""
+    differs = a != b
+    return int(differs.argmax()) if differs.any() else len(differs)
+
+
+class FrameReader(StreamBuffer):
+    """Reads frames forward from one stream, and finds the next one after damage.
+
+    Memory: one block or one record, whichever is larger. A false length field cannot
+    make it allocate more than the file holds.
+
+    Args:
+        stream: Bytes from `offset` on.
+        path: For messages.
+        offset: Offset in the (decompressed) file of the stream's first byte.
+        size_bytes: Size of the file where known; None for compressed streams.
+        block_bytes: How much to read at a time.
+    """
+
+    lookback_bytes: ClassVar[int] = 0
+
+    def __init__(
+        self,
+        stream: Readable | BinaryIO,
+        *,
+        path: str,
+        offset: int = 0,
+        size_bytes: int | None = None,
+        block_bytes: int = BLOCK_BYTES,
+    ):
+        super().__init__(stream, offset=offset, block_bytes=block_bytes)
+        self._path = path
+        self._size_bytes = size_bytes
+
+    def frames(self, end: int | None = None) -> Iterator[Frame]:
+        """Yields the frames that begin before `end`, one at a time; see `batches`."""
+        for batch in self.batches(end):
+            yield from map(Frame, batch.places, batch.records, batch.crc32cs)
+
+    def batches(
+        self, end: End = None, *, limit_records: int = sys.maxsize
+    ) -> Iterator[RecordBatch]:
+        """Yields the frames that begin before `end`, those of one block at a time.
+
+        Args:
+            end: File offset, exclusive; None for the end of the file. The last frame
+                may reach past it: a frame belongs to the range of its first byte. Or a
+                function that returns it, None as long as it is behind what was read.
+            limit_records: Frames to yield at most.
+
+        Raises:
+            CorruptFrameError: At the first frame that is damaged, after all before it
+                were yielded. The reader stays at its first byte, for `skip` or
+                `resync`.
+        """
+        while limit_records > 0 and self._is_before(end):
+            filled = self._fill(HEADER_BYTES)
+            if not self._is_before(end):
+                return
+            if not filled:
+                self._check_no_tail()
+                return
+            stop = len(self._buffer) - HEADER_BYTES + 1
+            known = end() if callable(end) else end
+            if known is not None:
+                stop = min(stop, known - self._buffer_offset)
+            borders = self._borders(stop)[: limit_records + 1]
+            batch, error = self._parse(borders)
+            limit_records -= len(batch.records)
+            if batch.records:
+                yield batch
+            if error is not None:
+                raise error
+            if borders[-1] > len(self._buffer):
+                self._fill_record(borders[-1] - borders[-2] - FRAME_OVERHEAD_BYTES)
+
+    def _is_before(self, end: End) -> bool:
+        known = end() if callable(end) else end
+        return known is None or self.offset < known
+
+    def _borders(self, stop: int) -> list[int]:
+        """Returns where frames begin before `stop`, and where the last one ends.
+
+        These are positions in the buffer, if the lengths are right.
+        """
+        buffer, unpack = self._buffer, U64.unpack_from
+        position = self._position
+        borders = [position]
+        while position < stop:
+            position += unpack(buffer, position)[0] + FRAME_OVERHEAD_BYTES
+            borders.append(position)
+        return borders
+
+    def _parse(
+        self, borders: list[int]
+    ) -> tuple[RecordBatch, CorruptFrameError | None]:
+        """Returns the good frames up to the first damaged one, and its error.
+
+        Checksums are compared by numpy: in a loop it takes as long as computing them.
+        """
+        buffer, base = self._buffer, self._buffer_offset
+        headers = headers_at(buffer, borders[:-1])
+        stored, got = headers["masked_crc32c"], header_crc32cs(headers)
+        good = _count_equal(mask(got), stored)
+        error = None
+        if good < len(headers):
+            offset = base + borders[good]
+            error = self._corrupt(
+                "length",
+                "corrupt length field in TFRecord file"
+                if offset
+                else "not a TFRecord file, or the length field of its first record is "
+                "bad",
+                expected=f"masked crc32c {stored[good]:#010x} of the length field",
+                got=f"{mask(int(got[good])):#010x}",
+                offset=offset,
+            )
+        # The end of the last one may be missing.
+        ends = borders[1 : good + 1]
+        if ends and ends[-1] > len(buffer):
+            ends.pop()
+        records = [
+            buffer[begin + HEADER_BYTES : end - FOOTER_BYTES]
+            for begin, end in zip(borders, ends, strict=False)
+        ]
+        crc32cs = list(map(_crc32c, records))
+        stored, got = footers_before(buffer, ends), np.array(crc32cs, np.uint32)
+        good = _count_equal(mask(got), stored)
+        if good < len(records):
+            error = self._corrupt(
+                "data",
+                f"corrupt record of {len(records[good]):,} bytes in TFRecord file",
+                expected=f"masked crc32c {stored[good]:#010x} of the record",
+                got=f"{mask(int(got[good])):#010x}",
+                offset=base + borders[good],
+                end=base + ends[good],
+            )
+            del records[good:], crc32cs[good:]
+        self._position = borders[good]
+        places = [base + a for a in borders[:good]]
+        return RecordBatch(places, records, crc32cs), error
+
+    def _fill_record(self, length: int) -> None:
+        frame_bytes = length + FRAME_OVERHEAD_BYTES
+        left = None if self._size_bytes is None else self._size_bytes - self.offset
+        cut = left is not None and frame_bytes > left
+        if length > MAX_RECORD_BYTES and not cut:
+            raise self._corrupt(
+                "length",
+                "record in a TFRecord file is impossibly long",
+                expected=f"a frame of at most {MAX_RECORD_BYTES:,} bytes",
+                got=f"{frame_bytes:,} bytes",
+            )
+        if cut or not self._fill(frame_bytes):
+            self._check_stream()
+            have = len(self._buffer) - self._position if left is None else left
+            raise self._corrupt(
+                "truncated",
+                "TFRecord file ends in the middle of a record",
+                expected=f"a frame of {frame_bytes:,} bytes",
+                got=f"{have:,} bytes up to the end of the file",
+            )
+
+    def _check_no_tail(self) -> None:
+        self._check_stream()
+        left = len(self._buffer) - self._position
+        if left:
+            raise self._corrupt(
+                "truncated",
+                "TFRecord file ends in the middle of a record's header",
+                expected=f"{HEADER_BYTES} header bytes",
+                got=f"{left} bytes up to the end of the file",
+            )
+
+    def _check_stream(self) -> None:
+        # Raised once: a caller that sets the damage aside goes on behind it.
+        error, self._stream_error = self._stream_error, None
+        if error is not None:
+            raise self._corrupt(
+                "compressed",
+                "compressed file is damaged, or ends too early",
+                expected="an intact gzip, zlib or zstd stream",
+                got=error.detail,
+            ) from error
+
+    def _corrupt(
+        self,
+        reason: str,
+        what: str,
+        *,
+        expected: str,
+        got: str,
+        offset: int | None = None,
+        end: int | None = None,
+    ) -> CorruptFrameError:
+        """Returns the error of a frame that begins at `offset`, by default here."""
+        offset = self.offset if offset is None else offset
+        doubt, other = "", ""
+        if offset == 0:
+            doubt = "if it is a TFRecord file, "
+            other = "; if it is of another format, name that with --input-format"
+        error = CorruptFrameError(
+            what,
+            where=f"{self._path}, byte offset {offset:,}",
+            expected=expected,
+            got=got,
+            cure=f"{doubt}write the file again from its source, or keep what can be "
+            f"read with --on-corrupt quarantine{other}",
+        )
+        error.reason, error.offset, error.end = reason, offset, end
+        error.detail = f"expected {expected}, got {got}"
+        return error
+
+    def begins_at(self, offset: int) -> bool:
+        """Returns whether a frame begins, or the file ends, at an offset ahead."""
+        distance = offset - self.offset
+        if not self._fill(distance + HEADER_BYTES):
+            return len(self._buffer) - self._position == distance
+        start = self._position + distance
+        return is_header(self._buffer[start : start + HEADER_BYTES])
+
+    def resync(
+        self,
+        *,
+        limit: int | None = None,
+        sink: Callable[[bytes], None] | None = None,
+    ) -> bool:
+        """Moves forward to the next frame whose two checksums both fit.
+
+        A chance match has probability 2**-64. A record that itself holds TFRecord
+        frames does match: a reader that starts in the middle of a file must compare
+        its first frame with where the reader before it ended.
+
+        Args:
+            limit: File offset at which the search gives up, exclusive.
+            sink: Called with the bytes that are passed over, in order.
+
+        Returns:
+            Whether a frame was found; if not, the reader is at `limit` or at the end.
+        """
+        while self._fill(HEADER_BYTES):
+            base = self.offset
+            window = np.frombuffer(self._buffer, np.uint8, offset=self._position)
+            if limit is not None:
+                window = window[: max(0, limit - base + HEADER_BYTES - 1)]
+            longest = MAX_RECORD_BYTES
+            if self._size_bytes is not None:
+                room = self._size_bytes - base - FRAME_OVERHEAD_BYTES
+                longest = min(longest, room)
+            for candidate in header_positions(window, longest):
+                if self._confirm(base + candidate, sink):
+                    return True
+            searched = base + max(0, len(window) - HEADER_BYTES + 1)
+            self.skip(searched, sink)
+            if limit is not None and searched >= limit:
+                return False
+        self.skip(self.offset + HEADER_BYTES if limit is None else limit, sink)
+        return False
+
+    def _confirm(self, offset: int, sink: Callable[[bytes], None] | None) -> bool:
+        """Moves to a frame whose header fits, if its record's checksum fits too."""
+        start = offset - self._buffer_offset
+        (length,) = U64.unpack_from(self._buffer, start)
+        keep = self._position
+        frame_bytes = length + FRAME_OVERHEAD_BYTES
+        if not self._fill(start - keep + frame_bytes):
+            return False
+        start = offset - self._buffer_offset
+        record_end = start + HEADER_BYTES + length
+        record = self._buffer[start + HEADER_BYTES : record_end]
+        (stored,) = U32.unpack_from(self._buffer, record_end)
+        if mask(_crc32c(record)) != stored:
+            return False
+        self.skip(offset, sink)
+        return True

@@ -1,0 +1,1 @@
+"""Shards with their indexes, opened and read in order."""

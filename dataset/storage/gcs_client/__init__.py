@@ -1,1 +1,0 @@
-"""Requests to Google Cloud Storage."""

@@ -1,0 +1,270 @@
+"""A connection to Google Cloud Storage: credentials, retries, clear errors."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import re
+import urllib.parse
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+import google.auth
+import google_crc32c
+import requests
+from google.api_core import exceptions as api
+from google.auth.credentials import AnonymousCredentials
+from google.auth.exceptions import GoogleAuthError, TransportError
+from google.cloud.storage import Client
+from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
+from google.cloud.storage.retry import DEFAULT_RETRY
+
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import (
+    GristmillError,
+    StorageError,
+    StorageMissingError,
+)
+from gristmill.dataset.storage.gcs_diagnosis import diagnosis, names_bucket
+from gristmill.dataset.storage.gcs_emulator import emulator_url
+from gristmill.dataset.storage.gcs_session import GcsSession, describe
+from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.patient_retry import PatientRetry
+from gristmill.dataset.storage.prefetch_reader import Piece
+from gristmill.dataset.storage.regular_file import check_size
+from gristmill.dataset.storage.resumable_upload import ResumableUpload
+
+_SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
+CONTENT_TYPE = "application/octet-stream"
+_GIVEN_UP_SECONDS = 10.0
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_HASH = re.compile(r"crc32c=([A-Za-z0-9+/=]+)")
+
+
+class GcsConnection:
+    """The client library's client, and a session of its kind for reading ranges.
+
+    Ranges are read over the same session, but not through the client: it hides the
+    response's headers (`Content-Range`, the generation) and accepts short responses.
+
+    Safe to share by threads, but not with a forked process.
+
+    Args:
+        timeout_seconds: How long a request may take; see `TimedAdapter`.
+        deadline_seconds: How long to retry after transient failures.
+
+    Raises:
+        StorageError: Credentials are missing.
+    """
+
+    def __init__(self, *, timeout_seconds: float, deadline_seconds: float):
+        self._deadline_seconds = deadline_seconds
+        # An emulator takes no credentials.
+        server = emulator_url()
+        if server is not None:
+            credentials: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
+        else:
+            with self.explained("find credentials", "Google Cloud Storage"):
+                credentials = self._find_credentials()
+        # By default the library requests the bucket's metadata for every object that is
+        # missing. Nothing uses the answers.
+        os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
+        session = GcsSession(credentials, timeout_seconds=timeout_seconds)
+        self._session = session
+        self.client = Client(
+            project=None,
+            credentials=credentials,
+            client_options={"api_endpoint": server} if server else None,
+            _http=session,
+        )
+        self._retry = PatientRetry(
+            DEFAULT_RETRY._predicate, initial=0.2, maximum=8.0, multiplier=2.0
+        )
+        self._given_up = False
+
+    def _find_credentials(self) -> Any:
+        def find() -> Any:
+            credentials, _ = google.auth.default(scopes=_SCOPES)
+            # The client needs it: on a machine of Google's a server is asked for it.
+            getattr(credentials, "universe_domain", None)
+            return credentials
+
+        # The library asks servers and programs, without a limit for all of it.
+        found = daemon_call(find, thread_name="gristmill-credentials")
+        try:
+            return found.result(self._deadline_seconds)
+        except TimeoutError as e:
+            text = f"nothing found in {self._deadline_seconds:,.4g} seconds"
+            raise TransportError(text) from e  # type: ignore[no-untyped-call]
+
+    @property
+    def retry(self) -> Any:
+        """How calls are retried.
+
+        After a call reached its deadline, later calls get a shorter one until one
+        succeeds: many calls in sequence would each wait as long.
+        """
+        deadline = self._deadline_seconds
+        if self._given_up:
+            deadline = min(deadline, _GIVEN_UP_SECONDS)
+        return self._retry.with_timeout(deadline)
+
+    @contextlib.contextmanager
+    def explained(
+        self, action: str, path: str, *, writes: bool = False
+    ) -> Iterator[None]:
+        """Turns errors of the client into `StorageError`: "cannot ACTION".
+
+        Args:
+            action: Such as "read the object".
+            path: What it is done to.
+            writes: Whether it writes: then shards may be finished.
+        """
+        try:
+            yield
+            self._given_up = False
+        except GristmillError:
+            raise
+        except (
+            api.GoogleAPIError,
+            GoogleAuthError,
+            InvalidResponse,
+            DataCorruption,
+            requests.RequestException,
+            ConnectionError,
+        ) as e:
+            self._given_up = isinstance(e, api.RetryError)
+            no_bucket = isinstance(e, api.NotFound) and self.lacks_bucket(e, path)
+            got, cure = diagnosis(
+                e,
+                self._deadline_seconds,
+                no_bucket=no_bucket,
+                kept=": finished shards are kept" if writes else "",
+            )
+            missing = isinstance(e, api.NotFound) and not no_bucket
+            kind = StorageMissingError if missing else StorageError
+            raise kind(f"cannot {action}", where=path, got=got, cure=cure) from e
+
+    def authorization(self, *, refused: str = "") -> dict[str, str]:
+        """Returns the headers that authorize requests; see `GcsSession`."""
+        with self.explained("get a token", "Google Cloud Storage"):
+            headers: dict[str, str] = self.retry(self._session.authorization)(
+                refused=refused
+            )
+        return headers
+
+    def lacks_bucket(self, error: Exception, path: str) -> bool:
+        """Returns whether a 404 says that the bucket of a path is missing.
+
+        The service has the same reason for objects: its words tell, and where they are
+        other ones, a listing, which is refused only if there is no bucket.
+        """
+        told = names_bucket(error)
+        if told is not None:
+            return told
+        url = f"{self.client.api_endpoint}/storage/v1/b/{split_path(path)[0]}/o"
+        with contextlib.suppress(requests.RequestException, api.GoogleAPIError):
+            asked = {"maxResults": "1", "fields": "kind"}
+            return self._session.get(url, params=asked).status_code == 404
+        return False
+
+    def upload(
+        self,
+        path: str,
+        file: BinaryIO,
+        *,
+        size_bytes: int,
+        crc32c: str,
+        replaces: int | None,
+    ) -> dict[str, Any]:
+        """Sends a large file in pieces, and returns what the server says of the object.
+
+        `replaces` is the generation that it replaces, 0 for none, None for any. Raises
+        GoogleAPIError if the server refuses.
+        """
+        bucket, name = split_path(path)
+        url = (
+            f"{self.client.api_endpoint}/upload/storage/v1/b/{bucket}/o"
+            "?uploadType=resumable"
+        )
+        if replaces is not None:
+            url += f"&ifGenerationMatch={replaces}"
+        about = {"name": name, "crc32c": crc32c, "contentType": CONTENT_TYPE}
+        upload = ResumableUpload(
+            self._session, url, about, file=file, size_bytes=size_bytes
+        )
+        return upload.run(lambda: self.retry)
+
+    def fetch(
+        self, path: str, begin: int, end: int | None, version: str | None
+    ) -> Piece:
+        """Reads a half-open range of one version of an object, or of the current one.
+
+        `begin` must be in the object; no `end` means that of the object. Raises
+        GoogleAPICallError if the server refuses.
+        """
+        bucket, name = split_path(path)
+        objects = f"{self.client.api_endpoint}/download/storage/v1/b/{bucket}/o"
+        url = f"{objects}/{urllib.parse.quote(name, safe='')}?alt=media"
+        if version is not None:
+            url += f"&generation={version}"
+        last = "" if end is None else end - 1
+        # With gzip accepted, an object stored with Content-Encoding: gzip comes as it
+        # is stored, and ranges mean stored bytes.
+        headers = {"Range": f"bytes={begin}-{last}", "Accept-Encoding": "gzip"}
+
+        def attempt() -> Piece:
+            response = self._session.get(url, headers=headers, stream=True)
+            if response.status_code >= 400:
+                raise api.from_http_response(response)  # type: ignore[no-untyped-call]
+            sizes = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+            if sizes is not None and end is None:
+                check_size(path, int(sizes[3]) - begin)
+            return _checked(response, begin, end, version)
+
+        call: Callable[[], Piece] = self.retry(attempt)
+        return call()
+
+
+def _checked(
+    response: requests.Response, begin: int, end: int | None, version: str | None
+) -> Piece:
+    """Checks a response against the request and its own headers.
+
+    Raises ConnectionError if they do not fit: a retry may help.
+    """
+    headers = response.headers
+    match = _RANGE.fullmatch(headers.get("Content-Range", ""))
+    if match is None:
+        raise ConnectionError(describe(response))
+    data = response.raw.read(decode_content=False)
+    first, last, total = map(int, match.groups())
+    expected = (total if end is None else min(end, total)) - begin
+    if first != begin or last + 1 - first != expected or len(data) != expected:
+        raise ConnectionError(
+            f"asked for {expected:,} bytes from {begin:,}, got {len(data):,} of "
+            f"{match[0]}"
+        )
+    found = headers.get("X-Goog-Generation", "")
+    if version is not None and found != version:
+        raise ConnectionError(f"asked for generation {version}, got {found}")
+    crc32c = _HASH.search(headers.get("X-Goog-Hash", ""))
+    if crc32c is not None and expected == total:
+        got = google_crc32c.value(data)
+        if got != decode_crc32c(crc32c[1]):
+            raise ConnectionError(
+                f"crc32c of the object is {decode_crc32c(crc32c[1]):#010x}, of the "
+                f"received bytes {got:#010x}"
+            )
+    return Piece(data, total, found)
+
+
+def decode_crc32c(text: str) -> int:
+    """Decodes a checksum as the API writes it."""
+    return int.from_bytes(base64.b64decode(text, validate=True), "big")
+
+
+def encode_crc32c(crc32c: int) -> str:
+    """Encodes a checksum as the API writes it."""
+    return base64.b64encode(crc32c.to_bytes(4, "big")).decode()

@@ -1,0 +1,1 @@
+"""Indices, content names, fields of states and tables for notebooks."""

@@ -1,0 +1,105 @@
+"""Arrays of indices, checked once where they enter the loader.
+
+Positions and record indices are int64 throughout the loader. A float, a negative or a
+too large index would otherwise give a wrong record, not an error. Functions whose names
+end in `_unchecked` take arrays that were checked before.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import InputError, OutOfRangeError
+
+IntArray = npt.NDArray[np.int64]
+
+POSITION_LIMIT = 1 << 63
+"""First position that int64 cannot hold: orders without a last epoch end here."""
+
+
+def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
+    """Returns `values` as int64, all of them in [0, stop).
+
+    Args:
+        values: Integers of any shape.
+        stop: First value that is too large, at most 2^63.
+        what: What one value is, for messages.
+
+    Raises:
+        InputError: The values are not integers.
+        OutOfRangeError: A value is outside [0, stop); the first such is named.
+    """
+    try:
+        array = np.asarray(values)
+    except ValueError as e:  # Lists of different lengths, for example.
+        raise InputError(
+            f"each {what} must be an integer",
+            got=str(e),
+            cure=f"give each {what} as an integer, and lists of one length",
+        ) from e
+    if array.size and array.dtype.kind not in "iu":
+        raise InputError(
+            f"each {what} must be an integer below 2^63",
+            got=f"{array.dtype} values",
+            cure=f"give each {what} as an integer",
+        )
+    if array.size and (int(array.min()) < 0 or int(array.max()) >= stop):
+        outside = (array < 0) | (array > stop - 1)
+        first = int(array.ravel()[np.flatnonzero(outside)[0]])
+        raise OutOfRangeError(
+            f"{what} is out of range",
+            expected=f"0 <= {what} < {stop}",
+            got=first,
+            cure=f"give each {what} in this range",
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def checked_index(value: int, *, stop: int, what: str) -> int:
+    """Returns one index in [0, stop) as a plain int; as `checked_indices` otherwise."""
+    checked = checked_indices(value, stop=stop, what=what)
+    if checked.ndim:
+        raise InputError(
+            f"{what} is not a single number",
+            got=f"{value!r:.100}",
+            cure=f"give one {what}",
+        )
+    return int(checked)
+
+
+def checked_count(
+    value: int, *, what: str, least: int = 1, most: int = POSITION_LIMIT
+) -> int:
+    """Returns `value` as a plain int in [least, most].
+
+    Raises:
+        InputError: The value is not an integer, or outside the range.
+    """
+    expected = f"an integer from {least} to {most}"
+    count = checked_integer(value, what=what, expected=expected)
+    if not least <= count <= most:
+        raise InputError(
+            f"{what} is out of range",
+            expected=expected,
+            got=count,
+            cure=f"give {what} in this range",
+        )
+    return count
+
+
+def checked_integer(value: int, *, what: str, expected: str = "an integer") -> int:
+    """Returns `value` as a plain int of any size; raises InputError if it is none."""
+    try:
+        if not isinstance(value, bool):  # True and False are integers to Python.
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise InputError(
+        f"{what} is not an integer",
+        expected=expected,
+        got=f"{value!r:.100}",
+        cure=f"give {what} as an integer",
+    )

@@ -1,0 +1,120 @@
+"""Fields of a state, checked when they are read: checkpoints get cut and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.base.indices import POSITION_LIMIT, checked_integer
+
+
+class _NoField:
+    def __repr__(self) -> str:
+        return "no such field"
+
+
+NO_FIELD = _NoField()
+"""In place of the value of a field that is missing, for messages."""
+
+
+class StateFields:
+    """An object of a state, whose fields are read by name.
+
+    All methods raise InputError, which names the field, if there is no such field or it
+    is not what it must be.
+
+    Args:
+        value: What should be the object.
+        place: Where it is in the whole state; "" for the whole.
+    """
+
+    def __init__(self, value: object, place: str = ""):
+        self._place = place
+        if not isinstance(value, Mapping):
+            raise field_error(place, "an object with named fields", value)
+        self.value = value
+
+    def place(self, field: str) -> str:
+        """Returns the place of a field in the whole state."""
+        return f"{self._place}.{field}" if self._place else field
+
+    def only(self, *fields: str) -> None:
+        """Refuses fields of other names than these."""
+        for field in self.value:
+            if field not in fields:
+                raise field_error(self.place(field), "no such field", self.value[field])
+
+    def get(self, field: str) -> Any:
+        """Returns a field as it is."""
+        if field not in self.value:
+            raise field_error(self.place(field), "a value")
+        return self.value[field]
+
+    def integer(
+        self, field: str, *, least: int | None = 0, most: int = POSITION_LIMIT
+    ) -> int:
+        """Returns a field that is an integer in [least, most]; any, without a least."""
+        value = self.get(field)
+        expected = "an integer" + ("" if least is None else f" from {least} to {most}")
+        try:
+            number = checked_integer(value, what=field)
+        except InputError:
+            raise field_error(self.place(field), expected, value) from None
+        if least is not None and not least <= number <= most:
+            raise field_error(self.place(field), expected, value)
+        return number
+
+    def boolean(self, field: str) -> bool:
+        """Returns a field that is true or false."""
+        value = self.get(field)
+        if not isinstance(value, (bool, np.bool_)):
+            raise field_error(self.place(field), "true or false", value)
+        return bool(value)
+
+    def text(self, field: str) -> str:
+        """Returns a field that is a text."""
+        value = self.get(field)
+        if not isinstance(value, str):
+            raise field_error(self.place(field), "a text", value)
+        return value
+
+    def fields(self, field: str) -> StateFields:
+        """Returns a field that is an object."""
+        return StateFields(self.get(field), self.place(field))
+
+    def items(self, field: str) -> list[Any]:
+        """Returns a field that is a list."""
+        value = self.get(field)
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+            raise field_error(self.place(field), "a list", value)
+        return list(value)
+
+    def objects(self, field: str) -> list[StateFields]:
+        """Returns a field that is a list of objects."""
+        return [
+            StateFields(item, f"{self.place(field)}[{number}]")
+            for number, item in enumerate(self.items(field))
+        ]
+
+
+def is_same(own: object, other: object) -> bool:
+    """Returns whether a value of a state equals ours, whatever its kind."""
+    try:
+        return bool(own == other)
+    except ValueError:  # Arrays are neither equal nor different.
+        return False
+
+
+def field_error(place: str, expected: str, got: object = NO_FIELD) -> InputError:
+    """Returns the error about a field of a state that is missing, or is not right."""
+    return InputError(
+        "a field of the state is missing, or is not what it must be",
+        where=place or "the state",
+        expected=expected,
+        got=f"{got!r:.200}",
+        cure="give the whole state as it was saved, or restore the checkpoint from a "
+        "copy",
+    )

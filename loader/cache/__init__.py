@@ -1,1 +1,0 @@
-"""Keeps copies of remote data on this host."""

@@ -1,0 +1,1 @@
+"""Opened datasets, and the global batches that are made of them."""

@@ -1,0 +1,464 @@
+"""The records of an opened dataset, by their numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.dataset.metadata.features import (
+    FeatureSpec,
+    described_features,
+    joined_features,
+)
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.metadata.tfds_features import parse_tfds_features
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.loader.base.content import Content
+from gristmill.loader.base.indices import IntArray, checked_index, checked_indices
+from gristmill.loader.base.notebook import table_html
+from gristmill.loader.reading.batch_reader import BatchReader
+from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
+from gristmill.loader.reading.joined_shards import Parts
+from gristmill.loader.reading.shard_list import ShardList
+from gristmill.loader.remote.range_fetcher import ReadCounts
+from gristmill.loader.remote.read_options import ReadOptions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShardInfo:
+    """One shard of a dataset.
+
+    Attributes:
+        path: The file.
+        first_record: Number, in the dataset, of its first record.
+        records: How many records it has.
+        file_bytes: Size of the file, where known.
+        records_digest: Order-independent digest of its records, where known.
+        edition: The edition of its split that it was made for, where known.
+        spans: The ranges of source files that it was made of, where known. Numbers
+            of files are those of the edition.
+        dropped_records: Source records for which the user's function returned none.
+        added_records: Records that it returned beyond one for each.
+    """
+
+    path: str
+    first_record: int
+    records: int
+    file_bytes: int | None
+    records_digest: str | None
+    edition: int | None
+    spans: tuple[SourceSpan, ...]
+    dropped_records: int
+    added_records: int
+
+
+Recipe: TypeAlias = Callable[["Dataset"], tuple[Callable[..., "Dataset"], Any]]
+"""Returns the function and the arguments that make a dataset again elsewhere."""
+
+
+class Dataset(Sequence[bytes]):
+    """The records of a dataset, by number. Made by `open`; safe to share by threads.
+
+    `dataset[i]` is a record and counts from the end if negative; `dataset[[i, j, k]]`
+    and `dataset[i:j]` are lists of records, read at once. It pickles as what was
+    opened and how: a worker process opens it again, and refuses another content.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        reader: BatchReader,
+        recipe: Recipe,
+        split: str | None = None,
+        table: ShardTable | None = None,
+        manifest: Manifest | None = None,
+        editions: Callable[[int], Dataset] | None = None,
+        parts: Sequence[Dataset] = (),
+    ):
+        self._path, self._split = path, split
+        # One that was asked for is asked for again.
+        self._editions = editions and functools.lru_cache(maxsize=4)(editions)
+        # Of itself it holds no reference: its files are closed when it is let go.
+        self._joined = tuple(parts)
+        self._table, self._manifest = table, manifest
+        self._reader, self._shards = reader, reader.shards
+        self._part_shards = Parts([part.num_shards for part in parts])
+        self._recipe = recipe
+
+    def __len__(self) -> int:
+        return self._shards.records
+
+    def __repr__(self) -> str:
+        return (
+            f"<Dataset {self._shards.name}: {len(self):,} records in "
+            f"{self.num_shards:,} shards>"
+        )
+
+    def _repr_html_(self) -> str:
+        return table_html("Dataset", self._facts())
+
+    def _facts(self) -> Iterator[tuple[str, Any]]:
+        """Yields what notebooks show of it."""
+        yield "name", self._shards.name
+        yield "records", f"{len(self):,} in {self.num_shards:,} shards"
+        if self.mean_record_bytes is not None:
+            yield "mean record", f"{self.mean_record_bytes:,.0f} bytes"
+        if (self.edition or 0) > 1:
+            yield "edition", f"{self.edition:,}"
+        for name, spec in itertools.islice((self.features or {}).items(), 20):
+            yield f"feature {name}", spec.type or spec.dtype
+
+    @property
+    def path(self) -> str:
+        """The directory, or the first of plain files, or of joined datasets."""
+        return self._path
+
+    @property
+    def split(self) -> str | None:
+        """The split, None for plain files and joined datasets."""
+        return self._split
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What `dataset.json` says, up to this edition; None without one, or joined."""
+        return self._manifest
+
+    @property
+    def edition(self) -> int | None:
+        """The newest edition of the split that it holds, None where there are none.
+
+        The numbers of all that it holds are in `committed.numbers`.
+        """
+        split = self.committed
+        return None if split is None else split.edition
+
+    @property
+    def committed(self) -> Split | None:
+        """What `dataset.json` says of the split, None where there is none."""
+        if self._manifest is None or self._split is None:
+            return None
+        return self._manifest.splits[self._split]
+
+    def as_of(self, edition: int) -> Dataset:
+        """Returns the dataset as it was when an edition was the last.
+
+        Its records have the numbers, and batches of them the order, that they had then.
+
+        Raises:
+            InputError: There was no such edition when this dataset was opened.
+        """
+        if edition == self.edition:
+            return self
+        if self._editions is None:
+            raise InputError(
+                "only datasets that gristmill made have editions",
+                where=self._shards.name,
+                got=f"edition {edition}",
+                cure="leave edition out, or make it a dataset with `gristmill index`",
+            )
+        return self._editions(edition)
+
+    @property
+    def features(self) -> Mapping[str, FeatureSpec] | None:
+        """What its `tf.train.Example` records hold, None where that is not known.
+
+        Of a dataset that TFDS made, these are the features of `features.json`, as far
+        as one list holds each: not sequences of sequences, video or audio. A feature
+        that only some editions or joined datasets have is optional.
+
+        Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
+        """
+        if len(self.parts) > 1:
+            return joined_features([part.features for part in self.parts])
+        split, manifest = self.committed, self._manifest
+        if split is None or manifest is None:
+            return None
+        if split.features is None and manifest.features is not None:
+            return parse_tfds_features(manifest.features) or None
+        where = f"{self._path}, split {self._split}"
+        return described_features(split.features, where=where)
+
+    @property
+    def parts(self) -> tuple[Dataset, ...]:
+        """The datasets that were joined, in order; otherwise this one alone."""
+        return self._joined or (self,)
+
+    @property
+    def mean_record_bytes(self) -> float | None:
+        """Mean size of the records before compression, where known."""
+        tables = [part._table for part in self.parts]
+        sizes = [table.total("raw_bytes") for table in tables if table is not None]
+        return sum(sizes) / max(len(self), 1) if len(sizes) == len(tables) else None
+
+    @property
+    def read_options(self) -> ReadOptions | None:
+        """How object storage is read, None for a dataset on a local disk."""
+        remote = self._shards.remote
+        return None if remote is None else remote.fetcher.options
+
+    @property
+    def cache_counts(self) -> CacheCounts:
+        """What the local cache of shards did for this process; all 0 without one."""
+        remote = self._shards.remote
+        return NOT_CACHED if remote is None else remote.counter.counts
+
+    def take_cache_counts(self) -> CacheCounts:
+        """Returns what was added to `cache_counts` since this was last called."""
+        remote = self._shards.remote
+        return NOT_CACHED if remote is None else remote.counter.take()
+
+    @property
+    def request_counts(self) -> ReadCounts:
+        """What this process has requested from object storage; all 0 on local disks."""
+        remote = self._shards.remote
+        if remote is None:
+            return ReadCounts()
+        return dataclasses.replace(remote.fetcher.counts)
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self._shards.paths)
+
+    @property
+    def records_digest(self) -> str | None:
+        """Order-independent digest of all records, where known."""
+        return self.content.records_digest
+
+    @property
+    def order_digest(self) -> str | None:
+        """Half a SHA-256 over what is known of the records of each shard, in order.
+
+        It covers how many records each shard has and their digest, or the size of the
+        file where there is no digest. It changes with the order of records, except
+        within a shard, and with how they are divided into shards. It is None for an
+        earlier edition of which files are not there any more.
+        """
+        return self.content.order_digest
+
+    @functools.cached_property
+    def content(self) -> Content:
+        """What identifies the records, in their order."""
+        return self._content_of(self.num_shards)._replace(edition=self.edition)
+
+    def begins_with(self, content: Content) -> bool:
+        """Returns whether the first shards have these records, by their digests."""
+        ends = self._shards.ends
+        first = int(np.searchsorted(ends, content.records, side="left")) + 1
+        last = int(np.searchsorted(ends, content.records, side="right"))
+        # More than one where shards are empty.
+        return any(
+            self._content_of(shards).is_same(content)
+            for shards in range(first, last + 1)
+        )
+
+    def packed_counts(self, records: int | None = None) -> PackedCounts | None:
+        """Returns what its rows hold if they are packed rows, None of other records.
+
+        Args:
+            records: Only of so many first rows, which end where a shard does.
+        """
+        ends = self._shards.ends
+        shards = self.num_shards
+        if records is not None:
+            shards = int(np.searchsorted(ends, records, side="right"))
+        totals = [
+            None if table is None else table.packed_total(rows)
+            for table, rows in self._tables_of(shards)
+        ]
+        found = [total for total in totals if total is not None]
+        return sum(found, PackedCounts()) if len(found) == len(totals) else None
+
+    def _tables_of(self, shards: int) -> list[tuple[ShardTable | None, slice]]:
+        """Returns the tables that have the first shards, and which rows of each."""
+        tables: list[tuple[ShardTable | None, slice]] = []
+        for part in self.parts:
+            if shards > 0 or not tables:
+                tables.append((part._table, slice(shards)))
+            shards -= part.num_shards
+        return tables
+
+    def _content_of(self, shards: int) -> Content:
+        """Returns the content of the first shards."""
+        tables = self._tables_of(shards)
+        columns = [np.diff(self._shards.ends[:shards], prepend=0)]
+        known = [(table, rows) for table, rows in tables if table is not None]
+        digest = None
+        if len(known) == len(tables):
+            for name in ("digest_low", "digest_high"):
+                found = [table.columns[name][rows] for table, rows in known]
+                columns.append(np.concatenate(found))
+            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
+            digest = total.hex
+        else:
+            sizes = self._shards.starts, self._shards.file_bytes
+            columns += [column[:shards] for column in sizes]
+        hasher = hashlib.sha256()
+        for column in columns:
+            hasher.update(column.astype("<u8").tobytes())
+        return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
+
+    def shard(self, index: int) -> ShardInfo:
+        """Returns what is known of a shard, without opening it.
+
+        Raises:
+            OutOfRangeError: There is no such shard.
+        """
+        shard = checked_index(index, stop=self.num_shards, what="shard")
+        first = self._shards.first_record(shard)
+        if len(self.parts) > 1:
+            part, number = self.part_of(shard)
+            return dataclasses.replace(part.shard(number), first_record=first)
+        size = int(self._shards.file_bytes[shard])
+        table = self._table
+        columns = {} if table is None else table.columns
+        names = ("dropped_records", "added_records")
+        dropped, added = (int(columns[n][shard]) if columns else 0 for n in names)
+        return ShardInfo(
+            path=self._shards.paths[shard],
+            first_record=first,
+            records=int(self._shards.ends[shard]) - first,
+            file_bytes=None if size < 0 else size,
+            records_digest=None if table is None else table.digest(shard).hex,
+            edition=None if (s := self.committed) is None else s.edition_of(shard),
+            spans=() if table is None else table.spans(shard),
+            dropped_records=dropped,
+            added_records=added,
+        )
+
+    def part_of(self, shard: int) -> tuple[Dataset, int]:
+        """Returns the joined dataset that has a shard, and the shard's number there."""
+        if len(self.parts) == 1:
+            return self, shard
+        part, number = self._part_shards.find(shard)
+        return self.parts[part], number
+
+    def find(self, records: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+        """Returns the shard of each record, and its number in the shard.
+
+        Args:
+            records: Integers [n], in range.
+
+        Returns:
+            int64 [n] shards, int64 [n] numbers.
+        """
+        checked = checked_indices(records, stop=len(self), what="record")
+        return self._shards.find(np.atleast_1d(checked))
+
+    def shards_of(self, records: IntArray) -> IntArray:
+        """Returns the shard of each record that batches have, -1 if it was removed.
+
+        Args:
+            records: int64 [n], in range, or negative.
+        """
+        shards, _ = self._shards.find(np.maximum(records, 0))
+        return np.where(records < 0, -1, shards)
+
+    def is_removed(self, record: int) -> bool:
+        """Returns whether a record cannot be read, as it was removed since."""
+        return False
+
+    def offset_bytes(self, record: int) -> int:
+        """Returns the offset, in its shard, of the chunk that holds a record.
+
+        It opens the shard's index.
+        """
+        checked = checked_index(record, stop=len(self), what="record")
+        return self._reader.offset_bytes(checked)
+
+    def read(self, records: npt.ArrayLike) -> list[bytes]:
+        """Returns records by their numbers, all at once: the fastest way to read many.
+
+        Args:
+            records: Integers [n] in [0, len), in any order, repeats included.
+
+        Raises:
+            OutOfRangeError: There is no such record.
+            CorruptShardError: A shard does not hold what was written.
+        """
+        checked = checked_indices(records, stop=len(self), what="record")
+        if checked.ndim != 1:
+            raise InputError(
+                "records to read must be a list of numbers",
+                expected="one dimension",
+                got=f"shape {checked.shape}",
+                cure="read(records.ravel()) reads them one after the other",
+            )
+        return self.read_unchecked(checked)
+
+    def read_unchecked(self, records: IntArray) -> list[bytes]:
+        """As `read`, of int64 [n] numbers that are known to be in range."""
+        return self._reader.read(records)
+
+    @overload
+    def __getitem__(self, index: int | np.integer[Any]) -> bytes: ...
+
+    @overload
+    def __getitem__(
+        self, index: slice | Sequence[int] | npt.NDArray[Any]
+    ) -> list[bytes]: ...
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            chosen = np.arange(*index.indices(len(self)), dtype=np.int64)
+            return self.read_unchecked(chosen)
+        records = self.read_unchecked(self._from_end(index))
+        return records[0] if np.ndim(index) == 0 else records
+
+    def __iter__(self) -> Iterator[bytes]:
+        step = 1024
+        for begin in range(0, len(self), step):
+            yield from self[begin : begin + step]
+
+    def _from_end(self, index: Any) -> IntArray:
+        array = np.atleast_1d(np.asarray(index))
+        count = len(self)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise InputError(
+                "neither the number of a record nor a list of numbers",
+                expected="integers",
+                got=f"{array.dtype} of shape {array.shape}",
+                cure="give an integer or a list of integers",
+            )
+        if array.size and not (-count <= int(array.min()) and int(array.max()) < count):
+            outside = (array < -count) | (array > count - 1)
+            raise OutOfRangeError(
+                "record is out of range",
+                where=self._shards.name,
+                expected=f"{-count} <= record < {count}",
+                got=int(array[np.argmax(outside)]),
+                cure="give a number in this range: negative ones count from the end",
+            )
+        array = array.astype(np.int64)
+        return np.where(array < 0, array + count, array)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._recipe(self)
+
+
+def shards_of(dataset: Dataset) -> ShardList:
+    """Returns the shards of a dataset, for what opens them."""
+    return dataset._shards
+
+
+def reader_of(dataset: Dataset) -> BatchReader:
+    """Returns what reads the records of a dataset."""
+    return dataset._reader
+
+
+def table_of(dataset: Dataset) -> ShardTable | None:
+    """Returns the table of the shards of a dataset that is not joined of others."""
+    return dataset._table

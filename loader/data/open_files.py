@@ -1,0 +1,70 @@
+"""Opens plain ArrayRecord files, whose footers are read once, in parallel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+
+from gristmill.dataset.base.errors import NotADatasetError
+from gristmill.dataset.formats.file_names import check_joined
+from gristmill.dataset.metadata.match_shards import match_shards
+from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.reading_options import HowToRead, checked_ends
+from gristmill.loader.reading.cached_footers import footer_cache
+from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
+
+_log = logging.getLogger(__name__)
+
+
+def open_files(patterns: tuple[str, ...], how: HowToRead) -> Dataset:
+    """Opens the files that patterns match, in this order.
+
+    Raises:
+        NotADatasetError: There is no such file.
+        InputError: A pattern matches files of several splits.
+    """
+    paths: list[str] = []
+    for pattern in patterns:
+        found = [info.path for info in match_shards(pattern)]
+        if not found:
+            raise NotADatasetError(
+                "no such file", where=pattern, cure="check the path or pattern"
+            )
+        paths += found
+    if not paths:
+        raise NotADatasetError(
+            "no files given", cure="give paths or patterns of ArrayRecord files"
+        )
+    if notice := check_joined(patterns, paths):
+        _log.warning("%s: %s", patterns[0], notice)
+    footers = footer_cache(how.cache_dir)
+    counted = count_files(paths, footers=footers)
+    counts = np.array([count.records for count in counted], np.int64)
+    shards = ShardList(
+        paths=paths,
+        starts=np.zeros_like(counts),
+        ends=checked_ends(counts, paths[0]),
+        file_records=counts,
+        file_bytes=np.array([count.file_bytes for count in counted], np.int64),
+        name=patterns[0] if len(patterns) == 1 else f"{paths[0]} and others",
+        footers=footers,
+    )
+    return _open_counted(shards, how, counted)
+
+
+def _open_counted(
+    shards: ShardList, how: HowToRead, counted: Sequence[CountedFile] = ()
+) -> Dataset:
+    """Returns the dataset of plain files that were counted, perhaps just now."""
+    reader = how.reader(shards)
+    reader.open_shards.keep(
+        {i: one.opened for i, one in enumerate(counted) if one.opened}
+    )
+    # The counts travel along, so that a worker reads no footer that it does not need.
+    return Dataset(
+        path=shards.paths[0],
+        reader=reader,
+        recipe=lambda _: (_open_counted, (shards, how)),
+    )

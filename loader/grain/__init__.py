@@ -1,0 +1,1 @@
+"""Grain's datasets and sources around records and global batches."""

@@ -1,0 +1,306 @@
+"""The records of one host as a Grain `IterDataset`, one by one.
+
+Whatever comes after them is Grain's or the trainer's own: tokenizing, packing, batches,
+worker processes, checkpoints. What comes before them stays the feed's: the order, the
+reading ahead, the checks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+import grain
+
+from gristmill.dataset.base.errors import InputError, StateMismatchError
+from gristmill.loader.base.state_fields import field_error
+from gristmill.loader.data.batches import Batches
+from gristmill.loader.feed.grain_flags import allow_unparsed_flags
+from gristmill.loader.feed.state import batches_as_of, step_of
+from gristmill.loader.feed.worker_end import end_with_trainer
+from gristmill.loader.grain.record_state import (
+    Reader,
+    check_reader,
+    checked_state,
+    record_state,
+)
+from gristmill.loader.order.mixture import Mixture
+
+_log = logging.getLogger(__name__)
+
+FeedOf: TypeAlias = Callable[..., grain.DatasetIterator]
+"""Makes a `Feed` of batches, with all arguments that they and the reader decide."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Step:
+    """The records of a step, and where they end.
+
+    Attributes:
+        state: The feed's state with which it gives these records.
+        records: All of the step.
+        next_row: Which of them comes next.
+        after: The feed's state behind them.
+        row_after: Which record of the step behind them comes first.
+    """
+
+    state: dict[str, Any]
+    records: Sequence[bytes]
+    next_row: int
+    after: dict[str, Any]
+    row_after: int = 0
+
+    @classmethod
+    def before(cls, state: dict[str, Any], row: int = 0) -> _Step:
+        """Returns what comes before a row of the step that a feed gives next."""
+        return cls(state, (), 0, after=state, row_after=row)
+
+    @property
+    def place(self) -> tuple[dict[str, Any], int]:
+        """The feed's state at the step of the next record, and its row there."""
+        if self.next_row < len(self.records):
+            return self.state, self.next_row
+        return self.after, self.row_after
+
+    def drop(self) -> None:
+        """Frees the records, and stays at its place."""
+        # Python may be exiting: nothing of this module is there any more.
+        self.after, self.row_after = self.place
+        self.records, self.next_row = (), 0
+
+
+class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no types.
+    """The records of one host, step after step. Made by `GlobalBatches.records`.
+
+    It holds no position: each iterator begins at the first step.
+
+    Attributes:
+        batches: The global batches.
+    """
+
+    def __init__(
+        self,
+        batches: Batches,
+        *,
+        process_index: int,
+        process_count: int,
+        feed_of: FeedOf,
+    ):
+        super().__init__()
+        allow_unparsed_flags()
+        self.batches = batches
+        self._reader = Reader(process_index, process_count)
+        self._feed_of = feed_of
+        for size in batches.schedule.sizes.from_step(0):
+            self._reader.check(size)
+
+    def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
+        """Leaves the steps of one worker; Grain's `mp_prefetch` calls it there.
+
+        Worker w of W gives the whole steps w, w + W, w + 2 * W, ...
+
+        Raises:
+            InputError: The slice is of another form than `slice(w, None, W)`.
+        """
+        worker, stop, workers = sl.start or 0, sl.stop, sl.step or 1
+        if sequential_slice or stop is not None or not 0 <= worker < workers:
+            raise InputError(
+                "workers take steps in turn, not other parts of the records",
+                expected="slice(w, None, W) for worker w of W",
+                got=f"{sl}, sequential_slice={sequential_slice}",
+                cure="leave sequential_slice out of mp_prefetch",
+            )
+        self._reader = self._reader.part(worker, workers)
+
+    def __iter__(self) -> RecordIterator:
+        return RecordIterator(self.batches, self._reader, self._feed_of)
+
+    def __str__(self) -> str:
+        return f"RecordDataset({self._reader})"
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # In a worker process, which may start more of them.
+        allow_unparsed_flags()
+        end_with_trainer()
+        self.__dict__.update(state)
+
+
+class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
+    """An iterator of a `RecordDataset`; threads start with the first record."""
+
+    def __init__(self, batches: Batches, reader: Reader, feed_of: FeedOf):
+        super().__init__()
+        self._reader, self._feed_of = reader, feed_of
+        self._feed = self._new_feed(batches)
+        self._step = _Step.before(self._feed.get_state())
+
+    @property
+    def batches(self) -> Batches:
+        """The global batches; those of the state if it had other weights before."""
+        batches: Batches = self._feed.batches
+        return batches
+
+    @property
+    def _parent(self) -> NoReturn:
+        # Grain asserts that there is one, also where a trainer asks by `hasattr`.
+        raise AttributeError(f"{type(self).__name__} has no parent")
+
+    def __next__(self) -> bytes:
+        """Returns the next record; it raises what a feed raises."""
+        while True:
+            step = self._step
+            row = step.next_row
+            if row < len(step.records):
+                step.next_row = row + 1
+                return step.records[row]
+            self._read_step()
+
+    def _read_step(self) -> None:
+        done, feed = self._step, self._feed
+        # It is elsewhere if Ctrl-C came after it gave a step, before that was kept.
+        if feed.get_state()["step"] != done.after["step"]:
+            feed.set_state(done.after)
+        records = next(feed)
+        self._step = _Step(done.after, records, done.row_after, feed.get_state())
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the state of the feed and the place in its step, as JSON values."""
+        return record_state(*self._step.place, self._reader)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes to the record of a state that the same host and worker wrote.
+
+        The state of a feed of whole batches is that of all hosts: it goes to its step.
+
+        If only the weights of the mixture differ, it goes on with the weights of the
+        state up to the end of its step, and with the others from there on. With several
+        hosts or workers that must be a step that all of them have before them, and the
+        batches must say which.
+
+        Raises:
+            StateMismatchError: It is of other datasets, of another order, or of another
+                host or worker. The iterator stays as it is.
+            FormatVersionError: Another version wrote the state.
+            InputError: It is not the state of such an iterator.
+        """
+        batches, of_feed, next_row = _batches_after(
+            self._feed.batches, state, self._reader
+        )
+        if batches is not self._feed.batches:
+            self._feed.close()
+            self._feed = self._new_feed(batches)
+        self._feed.set_state(of_feed)
+        self._step = _Step.before(self._feed.get_state(), next_row)
+
+    def start_prefetch(self) -> None:
+        """Starts to read ahead; asking for a record does it too."""
+        self._feed.start_prefetch()
+
+    def close(self) -> None:
+        """Ends the threads, and with them the iterator. It may be called again."""
+        super().close()
+        if "_step" in self.__dict__:  # Grain closes it too where it was not made.
+            self._feed.close()
+            self._step.drop()
+
+    def __str__(self) -> str:
+        return f"RecordIterator({self._reader})"
+
+    def _new_feed(self, batches: Batches) -> Any:
+        return self._feed_of(
+            batches,
+            rows_of=self._reader.rows,
+            start_step=self._reader.first_step(0, batches.steps),
+            every=self._reader.workers,
+            divides_last=True,
+        )
+
+
+def _batches_after(
+    batches: Batches, state: Mapping[str, Any], reader: Reader
+) -> tuple[Batches, dict[str, Any], int]:
+    """Returns how to go on from a state, which must be of this reader.
+
+    Returns:
+        The batches to go on with, the state for their feed, and the row of its step.
+
+    Raises:
+        StateMismatchError: It is of other datasets, of another order or reader.
+        FormatVersionError: Another version wrote it.
+        InputError: It is not the state of records.
+    """
+    of_all = isinstance(state, Mapping) and "version" in state  # Of a whole feed.
+    fields = checked_state(record_state(dict(state), 0, reader) if of_all else state)
+    row = fields.integer("next_row")
+    of_feed = dict(fields.fields("feed").value)
+    check_reader(fields, reader, of_feed.get("step"), row)
+    found = batches
+    if batches_as_of(batches, of_feed) is batches:  # Else the feed goes back itself.
+        together = of_all or (reader.process_count, reader.workers) == (1, 1)
+        found = _with_weights_of(batches, of_feed, row, reader, together=together)
+    going = batches_as_of(found, of_feed)
+    step = step_of(of_feed, going)
+    first = reader.first_step(step, going.steps)
+    if of_all or reader.workers != fields.integer("workers"):
+        # The latter is the beginning, as a process that has no workers wrote it.
+        return found, of_feed | {"step": first}, 0
+    if step != first:
+        raise field_error("feed.step", f"a step of {reader}", step)
+    if row:
+        there = step < going.schedule.step_limit
+        count = len(going.schedule.positions(step, reader.rows)) if there else 0
+        if row >= count:
+            raise field_error("next_row", f"an integer from 0 to {count - 1}", row)
+    return found, of_feed, row
+
+
+def _with_weights_of(
+    batches: Batches,
+    of_feed: Mapping[str, Any],
+    row: int,
+    reader: Reader,
+    *,
+    together: bool,
+) -> Batches:
+    """Returns the batches with the past weights of a state, where it has others.
+
+    They change where its step ends: `together` says whether this is so for all readers.
+    """
+    schedule = batches.schedule
+    own = schedule.mixture
+    try:
+        step_of(of_feed, batches)
+    except StateMismatchError as mismatch:
+        if own is None or len(own.phases) > 1 or of_feed["mixture"] is None:
+            raise
+        past, error = Mixture.from_state(of_feed["mixture"]), mismatch
+    else:
+        return batches
+    if past == own or past.num_datasets != own.num_datasets:
+        raise error
+    weights = own.phases[0].weights
+    if past.phases[-1].weights == weights:
+        mixture, since = past, "which these weights have been part of"
+    else:
+        step = of_feed["step"] + (row > 0)
+        since = f"up to step {step:,}, and its own from there on"
+        position = schedule.sizes.start(step)
+        mixture = past.reweighted(weights, from_position=position)
+    changed = dataclasses.replace(schedule, mixture=mixture)
+    found = dataclasses.replace(batches, schedule=changed)
+    step_of(of_feed, found)  # Only the weights may differ.
+    if mixture is not past and not together:
+        raise StateMismatchError(
+            "the state is of a mixture with other weights, and hosts and workers must "
+            "change them at the same step",
+            where=f"{reader}, step {of_feed['step']:,}",
+            expected=mixture.to_state(),
+            got=past.to_state(),
+            cure="make the batches with the weights of the state, and then "
+            "batches.with_weights(weights, step=...) with a step that no host or "
+            "worker has reached",
+        ) from error
+    _log.warning("%s goes on with the weights of its state, %s", reader, since)
+    return found

@@ -1,1 +1,0 @@
-"""Sources for pipelines of Grain."""

@@ -1,1 +1,0 @@
-"""Batches as global `jax.Array`s."""

@@ -1,1 +1,0 @@
-"""Opens datasets: by a directory, by files, or several as one."""

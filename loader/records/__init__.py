@@ -1,1 +1,0 @@
-"""Datasets of Grain around the global batches, record by record."""

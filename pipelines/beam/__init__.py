@@ -1,0 +1,1 @@
+"""Runs of pipelines: the options, the runners, the graphs of jobs."""

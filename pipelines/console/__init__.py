@@ -1,1 +1,0 @@
-"""What every command has: common options, messages, and how its process ends."""

@@ -1,1 +1,0 @@
-"""What a command shows when it has finished."""

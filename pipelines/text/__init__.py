@@ -1,0 +1,1 @@
+"""Results and messages of commands, as text and as JSON."""

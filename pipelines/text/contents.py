@@ -1,0 +1,155 @@
+"""What `gristmill inspect` says of a dataset."""
+
+from __future__ import annotations
+
+import json
+
+from gristmill.dataset.base.errors import some_of
+from gristmill.dataset.metadata.features import FeatureSpec, parse_features
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.provenance import part_count
+from gristmill.dataset.metadata.splits import Split
+from gristmill.pipelines.text.edition_history import (
+    history_lines,
+    made_by,
+    space_of_replaced,
+)
+from gristmill.pipelines.text.formatting import map_text, plural, size_text
+from gristmill.pipelines.text.packed import (
+    packed_lines,
+    packed_split,
+    tokenizer_text,
+)
+from gristmill.pipelines.text.split_storage import SplitStorage
+
+_OPTIONS_SHOWN = 3
+_FEATURES_SHOWN = 20
+
+
+def manifest_text(manifest: Manifest, dataset: str) -> str:
+    """Returns a description of a dataset."""
+    lines = [
+        f"{manifest.name} at {dataset}",
+        f"  made by   {manifest.created_by}",
+        f"  digest    {manifest.content_digest}",
+    ]
+    if manifest.features is not None:
+        lines.append("  schema    features.json, as TFDS writes it")
+    for name, split in sorted(manifest.splits.items()):
+        lines += [f"split {name}", *_split_lines(split, dataset)]
+        lines += _packed_lines(split, dataset)
+        lines += _feature_lines(split)
+        lines += history_lines(manifest, name, dataset)
+        for edition in split.editions:
+            lines += [f"edition {edition.edition:,} of {name}"]
+            # The split has the warnings of all.
+            lines += [
+                line
+                for line in _split_lines(edition, dataset)
+                if not line.startswith("  warning ")
+            ]
+            if split.features is None:  # Or else all have the same.
+                lines += _feature_lines(edition)
+    return "\n".join(lines)
+
+
+def manifest_json(manifest: Manifest, dataset: str) -> bytes:
+    """Returns `dataset.json` with a `summary` of each split, and of its editions."""
+    document = json.loads(manifest.encode())
+    document["summary"] = {
+        name: SplitStorage.of(dataset, split).as_dict()
+        | {
+            "editions": [
+                SplitStorage.of(dataset, part).as_dict()
+                | {"edition": part.edition, "made_by": made_by(split, part.edition)}
+                for part in split.parts
+            ],
+            "replaced": [
+                {
+                    "editions": state.numbers,
+                    "made_by": made_by(split, state.edition),
+                    "records": state.records,
+                }
+                for state in split.replaced
+            ],
+            "replaced_bytes": space_of_replaced(dataset, split),
+        }
+        for name, split in sorted(manifest.splits.items())
+    }
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _split_lines(split: Split, dataset: str) -> list[str]:
+    mean = split.raw_bytes / split.records if split.records else 0
+    several = bool(split.editions)
+    lines = [
+        f"  records   {split.records:,} in {plural(split.shards, 'shard')}, "
+        f"{mean:,.0f} bytes each on average",
+        f"  size      {size_text(split.raw_bytes)} of records, "
+        f"{size_text(split.file_bytes)} on storage",
+        *SplitStorage.of(dataset, split).lines(),
+        *([] if several else _writer_lines(split.writer_options)),
+        f"  digest    {split.records_digest}",
+    ]
+    inputs, files = map(split.source.get, ("inputs", "files"))
+    if isinstance(inputs, list) and isinstance(files, int) and not several:
+        lines.append(f"  source    {some_of(inputs)} ({plural(files, 'file')})")
+    if (count := part_count(split)) is not None and not several:
+        parts = f", {count:,} parts" if count > 1 else ""
+        lines.append(f"  source    gristmill.dataset.Writer{parts}")
+    if not several and (mapped := map_text(split)) is not None:
+        lines.append(f"  --map     {mapped}")
+    if split.quarantined_regions:
+        regions = plural(split.quarantined_regions, "damaged region")
+        size = size_text(split.quarantined_bytes)
+        lines.append(f"  left out  {regions}, {size}: see quarantine/")
+    return lines
+
+
+def _packed_lines(split: Split, dataset: str) -> list[str]:
+    """Returns lines about packed rows, none of other records."""
+    packed = packed_split(split, dataset)
+    if packed is None:
+        return []
+    heads = [*packed_lines(packed), ("tokenizer", tokenizer_text(split))]
+    return [f"  {head:<9} {text}" for head, text in heads]
+
+
+def _feature_lines(split: Split) -> list[str]:
+    """Returns lines that describe the features of a split's records."""
+    if split.features is None:
+        return []
+    try:
+        features = parse_features(split.features)
+    except ValueError as e:
+        return [f"  features  {e}"]
+    found = [f"{name}: {feature_text(spec)}" for name, spec in features.items()]
+    if len(found) > _FEATURES_SHOWN:
+        more = f"and {len(found) - _FEATURES_SHOWN:,} more: --json has all"
+        found[_FEATURES_SHOWN:] = [more]
+    heads = ["  features  ", *[" " * 12] * len(found)]
+    return [head + text for head, text in zip(heads, found, strict=False)]
+
+
+def feature_text(spec: FeatureSpec) -> str:
+    """Returns what a feature holds, in a few words."""
+    text = spec.type or spec.dtype
+    if spec.kind != "bytes" and text != spec.dtype:
+        text += f" as {spec.dtype}"
+    if spec.shape:
+        sizes = ["any" if size is None else f"{size:,}" for size in spec.shape]
+        text += f" [{', '.join(sizes)}]"
+    if spec.names:
+        text += f", {plural(len(spec.names), 'name')}"
+    return text + (", or none" if spec.optional else "")
+
+
+def _writer_lines(options: str) -> list[str]:
+    """Returns lines with the writer options of a split; indexed files can have many."""
+    found = options.split(" | ")
+    lines = [f"  written   {found[0]}", *(f"            {o}" for o in found[1:])]
+    if len(found) > _OPTIONS_SHOWN:
+        more = f"            and {len(found) - _OPTIONS_SHOWN:,} more: --json has all"
+        lines[_OPTIONS_SHOWN:] = [more]
+    return lines

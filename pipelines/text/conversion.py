@@ -1,0 +1,147 @@
+"""The result of a conversion, and its summary."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from gristmill.dataset.arrayrecord.writer_options import Check
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.splits import Split
+from gristmill.pipelines.text.edition_history import glob_warning
+from gristmill.pipelines.text.formatting import map_text, plural, size_text
+from gristmill.pipelines.text.packed import packed_lines, packed_split
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The result of a conversion.
+
+    Attributes:
+        output: The dataset's directory.
+        manifest: The committed dataset.
+        splits: The splits of the conversion.
+        committed_before: Those that were committed already, with nothing to do.
+        check: How finished shards were compared with what was written to them.
+        repaired_shards: Shards made again because their range began at another offset.
+        notes: Remarks for the user.
+        seconds: Duration.
+    """
+
+    output: str
+    manifest: Manifest
+    splits: tuple[str, ...]
+    committed_before: tuple[str, ...]
+    check: Check
+    repaired_shards: int
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def quarantined_regions(self) -> int:
+        """How many damaged regions the splits have left out."""
+        found = map(self.manifest.find, self.splits)
+        return sum(split.quarantined_regions for split in found if split is not None)
+
+    def text(self) -> str:
+        """Returns the summary for a person."""
+        lines = []
+        raw_bytes = tokens = 0
+        for name in self.splits:
+            split = self.manifest.find(name)
+            assert split is not None  # It was committed.
+            noun = "record" if split.packed is None else "row"
+            only, edition = layout.parse_edition_key(name)
+            head = f"{self.manifest.name}/{only}"
+            head += f", edition {edition:,}" if edition > 1 else ""
+            if name in self.committed_before:
+                lines.append(
+                    f"{head}: committed already, {plural(split.records, noun)} in "
+                    f"{plural(split.shards, 'shard')}; nothing to do"
+                )
+                continue
+            raw_bytes += split.source["raw_bytes"]
+            lines.append(
+                f"{head}: {plural(split.records, noun)} in "
+                f"{plural(split.shards, 'shard')}, committed"
+            )
+            lines.append(
+                f"  read         {size_text(split.source['raw_bytes'])} in "
+                f"{plural(split.source['records'], 'record')} from "
+                f"{plural(split.source['files'], 'file')}"
+            )
+            if nulls := split.source.get("null_rows"):
+                lines.append(f"  nulls        {plural(nulls, 'row')} left out")
+            if (mapped := map_text(split)) is not None:
+                lines.append(f"  --map        {mapped}")
+            if (packed := packed_split(split, self.output)) is not None:
+                tokens += packed.counts.tokens
+                lines += [
+                    f"  {head:<11}  {text}" for head, text in packed_lines(packed)
+                ]
+            lines.append(
+                f"  written      {size_text(split.file_bytes)} with "
+                f"{split.writer_options}"
+            )
+            if split.quarantined_regions:
+                regions = plural(split.quarantined_regions, "damaged region")
+                lines.append(
+                    f"  QUARANTINED  {regions}, "
+                    f"{size_text(split.quarantined_bytes)}: see "
+                    f"{self.output}/quarantine/"
+                )
+                lines += _lost_documents(split)
+            lines.append(f"  compared     {self._compared(split)}")
+            lines.append(f"  digest       {split.records_digest}")
+        if self.repaired_shards:
+            lines.append(
+                f"  {plural(self.repaired_shards, 'shard')} made again from the right "
+                "offset"
+            )
+        lines += [f"note: {note}" for note in (*self.notes, *self._globs())]
+        seconds = max(self.seconds, 1e-9)
+        lines.append(
+            f"{self.output}/dataset.json in {self.seconds:,.1f} s"
+            + (f", {raw_bytes / 1e6 / seconds:,.1f} MB/s" if raw_bytes else "")
+            + (f", {tokens / 1e6 / seconds:,.2f} M tokens/s" if tokens else "")
+        )
+        return "\n".join(lines)
+
+    def _globs(self) -> list[str]:
+        """Says which globs match files of editions that were replaced and are kept."""
+        names = dict.fromkeys(layout.parse_edition_key(key)[0] for key in self.splits)
+        return [
+            glob_warning(self.manifest, name)
+            for name in names
+            if (split := self.manifest.splits.get(name)) is not None and split.replaced
+        ]
+
+    def _compared(self, split: Split) -> str:
+        """Says what was compared before the commit."""
+        what = {
+            "records": "every record in the shards",
+            "sample": "all lengths, and the records of one chunk in 64,",
+        }[self.check]
+        mapped = split.source["options"]["map"] is not None
+        if split.source.get("format") == "packed":
+            return "every document, joined from the rows, with what was read"
+        if split.packed is not None:
+            return "every document, joined from the rows, with what was tokenised"
+        return f"{what} with what {'--map returned' if mapped else 'was read'}"
+
+    def json(self) -> str:
+        """Returns the summary as one JSON object."""
+        manifest = json.loads(self.manifest.encode())
+        return json.dumps(
+            dataclasses.asdict(self) | {"manifest": manifest}, ensure_ascii=False
+        )
+
+
+def _lost_documents(split: Split) -> list[str]:
+    """Says how many documents were not packed again: parts of them were damaged."""
+    if split.source.get("format") != "packed" or split.packed is None:
+        return []
+    before, now = (int(each["documents"]) for each in (split.source, split.packed))
+    lost = f"{before - now:,} of {before:,} documents"
+    return [f"  LOST         {lost}, which had a piece there"]

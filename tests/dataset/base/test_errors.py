@@ -1,0 +1,120 @@
+"""Errors: one base, messages for people, and whole after a trip between processes."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import inspect
+import pathlib
+import pickle
+
+import pytest
+
+from gristmill.dataset.base import errors
+from gristmill.dataset.base.errors import (
+    CorruptFrameError,
+    CorruptShardError,
+    GristmillError,
+    InputError,
+    some_of,
+)
+
+CLASSES = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, Exception)
+]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_all_have_one_base_and_a_builtin(kind: type[GristmillError]):
+    assert issubclass(kind, GristmillError)
+    if kind is not GristmillError:
+        assert issubclass(
+            kind, (ImportError, IndexError, OSError, RuntimeError, ValueError)
+        )
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("trip", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
+def test_messages_survive_a_trip(kind: type[GristmillError], trip):
+    error = kind(
+        "it is broken", where="a/b, byte offset 5", expected=3, got=0, cure="mend it"
+    )
+    error.add_note("from shard 7")
+    again = trip(error)
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert str(again).splitlines() == [
+        "it is broken",
+        "  where:    a/b, byte offset 5",
+        "  expected: 3",
+        "  got:      0",
+        "  to do:    mend it",
+    ]
+    assert again.__notes__ == ["from shard 7"]
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_libraries_can_make_one_without_its_constructor(kind: type[GristmillError]):
+    # As tblib does, which Dask has pickle call.
+    assert type(kind.__new__(kind, "it is broken")) is kind
+
+
+def test_lines_without_content_are_left_out():
+    assert str(GristmillError("it is broken")) == "it is broken"
+    assert str(GristmillError("it is broken", got="")) == "it is broken\n  got:      "
+
+
+def test_attributes_survive_a_trip():
+    error = CorruptFrameError("bad", where="x")
+    error.reason, error.offset, error.end, error.detail = "data", 17, 40, "expected"
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.reason, again.offset, again.end) == ("data", 17, 40)
+    assert again.detail == "expected"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("what"),
+        InputError("what", where="here", cure="do this"),
+        InputError("two\nlines", expected="to do: a thing", got="a\n  file x\nb"),
+        CorruptShardError("what", "where", 1, 2.5, "to do"),
+    ],
+)
+def test_errors_come_back_from_their_text(error):
+    again = type(error).from_text(str(error))
+    assert (type(again), again.facts()) == (type(error), error.facts())
+
+
+def test_a_message_names_some_of_many():
+    assert some_of([]) == ""
+    assert some_of("abc") == "a, b, c"
+    assert some_of(range(2000)) == "0, 1, 2 and 1,997 more"
+    assert some_of(range(2000), 1) == "0 and 1,999 more"
+
+
+ROOT = pathlib.Path(__file__).parents[2]
+# These are caught where they are raised from, and never shown.
+NOT_SHOWN = {"FalseStartError", "TransposedChunkError"}
+
+
+def test_every_error_that_is_made_says_what_to_do():
+    names = {kind.__name__ for kind in CLASSES} - NOT_SHOWN
+    without, made = [], 0
+    for package in ("dataset", "loader", "pipelines", "transforms"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if not isinstance(node, ast.Call):
+                    continue
+                named = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                if named not in names:
+                    continue
+                made += 1
+                given = {word.arg for word in node.keywords}
+                # `**facts` are those of another error.
+                if len(node.args) < 5 and not given & {"cure", None}:
+                    without.append(f"{path}:{node.lineno}")
+    assert without == []
+    assert made > 500

@@ -1,0 +1,448 @@
+"""Reading samples of tars: as the package webdataset, and no damage in silence.
+
+Covers: dataset/formats/tar/member_reader.py, dataset/formats/tar/damaged_header.py.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from typing import NamedTuple
+
+import google_crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset import encode_example
+from gristmill.dataset.base.errors import CorruptRecordError
+from gristmill.dataset.base.example import decode_example
+from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
+from gristmill.dataset.formats.tar.sample_reader import SampleReader
+from gristmill.dataset.formats.tar.samples import ExampleMaker
+from tests.support.memory import peak_memory
+from tests.support.streams import DribblingStream
+from tests.support.tars import (
+    FORMATS,
+    header_of,
+    header_offsets,
+    members_of,
+    read_by_webdataset,
+    some_members,
+    tar_of,
+)
+
+
+class Region(NamedTuple):
+    """What was set aside."""
+
+    begin: int
+    end: int
+    error: CorruptRecordError
+    content: bytes
+
+
+class Read(NamedTuple):
+    """What reading gave."""
+
+    records: list[bytes]
+    places: list[int]
+    regions: list[Region]
+
+
+def read(
+    data: bytes, *, keep: bool = False, most: int = 1 << 20, offset: int = 0
+) -> Read:
+    """Reads a tar; sets damage aside as `StreamPass` does."""
+    reader = SampleReader(
+        DribblingStream(data[offset:], most),
+        path="in.tar",
+        make=ExampleMaker(),
+        offset=offset,
+        size_bytes=len(data),
+    )
+    found = Read([], [], [])
+    while True:
+        try:
+            for batch in reader.batches():
+                found.records.extend(batch.records)
+                found.places.extend(batch.places)
+                assert batch.crc32cs == list(map(google_crc32c.value, batch.records))
+        except CorruptRecordError as error:
+            if not keep:
+                raise
+            begin, pieces = reader.offset, list[bytes]()
+            if error.end is not None and reader.begins_at(error.end):
+                reader.skip(error.end, pieces.append)
+            else:
+                reader.skip(error.offset + 1, pieces.append)
+                reader.resync(sink=pieces.append)
+            found.regions.append(Region(begin, reader.offset, error, b"".join(pieces)))
+        else:
+            assert reader.at_end()
+            assert reader.offset == len(data)
+            for region in found.regions:
+                assert region.begin == region.error.offset
+                assert region.content == data[region.begin : region.end]
+            return found
+
+
+def keys(records: list[bytes]) -> list[str]:
+    return [decode_example(record)["__key__"][0].decode() for record in records]
+
+
+def shapes(records: list[bytes]) -> dict[str, dict[str, int]]:
+    """Returns the sizes of the members of each sample: what a tar has checksums of."""
+    return {
+        example["__key__"][0].decode(): {
+            name: len(values[0]) for name, values in example.items()
+        }
+        for example in map(decode_example, records)
+    }
+
+
+MEMBERS = members_of(6)
+TAR = tar_of(MEMBERS)
+WHOLE = read(TAR)
+
+
+class TestWholeTars:
+    @given(
+        members=some_members(),
+        format=st.sampled_from([*FORMATS]),
+        mtime=st.sampled_from([0, 1.5]),
+        most=st.sampled_from([1 << 20, 700]),
+    )
+    def test_samples_are_those_that_webdataset_finds(
+        self, members, format, mtime, most
+    ):
+        if format == "ustar":
+            members = [pair for pair in members if len(pair[0].encode()) < 100]
+        data = tar_of(members, format=format, mtime=mtime)
+        try:
+            expected = read_by_webdataset(data)
+        except ValueError as error:
+            assert "duplicate file name" in str(error)  # noqa: PT017
+            with pytest.raises(CorruptRecordError, match="a second member"):
+                read(data, most=most)
+        else:
+            assert read(data, most=most).records == list(map(encode_example, expected))
+
+    def test_places_are_where_the_first_headers_are(self):
+        data = tar_of([("README", b"x" * 600), *MEMBERS])
+        begins = [offset for offset, info in header_offsets(data)][1::3]
+        assert read(data).places == begins
+
+    def test_a_key_that_comes_again_is_another_sample(self):
+        data = tar_of([("a.x", b"1"), ("b.x", b"2"), ("a.x", b"3"), ("a.y", b"4")])
+        assert keys(read(data).records) == ["a", "b", "a"]
+        assert len(read_by_webdataset(data)) == 3
+
+    def test_folders_and_names_in_no_sample_do_not_end_a_sample(self):
+        folder = header_of("d", kind=tarfile.DIRTYPE)
+        data = tar_of(
+            [folder, ("a.x", b"1"), folder, ("README", b"?"), ("a.y", b"2"), folder]
+        )
+        (record,) = read(data).records
+        assert decode_example(record).keys() == {"__key__", "x", "y"}
+
+    def test_empty_tars_and_empty_files_have_no_samples(self):
+        assert read(tar_of([])) == ([], [], [])
+        assert read(b"") == ([], [], [])
+        assert read(tar_of([("README", b"alone")])).records == []
+
+    def test_one_block_of_zeros_ends_a_tar(self):
+        end = header_offsets(TAR)[-1]
+        stop = end[0] + 512 + -(-end[1].size // 512) * 512
+        assert not any(TAR[stop:])
+        for zeros in (1, 511, 512, 1024, 100_000):
+            assert read(TAR[:stop] + bytes(zeros)).records == WHOLE.records
+
+    def test_memory_is_that_of_one_sample(self):
+        stream = io.BytesIO(tar_of(members_of(60, sizes=[200_000])))
+        reader = SampleReader(stream, path="in.tar", make=ExampleMaker())
+        with peak_memory() as peak:
+            samples = sum(len(batch.records) for batch in reader.batches())
+        assert samples == 60
+        assert peak.bytes < 8 << 20
+
+
+class TestSamplesThatCannotBeRecords:
+    @pytest.mark.parametrize(
+        ("kind", "what"),
+        [
+            (tarfile.SYMTYPE, "a symbolic link"),
+            (tarfile.LNKTYPE, "a hard link"),
+            (tarfile.CHRTYPE, "a character device"),
+            (tarfile.FIFOTYPE, "a FIFO"),
+            (b"V", "a member of type 'V'"),
+        ],
+    )
+    def test_links_and_the_like_are_named(self, kind, what):
+        data = tar_of(
+            [*MEMBERS[:6], header_of("odd.jpg", kind=kind, link="x"), *MEMBERS[6:]]
+        )
+        at = header_offsets(data)[6][0]
+        with pytest.raises(
+            CorruptRecordError, match="cannot become a record"
+        ) as caught:
+            read(data)
+        assert caught.value.where == f"in.tar, byte offset {at:,}, sample 'odd'"
+        assert caught.value.got == f"a member 'jpg' that is {what}"
+        kept = read(data, keep=True)
+        assert kept.records == WHOLE.records
+        (region,) = kept.regions
+        assert (region.begin, region.end) == (at, at + 512)
+
+    def test_sparse_files_of_gnu_are_passed_over_whole(self):
+        # As `tar --sparse` writes them: the map of what there is goes on in a block.
+        sparse = header_of("s.jpg", kind=tarfile.GNUTYPE_SPARSE)
+        sparse.size = 600
+        block = bytearray(sparse.tobuf(tarfile.GNU_FORMAT))
+        block[482] = 1
+        block[148:154] = b"%06o" % (int(block[148:154], 8) + 1)
+        more = bytes(504) + b"\0" * 8
+        odd = bytes(block) + more + b"c" * 600 + bytes(424)
+        at = header_offsets(TAR)[3][0]
+        kept = read(TAR[:at] + odd + TAR[at:], keep=True)
+        assert kept.records == WHOLE.records
+        (region,) = kept.regions
+        assert "that is a sparse file" in str(region.error)
+        assert (region.begin, region.end) == (at, at + len(odd))
+
+    def test_sparse_files_of_pax_are_known_by_their_fields(self):
+        info = tarfile.TarInfo("GNUSparseFile.0/s.jpg")
+        info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.name": "d/s.jpg"}
+        data = tar_of([info, ("t.jpg", b"t")], format="pax")
+        kept = read(data, keep=True)
+        assert keys(kept.records) == ["t"]
+        assert "sample 'd/s'" in str(kept.regions[0].error)
+
+    def test_a_second_member_of_one_name(self):
+        members = [("a.jpg", b"1"), ("a.JPG", b"2"), ("b.jpg", b"3")]
+        with pytest.raises(CorruptRecordError, match="a second member 'jpg'"):
+            read(tar_of(members))
+        assert keys(read(tar_of(members), keep=True).records) == ["b"]
+
+    @pytest.mark.parametrize("format", ["gnu", "pax"])
+    def test_sizes_above_8_gib_are_understood(self, format):
+        info = tarfile.TarInfo("b/huge.jpg")
+        info.size = 9 << 30
+        head = info.tobuf(FORMATS[format])
+        data = tar_of([("a.jpg", b"1")])[:1024] + head + b"begin"
+        with pytest.raises(CorruptRecordError, match=r"ends in the middle") as caught:
+            read(data)
+        assert "9,663,676,416 bytes" in str(caught.value)
+        reader = SampleReader(io.BytesIO(data), path="in.tar", make=ExampleMaker())
+        with pytest.raises(CorruptRecordError, match=r"too long with 'b/huge\.jpg'"):
+            list(reader.batches())
+
+    def test_names_in_errors_are_short(self):
+        name = "long/" * 50_000
+        data = tar_of([(f"{name}a.jpg", b"1"), (f"{name}a.jpg", b"2")], format="pax")
+        with pytest.raises(CorruptRecordError, match="a second member") as caught:
+            read(data)
+        assert len(str(caught.value)) < 1000
+
+    def test_a_name_for_all_members_is_refused(self):
+        data = bytearray(tar_of([("a.jpg", b"1")], format="pax", mtime=1.5))
+        fields = tarfile.TarInfo.create_pax_global_header({"path": "x.jpg"})
+        with pytest.raises(CorruptRecordError, match="extended header") as caught:
+            read(bytes(fields + data))
+        assert caught.value.got == "a name or a size for all members"
+        comment = tarfile.TarInfo.create_pax_global_header({"comment": "of git"})
+        assert keys(read(bytes(comment + data)).records) == ["a"]
+
+
+class TestDamage:
+    @pytest.mark.parametrize("format", [*FORMATS])
+    def test_a_tar_that_was_cut_anywhere(self, format):
+        members = members_of(3, ("cls", "jpg"), sizes=[0, 5, 600])
+        data = tar_of(members, format=format, mtime=1.5)
+        whole = read(data)
+        end = len(data.rstrip(b"\0"))
+        for size in range(1, len(data), 61):
+            cut = read(data[:size], keep=True)
+            if not cut.regions:
+                assert cut.records == whole.records
+                assert size > end
+                continue
+            assert cut.records == whole.records[: len(cut.records)]
+            assert cut.regions[-1].end == size
+            assert cut.regions[-1].error.reason in ("truncated", "header")
+
+    def test_where_it_was_cut_is_named(self):
+        headers = header_offsets(TAR)
+        at, info = headers[7]
+        assert info.size > 2
+        cases = {
+            at + 100: "tar ends in the middle of a header",
+            at + 512 + 1: f"tar ends in the middle of a member {info.name!r}",
+            at: "tar ends without the mark of its end: it was cut",
+            headers[6][0]: "tar ends without the mark of its end: it was cut",
+        }
+        for size, message in cases.items():
+            with pytest.raises(CorruptRecordError, match=message) as caught:
+                read(TAR[:size])
+            first = headers[3 if size == headers[6][0] else 6]
+            sample = first[1].name.partition("0.")[0]
+            assert f"byte offset {first[0]:,}, sample 'd.e/" in str(caught.value)
+            assert sample.startswith("d")
+
+    @pytest.mark.parametrize("format", [*FORMATS])
+    def test_every_byte_of_a_header(self, format):
+        data = tar_of(members_of(4, sizes=[0, 7, 600]), format=format, mtime=1.5)
+        whole = read(data)
+        lost = []
+        for at, _ in header_offsets(data)[3:9]:
+            for position in range(at, at + 512, 5):
+                changed = bytearray(data)
+                changed[position] ^= 1 << position % 7
+                kept = read(bytes(changed), keep=True)
+                good = [r for r in kept.records if r in whole.records]
+                assert good == kept.records, position - at
+                lost.append(len(whole.records) - len(good))
+                assert lost[-1] or 148 <= position - at < 156
+        # Mostly the sample alone; where its name or size is damaged, its neighbour too.
+        assert lost.count(1) > 0.8 * len(lost)
+        assert max(lost) <= 3
+
+    @given(data=st.data())
+    def test_any_damage_leaves_nothing_but_whole_samples(self, data):
+        members = data.draw(some_members())
+        content = tar_of(members, format="gnu")
+        try:
+            whole = read(content)
+        except CorruptRecordError:
+            return
+        position = data.draw(st.integers(0, len(content) - 1))
+        length = data.draw(st.sampled_from([1, 5, 512, 4096]))
+        junk = data.draw(st.sampled_from([b"", b"\xee" * length, b"ustar\0" * length]))
+        rest = content[position + data.draw(st.sampled_from([0, length])) :]
+        changed = content[:position] + junk + rest
+        kept = read(changed, keep=True)
+        if kept.regions:
+            known = shapes(whole.records)
+            for key, shape in shapes(kept.records).items():
+                assert key in known
+                assert shape.keys() <= known[key].keys()
+
+    @pytest.mark.parametrize("length", [1, 100, 512, 5000])
+    def test_junk_between_samples(self, length):
+        junk = random.Random(length).randbytes(length)
+        at = header_offsets(TAR)[9][0]
+        changed = TAR[:at] + junk + TAR[at:]
+        with pytest.raises(CorruptRecordError, match="corrupt header") as caught:
+            read(changed)
+        # It may have been a header, of the sample before or of that behind.
+        assert f"at byte offset {at:,}" in str(caught.value)
+        kept = read(changed, keep=True)
+        assert kept.records == [*WHOLE.records[:2], *WHOLE.records[4:]]
+
+    def test_lost_bytes_of_a_content(self):
+        data = tar_of(members_of(6, sizes=[1500]))
+        whole = read(data)
+        at = header_offsets(data)[7][0]
+        kept = read(data[: at + 600] + data[at + 700 :], keep=True)
+        # What is missed is the header behind: the sample that it was in, and the next.
+        assert kept.records == [*whole.records[:2], *whole.records[4:]]
+
+    def test_a_tar_behind_the_end_of_another(self):
+        joined = TAR + tar_of(members_of(4, seed=3, sizes=[9]))
+        with pytest.raises(
+            CorruptRecordError, match="goes on behind the mark"
+        ) as caught:
+            read(joined)
+        assert "tar --concatenate" in str(caught.value)
+        assert "zeros, then other bytes" in str(caught.value)
+        kept = read(joined, keep=True)
+        assert len(kept.records) == len(WHOLE.records) - 1 + 3
+
+    def test_a_hole_of_zeros_over_headers(self):
+        at, _ = header_offsets(TAR)[3]
+        changed = TAR[:at] + bytes(4096) + TAR[at + 4096 :]
+        kept = read(changed, keep=True)
+        assert kept.regions
+        assert all(record in WHOLE.records for record in kept.records)
+        assert kept.records[-1] == WHOLE.records[-1]
+
+    def test_the_header_of_a_member_that_is_a_tar(self):
+        inner = tar_of(members_of(3, ("in",), seed=9))
+        data = tar_of([*MEMBERS[:3], ("n.tar", inner), ("n.txt", b""), *MEMBERS[3:]])
+        at = header_offsets(data)[3][0]
+        changed = bytearray(data)
+        changed[at + 300] ^= 1  # The name of its group: name and size are right.
+        kept = read(bytes(changed), keep=True)
+        assert kept.records == WHOLE.records
+        assert len(kept.regions) == 1
+
+    def test_the_damage_of_a_compressed_file_is_told_apart(self):
+        import gzip
+
+        packed = gzip.compress(tar_of(members_of(40, sizes=[900])))
+        stream = InflatedStream(
+            io.BytesIO(packed[: len(packed) // 2]), path="in.tar.gz", compression="gzip"
+        )
+        reader = SampleReader(stream, path="in.tar.gz", make=ExampleMaker())
+        good: list[bytes] = []
+        with pytest.raises(CorruptRecordError, match="compressed file is") as caught:
+            good.extend(r for batch in reader.batches() for r in batch.records)
+        assert caught.value.reason == "compressed"
+        assert len(good) > 10
+        assert caught.value.offset == reader.offset
+
+
+class TestEntering:
+    def test_limits_and_ends(self):
+        reader = SampleReader(io.BytesIO(TAR), path="in.tar", make=ExampleMaker())
+        third = WHOLE.places[2]
+        first = [r for batch in reader.batches(third) for r in batch.records]
+        assert (first, reader.offset) == (WHOLE.records[:2], third)
+        more = [r for b in reader.batches(limit_records=1) for r in b.records]
+        assert (more, reader.offset) == (WHOLE.records[2:3], WHOLE.places[3])
+        assert list(reader.batches(third)) == []
+        assert list(reader.batches(lambda: third)) == []
+        rest = [r for b in reader.batches(lambda: None) for r in b.records]
+        assert rest == WHOLE.records[3:]
+
+    @pytest.mark.parametrize("format", [*FORMATS])
+    def test_the_next_sample_is_found_from_anywhere(self, format):
+        data = tar_of(members_of(5, sizes=[700]), format=format, mtime=1.5)
+        whole = read(data)
+        for begin in range(0, whole.places[-1], 53):
+            reader = SampleReader(
+                io.BytesIO(data[begin:]),
+                path="in.tar",
+                make=ExampleMaker(),
+                offset=begin,
+                size_bytes=len(data),
+            )
+            assert reader.resync()
+            assert reader.offset == next(at for at in whole.places if at >= begin)
+
+    def test_the_search_stops_at_its_limit(self):
+        begin = WHOLE.places[1] + 1
+        for limit in (begin + 5, WHOLE.places[2]):
+            reader = SampleReader(
+                io.BytesIO(TAR[begin:]),
+                path="in.tar",
+                make=ExampleMaker(),
+                offset=begin,
+            )
+            assert not reader.resync(limit=limit)
+            assert reader.offset >= limit
+
+    def test_another_stream_of_the_same_bytes_goes_on(self):
+        at = header_offsets(TAR)[6][0]
+        changed = bytearray(TAR)
+        changed[at] ^= 4
+        reader = SampleReader(
+            io.BytesIO(bytes(changed)), path="in.tar", make=ExampleMaker()
+        )
+        records: list[bytes] = []
+        with pytest.raises(CorruptRecordError):
+            records.extend(r for batch in reader.batches() for r in batch.records)
+        reader.restart(io.BytesIO(TAR[reader.offset :]))
+        records.extend(r for batch in reader.batches() for r in batch.records)
+        assert records == WHOLE.records

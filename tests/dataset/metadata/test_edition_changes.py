@@ -1,0 +1,196 @@
+"""Changes of a split: no number twice, no state lost that is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.dataset.base.errors import StorageChangedError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.edition_changes import (
+    rolled_back,
+    with_edition,
+    with_parts,
+    without_replaced,
+)
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.splits import Split
+
+
+def edition(number: int) -> Split:
+    """An edition with a shard, described by its number alone."""
+    return Split(
+        shards=1,
+        records=number,
+        raw_bytes=number,
+        file_bytes=number,
+        records_digest=f"{number:032x}",
+        shards_digest=f"sha256:{number:064x}",
+        table=layout.table_path("c4", layout.edition_key("train", number)),
+        table_bytes=1,
+        table_crc32c=1,
+        writer_options="",
+        source={"job": f"{number:016x}"},
+        edition=number,
+    )
+
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "replace", "remove", "back", "clean"]),
+        st.booleans(),
+        st.integers(0, 2**16),
+    ),
+    max_size=8,
+)
+
+
+@given(changes)
+def test_any_history(steps) -> None:
+    """States are lists of numbers here, and each that was is kept, or was given up."""
+    split = edition(1)
+    now, kept, last = (1,), {(1,)}, 1
+    for what, keep, choice in steps:
+        before = now
+        if what == "append":
+            last += 1
+            now = (*now, last)
+            split = with_edition(split, edition(last))
+            # What it begins with is found in it.
+        elif what == "replace":
+            last += 1
+            now = (last,)
+            split = with_edition(split, edition(last), replaces=True, keep=keep)
+        elif what == "remove":
+            chosen = {number for n, number in enumerate(now) if choice >> n & 1}
+            if not chosen:
+                continue
+            made = dict(zip(now, range(last + 1, last + 1 + len(now)), strict=True))
+            now = tuple(made[n] if n in chosen else n for n in now)
+            last = max(now)
+            parts = {n: edition(made[n]) for n in chosen}
+            split = with_parts(split, parts, keep=keep)
+        elif what == "back":
+            keep = True
+            now = sorted(kept)[choice % len(kept)]
+            split = rolled_back(split, max(now))
+        else:
+            split = without_replaced(split)
+            kept = {now}
+        if what in ("replace", "remove") and not keep:
+            kept.discard(before)
+            # The begin of what was given up is given up, unless another state has it.
+            kept = {s for s in kept if _is_found(split, s)}
+        kept.add(now)
+        kept = {s for s in kept if what != "clean" or s == now}
+        assert split.numbers == now
+        assert split.edition == max(now)
+        assert split.last_edition == last
+        for state in kept:
+            assert split.until(max(state)).numbers == state
+        assert {n for s in kept for n in s} <= split.known.keys()
+    manifest = Manifest(name="c4", splits={"train": split})
+    assert Manifest.decode(manifest.encode(), where="here") == manifest
+
+
+def _is_found(split: Split, state: tuple[int, ...]) -> bool:
+    try:
+        return split.until(max(state)).numbers == state
+    except IndexError:
+        return False
+
+
+def without_some(number: int, *bases: int) -> Split:
+    """An edition that leaves records of another out, which did so, and so on."""
+    removed = None
+    for base in reversed(bases):
+        removed = {"edition": base, "records": 1, "before": removed}
+    return dataclasses.replace(edition(number), removed=removed)
+
+
+def test_a_removal_is_one_change() -> None:
+    one, two = edition(1), edition(2)
+    before = Split.of_editions([one, two])
+    after = with_parts(before, {1: without_some(3, 1), 2: without_some(4, 2)})
+    assert after.numbers == (3, 4)
+    with pytest.raises(IndexError):
+        after.until(3)  # The records of edition 2 were there then.
+    assert after.until(2) == before
+    assert after.until(1) == one
+    grown = with_edition(after, edition(5))
+    assert grown.until(4).numbers == (3, 4)
+    more = with_parts(grown, {4: without_some(6, 4, 2), 5: without_some(7, 5)})
+    for number in (3, 6):
+        with pytest.raises(IndexError):
+            more.until(number)
+    assert more.until(5) == grown.alone
+    only_last = with_parts(before, {2: without_some(3, 2)}, keep=False)
+    assert only_last.until(1) == one
+
+
+class TestNewEdition:
+    def test_the_first(self):
+        assert with_edition(None, edition(1)) == edition(1)
+        # In the place of files that are of no dataset.
+        assert with_edition(None, edition(2), replaces=True) == edition(2)
+        with pytest.raises(StorageChangedError, match="the split is gone"):
+            with_edition(None, edition(2))
+
+    def test_the_same_again(self):
+        three = Split.of_editions([edition(1), edition(2), edition(3)])
+        again = dataclasses.replace(edition(2), table_bytes=5)
+        made = with_edition(three, again)
+        assert [part.table_bytes for part in made.parts] == [1, 5, 1]
+        # Whatever it replaced when it was made first.
+        assert with_edition(three, again, replaces=True) == made
+
+    def test_the_same_again_of_what_was_replaced(self):
+        split = with_edition(edition(1), edition(2), replaces=True, keep=True)
+        again = dataclasses.replace(edition(1), table_bytes=5)
+        assert with_edition(split, again).replaced == (again,)
+
+    @pytest.mark.parametrize("replaces", [False, True])
+    @pytest.mark.parametrize("number", [1, 2, 3])
+    def test_a_number_that_was_given_out(self, number, replaces):
+        split = dataclasses.replace(edition(2), last_edition=3)
+        other = dataclasses.replace(edition(number), source={"job": "another"})
+        with pytest.raises(StorageChangedError, match="another command has changed"):
+            with_edition(split, other, replaces=replaces)
+
+    def test_nothing_is_given_out_again_after_clean(self):
+        split = with_edition(edition(1), edition(2), keep=True)
+        back = without_replaced(rolled_back(split, 1))
+        assert (back.numbers, back.last_edition, [*back.known]) == ((1,), 2, [1])
+        with pytest.raises(StorageChangedError):
+            with_edition(back, dataclasses.replace(edition(2), source={}))
+
+
+class TestParts:
+    def test_those_that_lost_nothing_stay(self):
+        split = Split.of_editions([edition(1), edition(2)])
+        made = with_parts(split, {1: edition(3)})
+        assert made.numbers == (3, 2)
+        assert made.replaced == (split,)
+        assert made.until(3) == made
+        assert made.until(2) == split
+        assert made.until(1) == edition(1)
+
+    @pytest.mark.parametrize("made", [{3: edition(4)}, {1: edition(2)}])
+    def test_another_change_came_between(self, made):
+        split = Split.of_editions([edition(1), edition(2)])
+        with pytest.raises(StorageChangedError):
+            with_parts(split, made)
+
+
+def test_back_and_forth() -> None:
+    split = Split.of_editions([edition(1), edition(2), edition(3)])
+    back = rolled_back(split, 1)
+    assert (back.numbers, back.replaced) == ((1,), (split,))
+    # What the longer one begins with needs no place of its own.
+    forth = rolled_back(back, 3)
+    assert (forth.numbers, forth.replaced) == ((1, 2, 3), ())
+    with pytest.raises(IndexError):
+        rolled_back(split, 4)

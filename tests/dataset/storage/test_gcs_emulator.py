@@ -1,0 +1,54 @@
+"""Addresses of a server in place of Cloud Storage, as users write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.storage.gcs_emulator import emulator_url
+from gristmill.dataset.storage.lookup import storage_for
+from tests.support.gcs_server import GcsServer
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("", None),
+        (" ", None),
+        ("http://localhost:4443", "http://localhost:4443"),
+        ("localhost:4443", "http://localhost:4443"),
+        ("localhost:4443/", "http://localhost:4443"),
+        ("http://localhost:4443//", "http://localhost:4443"),
+        ("https://storage.test", "https://storage.test"),
+        ("[::1]:4443", "http://[::1]:4443"),
+        ("http://proxy:80/storage-of-tests/", "http://proxy:80/storage-of-tests"),
+    ],
+)
+def test_addresses(monkeypatch: pytest.MonkeyPatch, text: str, url: str | None) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
+    assert emulator_url() == url
+
+
+@pytest.mark.parametrize(
+    "text", ["ftp://x", "http://", ":4443", "host:port", "http://[::1", "x?a=b"]
+)
+def test_what_is_no_address_is_refused(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
+    with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is no address"):
+        storage_for("gs://bucket")
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "http://{}/", "http://{}"])
+def test_every_form_leads_to_the_server(
+    monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    with GcsServer("bucket") as server:
+        host = server.url.removeprefix("http://")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", form.format(host))
+        storage = storage_for("gs://bucket")
+        storage.write("gs://bucket/a", b"small", replaces="")
+        storage.write("gs://bucket/b", bytes(9 << 20))
+        assert [info.size_bytes for info in storage.list("gs://bucket")] == [5, 9 << 20]
+        assert storage.read("gs://bucket/a") == b"small"

@@ -1,0 +1,311 @@
+"""HTTP requests end in time: over sockets whose other end does what it should not."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import datetime
+import ipaddress
+import itertools
+import pathlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.storage.timed_http import TimedAdapter
+from tests.support.open_files import open_files
+from tests.support.waiting import until
+
+# The request's first line and headers, which are not looked at, are in the first piece.
+Talk = Callable[[socket.socket], None]
+OK = b"HTTP/1.1 200 OK\r\n"
+PIECE_BYTES = 256 << 10  # After which the time begins anew.
+
+
+@contextlib.contextmanager
+def listening(talk: Talk) -> Iterator[int]:
+    """Talks to everyone who connects, until they hang up; gives the port."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
+
+        def serve(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                talk(connection)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    threading.Thread(
+                        target=serve, args=(connection,), daemon=True
+                    ).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+
+
+def trickling(connection: socket.socket, data: bytes = b"x") -> None:
+    """Sends the same again and again, for as long as somebody is there."""
+    gone = threading.Event()
+    while True:
+        connection.sendall(data)
+        gone.wait(0.05)
+
+
+def after_request(first: bytes, then: bytes) -> Talk:
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(first)
+        trickling(connection, then)
+
+    return talk
+
+
+def answering(*pieces: bytes) -> Talk:
+    def talk(connection: socket.socket) -> None:
+        while connection.recv(1 << 16):
+            for piece in pieces:
+                connection.sendall(piece)
+
+    return talk
+
+
+def session(seconds: float = 0.3, **options: Any) -> requests.Session:
+    made = requests.Session()
+    for scheme in ("http://", "https://"):
+        made.mount(scheme, TimedAdapter(seconds=seconds, **options))
+    return made
+
+
+def get(url: str, *, seconds: float = 0.3, **options: Any) -> requests.Response:
+    """Requests a page; fails where that does not end."""
+    call = daemon_call(lambda: session(seconds).get(url, **options), thread_name="get")
+    return call.result(60)
+
+
+TRICKLES = {
+    "body with a length": after_request(OK + b"Content-Length: 9999\r\n\r\n", b"x"),
+    "body until the end": after_request(OK + b"Connection: close\r\n\r\n", b"x"),
+    "chunks": after_request(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "silence": after_request(OK + b"Content-Length: 9999\r\n\r\nx", b""),
+    "nothing": lambda connection: trickling(connection, b""),
+}
+
+
+@pytest.mark.parametrize("what", TRICKLES)
+def test_an_answer_that_trickles_ends_in_time(what: str) -> None:
+    with (
+        listening(TRICKLES[what]) as port,
+        pytest.raises(requests.Timeout, match=r"no complete answer in 0\.3 sec"),
+    ):
+        get(f"http://127.0.0.1:{port}/")
+
+
+def test_a_handshake_without_an_answer_ends_in_time() -> None:
+    with (
+        listening(after_request(b"", b"")) as port,
+        pytest.raises(requests.Timeout, match="no complete answer"),
+    ):
+        get(f"https://127.0.0.1:{port}/")
+
+
+def test_a_proxy_without_an_answer_ends_in_time() -> None:
+    with listening(after_request(b"", b"")) as port:
+        proxies = {"https": f"http://127.0.0.1:{port}"}
+        with pytest.raises(requests.Timeout, match="no complete answer"):
+            get("https://storage.example/", proxies=proxies)
+
+
+def test_a_server_that_takes_no_body_ends_in_time() -> None:
+    def talk(connection: socket.socket) -> None:
+        while connection.recv(1):
+            threading.Event().wait(0.05)
+
+    with listening(talk) as port:
+        call = daemon_call(
+            lambda: session().post(f"http://127.0.0.1:{port}/", data=bytes(64 << 20)),
+            thread_name="post",
+        )
+        with pytest.raises(requests.Timeout, match="no complete answer"):
+            call.result(60)
+
+
+def test_an_endless_answer_is_refused() -> None:
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        connection.sendall(OK + b"\r\n")
+        while True:
+            connection.sendall(bytes(1 << 16))
+
+    with listening(talk) as port:
+        fast = session(seconds=30, most_bytes=1 << 20)
+        with pytest.raises(requests.ConnectionError, match="over 1,048,576 bytes"):
+            fast.get(f"http://127.0.0.1:{port}/")
+
+
+@pytest.mark.slow
+def test_a_slow_answer_that_goes_on_is_complete() -> None:
+    pieces = 5
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1 << 16)
+        length = pieces * PIECE_BYTES
+        connection.sendall(OK + f"Content-Length: {length}\r\n\r\n".encode())
+        for _ in range(pieces):
+            threading.Event().wait(1)
+            connection.sendall(bytes(PIECE_BYTES))
+
+    with listening(talk) as port:
+        response = session(seconds=4).get(f"http://127.0.0.1:{port}/")
+    assert response.content == bytes(pieces * PIECE_BYTES)
+
+
+def test_answers_are_what_requests_makes_of_them() -> None:
+    body = b"HTTP/1.1 201 Made\r\nContent-Length: 2\r\nContent-Type: a/b\r\n\r\n{}"
+    with listening(answering(body)) as port:
+        for stream in (False, True):
+            response = get(f"http://127.0.0.1:{port}/", seconds=30, stream=stream)
+            assert (response.status_code, response.reason) == (201, "Made")
+            assert response.headers["Content-Type"] == "a/b"
+            assert response.json() == {}
+
+
+def test_connections_are_kept_and_descriptors_are_not(tmp_path: pathlib.Path) -> None:
+    made: list[int] = []
+    empty = b"HTTP/1.1 204 No Content\r\n\r\n"
+    short = OK + b"Content-Length: 1\r\n\r\nx"
+    answers = itertools.cycle([empty, short, OK + b"Content-Length: 0\r\n\r\n"])
+
+    def talk(connection: socket.socket) -> None:
+        made.append(1)
+        while connection.recv(1 << 16):
+            connection.sendall(next(answers))
+
+    with listening(talk) as port, session(seconds=30) as kept:
+        kept.get(f"http://127.0.0.1:{port}/")
+        before = open_files()
+        for _ in range(30):
+            kept.get(f"http://127.0.0.1:{port}/")
+        # Other tests may have left what opens and closes files.
+        until(lambda: not open_files() - before)
+    assert len(made) == 1
+
+
+def test_a_closed_session_keeps_no_connection() -> None:
+    ended = threading.Event()
+
+    def talk(connection: socket.socket) -> None:
+        while connection.recv(1 << 16):
+            connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        ended.set()
+
+    with listening(talk) as port:
+        closed = session(seconds=30)
+        closed.get(f"http://127.0.0.1:{port}/")
+        closed.close()
+        assert ended.wait(60)
+
+
+def test_other_addresses_are_tried_in_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One address where nobody answers must not take all of the time."""
+    with (
+        listening(answering(OK + b"Content-Length: 0\r\n\r\n")) as port,
+        socket.socket() as full,
+    ):
+        full.bind(("127.0.0.2", port))
+        full.listen(0)
+        # The system drops what comes when the queue is full.
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(("127.0.0.2", port))
+        known = [
+            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in ("127.0.0.2", "127.0.0.2", "127.0.0.1")
+        ]
+        resolve = socket.getaddrinfo
+
+        def resolved(host: Any, *rest: Any, **options: Any) -> Any:
+            named = host == "storage.example"
+            return known if named else resolve(host, *rest, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", resolved)
+        url = f"http://storage.example:{port}/"
+        assert session(seconds=3).get(url).status_code == 200
+        known.pop()
+        with pytest.raises(requests.Timeout, match="no complete answer"):
+            get(url)
+        for each in waiting:
+            each.close()
+
+
+def test_a_name_that_cannot_be_one_is_an_error() -> None:
+    with pytest.raises(requests.ConnectionError, match=r"cannot find aaaa.* too long"):
+        get(f"http://{'a' * 70}.invalid/")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A key and a certificate of 127.0.0.1, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = tmp_path_factory.mktemp("tls") / "certificate.pem"
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        + signed.public_bytes(serialization.Encoding.PEM)
+    )
+    return path
+
+
+def test_with_tls_it_is_the_same(certificate: pathlib.Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    answers = iter([answering(OK + b"Content-Length: 2\r\n\r\n{}")])
+
+    def talk(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            slow = after_request(OK + b"Content-Length: 9999\r\n\r\n", b"x")
+            next(answers, slow)(secure)
+
+    with listening(talk) as port:
+        url = f"https://127.0.0.1:{port}/"
+        response = session(seconds=30).get(url, verify=str(certificate))
+        assert response.json() == {}
+        with pytest.raises(requests.Timeout, match="no complete answer"):
+            get(url, verify=str(certificate))
+
+
+def test_a_copy_of_an_adapter_works_and_closes() -> None:
+    adapter = TimedAdapter(seconds=0.3)
+    copied = copy.copy(adapter)
+    assert copied._seconds == 0.3
+    copied.close()
+    adapter.close()

@@ -1,0 +1,378 @@
+"""Global batches: which records, on which host, and what is refused.
+
+Covers: loader/api.py, loader/base/indices.py.
+"""
+
+import pathlib
+import pickle
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.loader.base.indices import checked_indices
+from gristmill.loader.order.schedule import MixedBatch
+from tests.support.datasets import convert
+from tests.support.records import text_records
+
+WEB = [text_records(13, seed=1), text_records(24, seed=2)]
+CODE = [text_records(11, seed=3)]
+RECORDS = {"web": WEB[0] + WEB[1], "code": CODE[0]}
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory) -> loader.Dataset:
+    return loader.open(convert(tmp_path_factory.mktemp("web"), WEB))
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory) -> loader.Dataset:
+    return loader.open(convert(tmp_path_factory.mktemp("code"), CODE))
+
+
+@pytest.mark.parametrize("shuffle", ["global", "block", "none", loader.BlockShuffle()])
+def test_every_record_of_an_epoch_is_read_once_in_the_rows_of_its_indices(web, shuffle):
+    batches = loader.global_batches(
+        web, batch_size=8, seed=3, shuffle=shuffle, epochs=1, drop_remainder=False
+    )
+    assert batches.steps == 5
+    read = []
+    for step in range(batches.steps):
+        expected = [RECORDS["web"][i] for i in batches.indices(step)]
+        assert batches.read(step) == expected
+        assert batches.read(step, slice(2, 5)) == expected[2:5]
+        read += expected
+    assert sorted(read) == sorted(RECORDS["web"])
+
+
+def test_the_shuffle_and_the_seed_decide_the_order(web):
+    orders = [
+        loader.global_batches(web, batch_size=37, seed=seed, shuffle=shuffle)
+        for seed, shuffle in [(0, "none"), (0, "global"), (1, "global"), (0, "block")]
+    ]
+    assert len({tuple(batches.indices(0).tolist()) for batches in orders}) == 4
+    assert orders[0].indices(1).tolist() == list(range(37))
+    assert [batches.steps for batches in orders] == [None] * 4
+
+
+def test_rows_of_a_mixture_are_read_from_the_dataset_they_are_of(web, code):
+    batches = loader.global_batches(
+        {"web": web, "code": code}, batch_size=10, weights={"code": 0.3, "web": 0.7}
+    )
+    for step in range(12):
+        datasets, records = batches.indices(step)
+        assert np.bincount(datasets).tolist() == [7, 3]
+        expected = [
+            RECORDS[batches.names[d]][r] for d, r in zip(datasets, records, strict=True)
+        ]
+        assert batches.read(step) == expected
+        assert batches.read(step, slice(5, 10)) == expected[5:]
+
+
+def test_rows_can_be_had_without_the_others(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=12)
+    whole = batches.indices(5)
+    for begin, end in [(0, 4), (4, 8), (8, 12), (12, 16), (3, 3)]:
+        part = batches.schedule.indices(5, slice(begin, end))
+        assert isinstance(part, MixedBatch)
+        for own, all_rows in zip(part, whole, strict=True):
+            assert own.tolist() == all_rows[begin:end].tolist()
+    with pytest.raises(OutOfRangeError, match="row is out of range"):
+        batches.schedule.indices(5, np.array([3, 12]))
+
+
+def test_rows_can_be_had_by_their_numbers(web):
+    batches = loader.global_batches(web, batch_size=10, epochs=1, drop_remainder=False)
+    rows = np.array([8, 1, 6, 7])
+    whole = batches.read(2)
+    assert batches.read(2, rows) == [whole[row] for row in rows]
+    assert batches.read(3, rows) == [batches.read(3)[row] for row in (1, 6)]  # of 7
+    feed = batches.feed(rows=rows, decode=len)
+    assert list(feed) == [4, 4, 4, 2]
+    with pytest.raises(OutOfRangeError, match="not those of batches") as refused:
+        batches.feed(rows=range(11))
+    assert "row 10\n" in str(refused.value)
+    assert "batch_size=10" in str(refused.value)
+    with pytest.raises(InputError, match="exclude each other"):
+        batches.feed(rows=rows, topology="jax")
+
+
+def test_a_mixture_without_weights_is_in_proportion_to_the_lengths(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=48, epochs=1)
+    assert batches.steps == 1
+    assert sorted(batches.read(0)) == sorted(RECORDS["web"] + RECORDS["code"])
+
+
+def test_records_are_found_where_they_are_read(web, code):
+    single = loader.global_batches(web, batch_size=5, epochs=3, drop_remainder=False)
+    sightings = single.find(17)
+    assert [sighting.epoch for sighting in sightings] == [0, 1, 2]
+    assert sightings[1:2] == single.find(17, first_epoch=1, stop_epoch=2)
+    for _, step, row in sightings:
+        assert single.read(step)[row] == RECORDS["web"][17]
+    mixed = loader.global_batches({"web": web, "code": code}, batch_size=6)
+    for _, step, row in mixed.find(4, "code", stop_epoch=3):
+        assert mixed.read(step)[row] == RECORDS["code"][4]
+
+
+def test_other_weights_from_a_step_on_leave_what_came_before(web, code):
+    batches = loader.global_batches(
+        {"web": web, "code": code}, batch_size=10, weights={"web": 0.7, "code": 0.3}
+    )
+    later = batches.with_weights({"code": 1, "web": 1}, step=4)
+    for step in range(4):
+        assert later.read(step) == batches.read(step)
+    assert np.bincount(later.indices(4).datasets).tolist() == [5, 5]
+    assert np.bincount(batches.indices(4).datasets).tolist() == [7, 3]
+
+
+def test_batches_pickle_as_paths_and_order(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=10)
+    assert batches.read(3)
+    data = pickle.dumps(batches)
+    assert len(data) < 2500
+    assert pickle.loads(data).read(3) == batches.read(3)
+
+
+@pytest.mark.parametrize("shuffle", ["none", "global", "block"])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_indices_of_a_schedule_are_not_checked_again(
+    web, code, shuffle, mixed, monkeypatch
+):
+    datasets = {"web": web, "code": code} if mixed else web
+    batches = loader.global_batches(datasets, batch_size=16, shuffle=shuffle)
+    expected = batches.read(2)
+    checked = []
+
+    def counted(values, *, stop, what):
+        checked.append(what)
+        return checked_indices(values, stop=stop, what=what)
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gristmill.loader.") and hasattr(module, "checked_indices"):
+            monkeypatch.setattr(module, "checked_indices", counted)
+    assert batches.read(2) == expected
+    assert checked == []
+    assert batches.read(2, np.array([3, 5])) == [expected[3], expected[5]]
+    assert checked == ["row"]
+
+
+def test_batches_and_feeds_say_what_they_are(web, code):
+    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10, seed=7)
+    assert repr(mixed) == (
+        f"<GlobalBatches of web={web!r}, code={code!r}: batch_size 10, "
+        "steps without end, global shuffle, seed 7, of rows web 77.08%, code 22.92%>"
+    )
+    assert str(mixed).splitlines() == [
+        "GlobalBatches",
+        f"  web           {web!r}".replace("<", "").replace(">", ""),
+        f"  code          {code!r}".replace("<", "").replace(">", ""),
+        "  batch size    10 rows",
+        "  steps         without end",
+        "  shuffle       global, seed 7",
+        "  rows of web   77.08%",
+        "  rows of code  22.92%",
+    ]
+    assert repr(mixed.resized(20, step=3)).endswith(
+        ", until the first change at a step>"
+    )
+    single = loader.global_batches(web, batch_size=8, shuffle="block", epochs=3)
+    assert repr(single).endswith(
+        "steps 13, block shuffle (block_records 64, window_blocks 1,024), seed 0>"
+    )
+    assert web.path in repr(web)
+    assert "37 records in 2 shards" in repr(web)
+    feed = single.feed(process_index=1, process_count=4, workers=3, start_step=5)
+    assert repr(feed) == (
+        f"<Feed of {single!r}: step 5, host 1 of 4, rows [2, 4), 3 workers, prefetch 2>"
+    )
+    assert "3 of 8 rows" in repr(single.feed(rows=[0, 4, 1]))
+
+
+def test_other_weights_leave_the_type_and_the_methods(web, code):
+    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10)
+    later = mixed.with_weights({"code": 1, "web": 1}, step=4)
+    assert type(later) is type(pickle.loads(pickle.dumps(later)))
+    assert type(later) is loader.GlobalBatches
+    assert later.locate(4, 0).dataset in ("web", "code")
+
+
+def test_what_cannot_be_is_refused(web, code):
+    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10)
+    single = loader.global_batches(web, batch_size=10, epochs=1)
+    with pytest.raises(InputError, match=r"gristmill\.loader\.open"):
+        loader.global_batches("out/c4", batch_size=10)
+    with pytest.raises(InputError, match="unknown shuffle"):
+        loader.global_batches(web, batch_size=10, shuffle="wild")
+    with pytest.raises(InputError, match="weights are for a mixture"):
+        loader.global_batches(web, batch_size=10, weights={"web": 1})
+    with pytest.raises(InputError, match="no datasets"):
+        loader.global_batches({}, batch_size=10)
+    with pytest.raises(InputError, match="a weight for each of web, code"):
+        loader.global_batches({"web": web, "code": code}, batch_size=1, weights={})
+    with pytest.raises(InputError, match="a weight for each of web, code"):
+        mixed.with_weights({"web": 1, "books": 2}, step=1)
+    with pytest.raises(InputError, match="single dataset has no weights"):
+        single.with_weights({"web": 1}, step=1)
+    with pytest.raises(InputError, match="which dataset of the mixture"):
+        mixed.find(1)
+    with pytest.raises(InputError, match="no such dataset"):
+        mixed.find(1, "books")
+    with pytest.raises(InputError, match="single dataset has no name"):
+        single.find(1, "web")
+    with pytest.raises(OutOfRangeError, match="no such step"):
+        single.read(3)
+    with pytest.raises(InputError, match="does not divide among the hosts"):
+        single.host_rows(process_index=0, process_count=3)
+
+
+def test_the_contract_names_tests_that_exist():
+    here = pathlib.Path(__file__).parent
+    contract = (here.parents[1] / "docs" / "concepts" / "determinism.md").read_text(
+        "utf-8"
+    )
+    folders = here, here.parent / "behaviour"
+    paths = [path for folder in folders for path in folder.rglob("test_*.py")]
+    tests = "".join(path.read_text("utf-8") for path in paths)
+    named = re.findall(r"`(test_\w+)`", contract)
+    assert len(named) > 20
+    assert [name for name in named if f"def {name}(" not in tests] == []
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "cure"),
+    [
+        (True, "pass 'global'"),
+        (False, "pass 'none'"),
+        (None, "pass 'none'"),
+        (loader.BlockShuffle, r"pass BlockShuffle\(\)"),
+        ("random", "one of the names"),
+        (["global"], "one of the names"),
+        (1, "one of the names"),
+    ],
+)
+def test_what_is_no_shuffle_is_refused_with_what_to_pass(web, shuffle, cure):
+    with pytest.raises(InputError, match=cure) as refused:
+        loader.global_batches(web, batch_size=4, shuffle=shuffle)
+    assert refused.value.expected == "one of 'none', 'global', 'block', or a shuffle"
+    cure = r"pass GlobalShuffle\(\)" if shuffle == "global" else cure
+    with pytest.raises(InputError, match=cure):
+        loader.order.DatasetOrder(num_records=5, shuffle=shuffle)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": True}, "batch_size is not an integer"),
+        ({"batch_size": 8.0}, "batch_size is not an integer"),
+        ({"batch_size": None}, "batch_size is not an integer"),
+        ({"seed": None}, "seed is not an integer"),
+        ({"seed": 1.5}, "seed is not an integer"),
+        ({"seed": "7"}, "seed is not an integer"),
+        ({"seed": np.True_}, "seed is not an integer"),
+        ({"epochs": True}, "epochs is not an integer"),
+        ({"epochs": 0}, "epochs is out of range"),
+        ({"drop_remainder": "no"}, "drop_remainder is neither true nor false"),
+        ({"drop_remainder": None}, "drop_remainder is neither true nor false"),
+        ({"weights": [1, 2]}, "a weight for each of web, code"),
+        ({"weights": {1: 2}}, "a weight for each of web, code"),
+        ({"weights": {"web": "much", "code": 1}}, "weight is not a number"),
+        ({"weights": {"web": -1, "code": 1}}, "none negative"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(web, code, change, message):
+    datasets = {"web": web, "code": code}
+    with pytest.raises(InputError, match=message):
+        loader.global_batches(datasets, **{"batch_size": 4, **change})
+
+
+@pytest.mark.parametrize("name", ["", None, 7, "\ud800", ("a",)])
+def test_names_of_datasets_are_texts(web, code, name):
+    with pytest.raises(InputError, match="name"):
+        loader.global_batches({name: web, "code": code}, batch_size=4)
+
+
+def test_steps_and_rows_of_another_kind_are_refused(web, code):
+    batches = loader.global_batches({"web": web, "code": code}, batch_size=4)
+    for step in (None, True, 1.0, "1"):
+        for use in (
+            batches.read,
+            batches.indices,
+            lambda step: batches.locate(step, 0),
+            lambda step: batches.with_weights({"web": 1, "code": 1}, step=step),
+        ):
+            with pytest.raises(InputError, match="step is not an integer"):
+                use(step)
+    with pytest.raises(InputError, match="stop_epoch is not an integer"):
+        batches.find(1, "web", stop_epoch="2")
+    for rows in (0, [[1]], [[1], [2, 3]], ["x"], [True]):
+        with pytest.raises(InputError, match="row"):
+            batches.feed(rows=rows)
+    with pytest.raises(InputError, match=r"decode is not a function\n.*\n.*dict"):
+        batches.feed(process_index=0, process_count=1, decode={})
+
+
+def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
+    with pytest.raises(InputError, match="there is no batch") as refused:
+        loader.global_batches(web, batch_size=38, epochs=1)
+    assert refused.value.expected.startswith("at least 38 records")
+    assert refused.value.got == "37"
+    assert "drop_remainder=False" in refused.value.cure
+    for fine in (
+        {"batch_size": 37, "epochs": 1},
+        {"batch_size": 38, "epochs": 2},
+        {"batch_size": 38, "epochs": None},
+        {"batch_size": 38, "epochs": 1, "drop_remainder": False},
+    ):
+        batches = loader.global_batches(web, **fine)
+        assert len(batches.read(0)) == min(
+            37 * (fine["epochs"] or 2), batches.batch_size
+        )
+    # A mixture ends where its first dataset does.
+    mixed = {"web": web, "code": code}
+    with pytest.raises(InputError, match="there is no batch"):
+        loader.global_batches(
+            mixed, batch_size=30, epochs=1, weights={"web": 1, "code": 1}
+        )
+
+
+def test_a_feed_that_would_begin_behind_the_end_is_refused(web):
+    batches = loader.global_batches(web, batch_size=10, epochs=1)
+    host = {"process_index": 0, "process_count": 1}
+    assert list(batches.feed(**host, start_step=3)) == []
+    with pytest.raises(InputError, match="start_step is out of range"):
+        batches.feed(**host, start_step=4)
+
+
+def test_a_feed_without_grain_says_what_to_install(web):
+    program = """
+import sys
+from gristmill import loader
+sys.modules["grain"] = sys.modules["jax"] = None
+batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=4)
+assert len(batches.read(0)) == 4
+for use in (
+    lambda: batches.feed(process_index=0, process_count=1),
+    lambda: batches.feed(topology="jax"),
+):
+    try:
+        use()
+    except ModuleNotFoundError as e:
+        print(type(e).__name__, e)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, web.path], capture_output=True, text=True
+    )
+    assert ended.stderr == ""
+    assert ended.stdout.count("MissingPackageError the package grain is not") == 2
+    assert ended.stdout.count("pip install 'gristmill[loader]'") == 2
+
+
+def test_an_empty_dataset_is_refused(tmp_path):
+    empty = loader.open(convert(tmp_path, [[]]))
+    with pytest.raises(InputError, match="no records"):
+        loader.global_batches(empty, batch_size=1)

@@ -1,0 +1,532 @@
+"""`loader.open`: datasets of any size, their records, and what is no dataset.
+
+Covers: loader/data/dataset.py, loader/data/reading_options.py,
+loader/data/open_directory.py, loader/data/open_files.py.
+"""
+
+import copy as copying
+import gc
+import json
+import pathlib
+import pickle
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    GristmillError,
+    InputError,
+    InvalidDatasetError,
+    NotADatasetError,
+    OutOfRangeError,
+)
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from tests.support.datasets import convert
+from tests.support.memory import peak_memory
+from tests.support.open_files import open_files
+from tests.support.other_formats import MAKERS
+from tests.support.records import (
+    checksums,
+    frames_of,
+    text_records,
+    write_array_records,
+)
+
+FILES = (text_records(30, seed=1), [], text_records(25, seed=2), text_records(1), [])
+RECORDS = [record for file in FILES for record in file]
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory) -> str:
+    return convert(tmp_path_factory.mktemp("converted"), FILES, group_size=4)
+
+
+def test_files_are_closed_when_a_dataset_is_let_go(converted: str) -> None:
+    gc.disable()  # Not by the way, when memory is searched for circles.
+    try:
+        dataset = loader.open(converted)
+        assert dataset.read([0]) == RECORDS[:1]
+        held = {each for each in open_files() if converted in each[1]}
+        assert held
+        del dataset
+        assert not held & open_files()
+    finally:
+        gc.enable()
+
+
+def rewrite(dataset: str, paths: list[str]) -> None:
+    """Commits a dataset again whose table names other paths."""
+    manifest = read_manifest(dataset)
+    old = manifest.splits["train"]
+    table = ShardTable(paths=paths, columns=read_table(dataset, old).columns)
+    store(dataset, table, source=old.source)
+
+
+def store(dataset: str, table: ShardTable, **fields) -> None:
+    encoded = table.encode()
+    split = Split.of_table(
+        table,
+        encoded,
+        path="index/d-train.shards.npz",
+        writer_options="group_size:1",
+        source=fields.get("source", {}),
+    )
+    pathlib.Path(dataset, "index").mkdir(parents=True, exist_ok=True)
+    pathlib.Path(dataset, split.table).write_bytes(encoded)
+    text = Manifest(name="d", splits={"train": split}).encode()
+    pathlib.Path(dataset, "dataset.json").write_bytes(text)
+
+
+def write_tfds(folder: pathlib.Path) -> list[str]:
+    names = [f"d-train.array_record-{i:05d}-of-00005" for i in range(5)]
+    for name, records in zip(names, FILES, strict=True):
+        write_array_records(folder / name, records)
+    info = {
+        "name": "d",
+        "version": "1.0.0",
+        "fileFormat": "array_record",
+        "splits": [
+            {
+                "name": "train",
+                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+                "shardLengths": [str(len(records)) for records in FILES],
+            }
+        ],
+    }
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    return names
+
+
+def test_records_and_what_is_known_of_them(converted: str) -> None:
+    dataset = loader.open(converted)
+    assert len(dataset) == len(RECORDS)
+    assert list(dataset) == RECORDS
+    lengths = np.array([len(record) for record in RECORDS])
+    digest = RecordsDigest.of(checksums(RECORDS), lengths)
+    assert dataset.records_digest == digest.hex
+    assert dataset.num_shards == 5
+    shards = [dataset.shard(i) for i in range(5)]
+    assert [shard.records for shard in shards] == [30, 0, 25, 1, 0]
+    assert [shard.first_record for shard in shards] == [0, 30, 30, 55, 56]
+    sizes = [pathlib.Path(shard.path).stat().st_size for shard in shards]
+    assert [shard.file_bytes for shard in shards] == sizes
+    assert shards[2].spans[0].records == 25
+    assert "56 records" in repr(dataset)
+
+
+def test_place_of_records(converted: str) -> None:
+    dataset = loader.open(converted)
+    shards, numbers = dataset.find([0, 29, 30, 54, 55])
+    assert shards.tolist() == [0, 0, 2, 2, 3]
+    assert numbers.tolist() == [0, 29, 0, 24, 0]
+    assert dataset.offset_bytes(0) == dataset.offset_bytes(3) == 64
+    assert dataset.offset_bytes(4) > 64
+
+
+@pytest.mark.parametrize(
+    "index",
+    [0, 55, -1, -56, np.int64(7), np.uint8(7), np.array(7)],
+)
+def test_one_record(converted: str, index) -> None:
+    assert loader.open(converted)[index] == RECORDS[index]
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [
+        [],
+        [3, 3, 3],
+        [55, 0, -1, 30, -56],
+        (1, 2),
+        range(5, 9),
+        np.array([9, 2], np.int32),
+        np.array([9, 2], np.uint64),
+        [np.int64(4), 5],
+    ],
+)
+def test_lists_of_records(converted: str, indices) -> None:
+    assert loader.open(converted)[indices] == [RECORDS[i] for i in indices]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [slice(None), slice(2, 9), slice(-3, None), slice(40, 10, -7), slice(90, 99)],
+)
+def test_slices(converted: str, part: slice) -> None:
+    assert loader.open(converted)[part] == RECORDS[part]
+
+
+@pytest.mark.parametrize("index", [56, -57, [0, 56], [-57], 1 << 62, np.uint64(56)])
+def test_index_out_of_range(converted: str, index) -> None:
+    with pytest.raises(OutOfRangeError, match="out of range"):
+        loader.open(converted)[index]
+    assert issubclass(OutOfRangeError, IndexError)
+
+
+@pytest.mark.parametrize(
+    "index", [1.5, "3", None, True, [1.0], [[1, 2]], [True, False]]
+)
+def test_what_is_no_index(converted: str, index) -> None:
+    with pytest.raises(InputError):
+        loader.open(converted)[index]
+
+
+def test_read_counts_from_the_beginning_only(converted: str) -> None:
+    dataset = loader.open(converted)
+    assert dataset.read(np.array([5, 1])) == [RECORDS[5], RECORDS[1]]
+    with pytest.raises(OutOfRangeError):
+        dataset.read([-1])
+    with pytest.raises(InputError, match="shape"):
+        dataset.read([[1]])
+
+
+def test_opening_touches_no_shard(converted: str, tmp_path: pathlib.Path) -> None:
+    there = shutil.copytree(converted, tmp_path / "bare")
+    for path in [*there.glob("*.array_record-*"), *there.glob("index/*.index")]:
+        path.unlink()
+    assert len(loader.open(there)) == len(RECORDS)
+
+
+@pytest.mark.parametrize("kind", ["committed", "tfds", "plain"])
+def test_pickles_small_and_opens_in_another_process(
+    converted: str, tmp_path: pathlib.Path, kind: str
+) -> None:
+    place: object = converted
+    if kind != "committed":
+        names = write_tfds(tmp_path)
+        place = tmp_path if kind == "tfds" else [tmp_path / name for name in names]
+    dataset = loader.open(place)
+    dataset[3]
+    pickled = pickle.dumps(dataset)
+    assert len(pickled) < 3_000
+    code = (
+        "import pickle, sys; d = pickle.load(sys.stdin.buffer);"
+        "sys.stdout.buffer.write(b''.join(d[[5, -1, 40]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickled, capture_output=True, check=True
+    )
+    assert done.stdout == RECORDS[5] + RECORDS[-1] + RECORDS[40]
+    assert copying.copy(dataset)[2] == RECORDS[2]
+
+
+def test_worker_refuses_a_dataset_that_was_replaced(tmp_path: pathlib.Path) -> None:
+    place = convert(tmp_path / "a", FILES)
+    pickled = pickle.dumps(loader.open(place))
+    other = convert(tmp_path / "b", FILES[:3])
+    shutil.rmtree(place)
+    shutil.copytree(other, place)
+    with pytest.raises(InvalidDatasetError, match="replaced"):
+        pickle.loads(pickled)
+
+
+def test_splits(tmp_path: pathlib.Path) -> None:
+    place = convert(tmp_path, FILES)
+    assert loader.open(place).split == "train"
+    convert(tmp_path, FILES[2:3], split="validation")
+    assert loader.open(place, "validation")[:] == FILES[2]
+    assert loader.open(place, split="train")[:] == RECORDS
+    with pytest.raises(InputError, match="train, validation"):
+        loader.open(place)
+    with pytest.raises(InputError, match=r"got: .*test"):
+        loader.open(place, "test")
+    with pytest.raises(InputError, match="no splits"):
+        loader.open(place + "/*.array_record-*", "train")
+
+
+def test_tfds_directory(tmp_path: pathlib.Path) -> None:
+    write_tfds(tmp_path)
+    dataset = loader.open(tmp_path, "train")
+    assert dataset[:] == RECORDS
+    assert dataset.records_digest is None
+    assert dataset.shard(2).records == 25
+    (tmp_path / "d-train.array_record-00002-of-00005").unlink()
+    assert len(loader.open(tmp_path)) == len(RECORDS)
+
+
+def test_damage_in_a_tfds_directory(tmp_path: pathlib.Path, hashing) -> None:
+    names = write_tfds(tmp_path)
+    path = tmp_path / names[0]
+    begin = loader.open(tmp_path).offset_bytes(3)
+    good = path.read_bytes()
+    for at in range(begin, begin + 200, 11):
+        data = bytearray(good)
+        data[at] ^= 0x20
+        path.write_bytes(data)
+        dataset = loader.open(tmp_path)
+        for wanted in (3, [2, 3, 30]):
+            with pytest.raises(CorruptShardError, match=f"{names[0]}, record 3 of"):
+                dataset[wanted]
+
+
+def test_tfds_directory_that_counts_wrongly(tmp_path: pathlib.Path) -> None:
+    write_tfds(tmp_path)
+    path = tmp_path / "dataset_info.json"
+    path.write_text(path.read_text().replace('"25"', '"26"'))
+    with pytest.raises(GristmillError, match=r"26 records"):
+        loader.open(tmp_path)[40]
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"fileFormat": "tfrecord"}, "format array_record"),
+        ({"splits": 3}, "cannot be used"),
+        ({"name": None, "splits": [{}]}, "cannot be used"),
+        (
+            {
+                "splits": [
+                    {"name": "t", "shardLengths": ["1"], "filepathTemplate": "/x"}
+                ]
+            },
+            "outside",
+        ),
+        (
+            {
+                "splits": [
+                    {"name": "t", "shardLengths": ["1"], "filepathTemplate": "../x"}
+                ]
+            },
+            "outside",
+        ),
+        ({"splits": [{"name": "t", "shardLengths": ["-1"]}]}, "impossible"),
+        ({"splits": [{"name": "t", "shardLengths": ["4" * 30]}]}, "impossible"),
+        (
+            {
+                "splits": [
+                    {"name": "t", "shardLengths": ["1", "1"], "filepathTemplate": "x"}
+                ]
+            },
+            "of the same name",
+        ),
+    ],
+)
+def test_tfds_metadata_is_not_trusted(tmp_path, change: dict, match: str) -> None:
+    write_tfds(tmp_path)
+    path = tmp_path / "dataset_info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(GristmillError, match=match):
+        loader.open(tmp_path)
+
+
+def test_plain_files_by_glob_list_and_path(tmp_path: pathlib.Path) -> None:
+    names = write_tfds(tmp_path)
+    assert loader.open(f"{tmp_path}/d-train*")[:] == RECORDS
+    backwards = [tmp_path / name for name in reversed(names)]
+    expected = [record for records in reversed(FILES) for record in records]
+    assert loader.open(backwards)[:] == expected
+    assert loader.open(tmp_path / names[2])[:] == FILES[2]
+    assert loader.open([f"{tmp_path}/d-*0-of*", f"{tmp_path}/d-*2-of*"])[:] == (
+        FILES[0] + FILES[2]
+    )
+    with pytest.raises(NotADatasetError, match="nothing"):
+        loader.open(f"{tmp_path}/nothing*")
+    with pytest.raises(NotADatasetError, match="no files"):
+        loader.open([])
+    with pytest.raises(NotADatasetError):
+        loader.open(tmp_path / "nowhere")
+
+
+def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> None:
+    for split in ("train", "validation"):
+        name = f"d-{split}.array_record-00000-of-00001"
+        write_array_records(tmp_path / name, [split.encode()])
+    with pytest.raises(InputError, match="several splits") as caught:
+        loader.open(f"{tmp_path}/*.array_record*")
+    for part in (f"{tmp_path}/*", "train (1 file), validation (1 file)", "a list with"):
+        assert part in str(caught.value)
+    assert not caplog.records
+    assert loader.open(f"{tmp_path}/d-train*")[:] == [b"train"]
+    assert not caplog.records
+    both = [f"{tmp_path}/d-train*", f"{tmp_path}/d-validation*"]
+    assert loader.open(both)[:] == [b"train", b"validation"]
+    (record,) = caplog.records
+    assert "splits are joined: train (1 file), validation (1 file)" in record.message
+
+
+def test_a_pattern_means_the_same_files_after_these_were_indexed(tmp_path) -> None:
+    for number in range(2):
+        write_array_records(tmp_path / f"{number}.array_record", [b"%d" % number])
+    assert loader.open(f"{tmp_path}/*")[:] == [b"0", b"1"]
+    index(IndexOptions(files=(f"{tmp_path}/*",)), workers=1)
+    for pattern in ("*", "**"):
+        assert loader.open(f"{tmp_path}/{pattern}")[:] == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("name", ["TFRecord", "Parquet", "JSON lines"])
+def test_files_of_other_formats(tmp_path, name) -> None:
+    data = frames_of([b"a"] * 9) if name == "TFRecord" else MAKERS[name]()
+    # Also of a size that an ArrayRecord file can have.
+    for size in (0, 1 << 17):
+        path = tmp_path / "in"
+        path.write_bytes(data.ljust(size, b" "))
+        for open_it in (loader.open, loader.ArrayRecordDataSource):
+            with pytest.raises(CorruptShardError) as caught:
+                open_it(str(path))
+            message = str(caught.value)
+            assert f"not an ArrayRecord file, but {name}" in message
+            assert f"where:    {path}" in message
+            assert ("`gristmill convert`" in message) == (
+                name in ("TFRecord", "Parquet", "JSON lines")
+            )
+            assert "write it again" not in message
+
+
+def test_paths_may_be_objects_wherever_a_path_is(
+    converted: str, tmp_path: pathlib.Path
+) -> None:
+    place = pathlib.Path(converted)
+    dataset = loader.open(place, cache_dir=tmp_path / "cache")
+    assert dataset[:] == RECORDS
+    manifest = open_manifest(place)
+    assert read_manifest(place) == manifest
+    assert read_table(place, manifest.splits["train"]).digest().hex == (
+        dataset.records_digest
+    )
+    files = sorted(place.glob("*.array_record-*"))
+    assert loader.open(files, cache_dir=tmp_path / "cache")[:] == RECORDS
+    source = loader.ArrayRecordDataSource(files, cache_dir=tmp_path / "cache")
+    assert list(source) == RECORDS
+    assert loader.ArrayRecordDataSource(files[0])[0] == RECORDS[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "path of the dataset is empty"),
+        (None, "not a path"),
+        (5, "not a path"),
+        (b"out", "not a path"),
+        ([5], "not a path"),
+        (["a", ""], "path of the file is empty"),
+        (pathlib.Path("gs://bucket/c4"), "give paths in buckets as text"),
+        ("\ud800", "no file can have"),
+        ("a\0b", "no file can have"),
+    ],
+)
+def test_what_is_no_path_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loader.open(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_dir": 5}, "cache directory is not a path"),
+        ({"cache_dir": b"x"}, "cache directory is not a path"),
+        ({"cache_dir": "a\0b"}, "no file can have"),
+        ({"read_options": {"in_flight": 3}}, "read_options are of another kind"),
+        ({"verify": True}, "verify must be"),
+        ({"split": 5}, "no such split"),
+    ],
+)
+def test_options_of_another_kind_are_refused(
+    converted: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        loader.open(converted, **options)
+
+
+@pytest.mark.parametrize("name", vars(loader.ReadOptions()))
+@pytest.mark.parametrize("value", ["3", None, True, float("nan"), [1]])
+def test_read_options_are_numbers(name: str, value: Any) -> None:
+    nan = isinstance(value, float) and name.endswith("_bytes")
+    if nan or (name, value) == ("hedge_factor", None):
+        return
+    with pytest.raises(InputError, match=f"{name}|read options"):
+        loader.ReadOptions(**{name: value})
+
+
+@pytest.mark.parametrize("number", [[], [1], "1", 1.0, None, True])
+def test_the_number_of_a_shard_or_record_is_one_integer(converted, number) -> None:
+    dataset = loader.open(converted)
+    for use in (dataset.shard, dataset.offset_bytes):
+        with pytest.raises(InputError, match=r"single number|must be an integer"):
+            use(number)
+
+
+def test_plain_files_of_a_dataset_are_checked_by_its_indexes(
+    converted: str, tmp_path: pathlib.Path
+) -> None:
+    there = shutil.copytree(converted, tmp_path / "there")
+    path = sorted(there.glob("*.array_record-*"))[0]
+    assert loader.open(path, verify="always")[:] == FILES[0]
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../d", "a/../../b", "gs://b/c", ""])
+def test_paths_that_leave_the_dataset_are_refused(tmp_path, path: str) -> None:
+    place = convert(tmp_path, FILES[:2])
+    rewrite(place, [path, "d-train.array_record-00001-of-00002"])
+    with pytest.raises(InvalidDatasetError, match="outside"):
+        loader.open(place)
+
+
+def test_a_file_listed_twice_is_refused(tmp_path: pathlib.Path) -> None:
+    place = convert(tmp_path, FILES[:2])
+    rewrite(place, ["same", "same"])
+    with pytest.raises(InvalidDatasetError, match="twice"):
+        loader.open(place)
+
+
+def test_dataset_without_records(tmp_path: pathlib.Path) -> None:
+    dataset = loader.open(convert(tmp_path, [[], []]))
+    assert len(dataset) == 0
+    assert list(dataset) == dataset[:] == dataset[[]] == []
+    with pytest.raises(OutOfRangeError):
+        dataset[0]
+
+
+def test_a_trillion_records_in_a_hundred_thousand_shards(
+    tmp_path: pathlib.Path,
+) -> None:
+    shards, each = 100_000, 10**7
+    digest = RecordsDigest(records=each, raw_bytes=each * 2000, low=3, high=5)
+    report = ShardReport(
+        path="d",
+        shard_index=0,
+        job="made up",
+        file_bytes=1 << 33,
+        file_crc32c=google_crc32c.value(b""),
+        read=digest,
+        written=digest,
+    )
+    one = ShardTable.of([report])
+    columns = {name: np.repeat(column, shards) for name, column in one.columns.items()}
+    paths = [f"d-train.array_record-{i:06d}-of-{shards:06d}" for i in range(shards)]
+    store(str(tmp_path), ShardTable(paths=paths, columns=columns))
+    del columns, paths
+    with peak_memory() as peak:
+        dataset = loader.open(tmp_path)
+        assert len(dataset) == 10**12
+        assert len(pickle.dumps(dataset)) < 1_000
+    assert peak.bytes < 200 << 20
+    shards_found, numbers = dataset.find([0, 10**12 - 1, 123_456_789_012])
+    assert shards_found.tolist() == [0, 99_999, 12_345]
+    assert numbers.tolist() == [0, 9_999_999, 6_789_012]
+    assert dataset.shard(99_999).path.endswith("-099999-of-100000")
+
+
+def test_importing_the_loader_needs_neither_grain_nor_jax() -> None:
+    code = (
+        "import sys; from gristmill import loader; loader.open;"
+        "loader.ArrayRecordDataSource; assert 'open' in dir(loader);"
+        "assert not {'grain', 'jax', 'absl', 'array_record'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        loader.nothing_like_it  # noqa: B018

@@ -1,0 +1,467 @@
+"""Global arrays of feeds: on any mesh, from any number of processes.
+
+Covers: loader/feed/global_arrays.py.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from gristmill import loader
+from gristmill.dataset.base.errors import GristmillError, InputError
+from gristmill.loader.feed import jax_feed
+from tests.support import jax_arrays
+from tests.support.datasets import convert
+from tests.support.jax_processes import run
+from tests.support.records import text_records
+from tests.support.started import started
+from tests.support.waiting import until
+
+RECORDS = [text_records(40, seed=1), text_records(24, seed=2)]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> str:
+    return convert(tmp_path_factory.mktemp("data"), RECORDS)
+
+
+@pytest.fixture(scope="module")
+def batches(path) -> loader.GlobalBatches:
+    return loader.global_batches(loader.open(path), batch_size=16, seed=5, epochs=3)
+
+
+def numbers(records):
+    return np.array([int.from_bytes(record[:3], "big") for record in records], np.int32)
+
+
+def feed_of(batches, decode=numbers, **options):
+    return batches.feed(decode=decode, process_index=0, process_count=1, **options)
+
+
+def sharding(*spec, **axes):
+    axes = axes or {"data": 8}
+    devices = np.array(jax.devices()).reshape(tuple(axes.values()))
+    return NamedSharding(Mesh(devices, tuple(axes)), PartitionSpec(*spec))
+
+
+ROWS = sharding("data")
+
+
+def test_arrays_of_a_feed_have_no_parent_and_may_be_asked(batches):
+    # MaxText asks when it drops its iterators; Grain's own property asserts there.
+    with loader.to_jax(feed_of(batches), ROWS) as arrays:
+        assert not hasattr(arrays, "_parent")
+
+
+class Counted:
+    """A feed of n batches, each of its own number, that fails at one of them."""
+
+    def __init__(self, count, fail_at=None):
+        self.count, self.fail_at, self.taken, self.closed = count, fail_at, 0, 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.taken += 1
+        if self.taken - 1 == self.fail_at:
+            raise OSError(f"no batch {self.fail_at}")
+        if self.taken > self.count:
+            raise StopIteration
+        return np.full(8, self.taken - 1)
+
+    def close(self):
+        self.closed += 1
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        1,
+        pytest.param(2, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.slow),
+    ],
+)
+def test_global_arrays_are_the_batch_on_any_mesh_from_any_processes(
+    path, processes, tmp_path
+):
+    job = ["-m", "tests.support.jax_arrays", path, "{job}", str(tmp_path)]
+    run(job, tmp_path, processes=processes, devices=8)
+    batches = loader.global_batches(
+        loader.open(path), batch_size=jax_arrays.BATCH_SIZE, seed=5
+    )
+    expected = [jax_arrays.decode(batches.read(step)) for step in range(2)]
+    all_rows = np.arange(jax_arrays.BATCH_SIZE)
+    for index in range(processes):
+        found = np.load(tmp_path / f"{index}-of-{processes}.npz")
+        share = np.array_split(all_rows, processes)[index].tolist()
+        for name in jax_arrays.MESHES:
+            for step, batch in enumerate(expected):
+                for number, leaf in enumerate(
+                    [batch["tokens"], *batch["of"], step + 1]
+                ):
+                    got = found[f"{name}/{step}/{number}"]
+                    np.testing.assert_array_equal(got, leaf, err_msg=name)
+            sizes = [len(record) for file in RECORDS for record in file]
+            assert found[f"{name}/evaluated"].tolist() == [
+                len(sizes),
+                sum(sizes),
+                sum(size**2 for size in sizes),
+            ]
+            in_turn = found[f"{name}/rows"].tolist() == share
+            assert in_turn == (f"{name}/refused" not in found), name
+    if processes == 4:
+        message = str(found["rows on several processes/refused"])
+        assert "rows [8, 16)" in message
+        assert "rows [12, 16)" in message
+        assert "rows_of(sharding" in message
+
+
+def test_one_sharding_or_a_tree_of_them_serves_the_whole_batch(batches):
+    def decode(records):
+        first = numbers(records)
+        return {"x": first, "y": [np.stack([first] * 4, 1), first % 2 == 0]}
+
+    plain = next(feed_of(batches, decode))
+    cut = sharding("data", "model", data=4, model=2)
+    for given in (ROWS, {"x": ROWS, "y": ROWS}, {"x": ROWS, "y": [cut, ROWS]}):
+        with loader.to_jax(feed_of(batches, decode), given) as feed:
+            batch = next(feed)
+        jax.tree.map(np.testing.assert_array_equal, batch, plain)
+        assert {a.sharding for a in jax.tree.leaves(batch)} <= {ROWS, cut}
+    assert batch["y"][0].sharding == cut
+    assert batch["y"][1].dtype == bool
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_batches_are_taken_ahead_of_the_caller_and_no_further(ahead):
+    source = Counted(10)
+    with loader.to_jax(source, ROWS, ahead=ahead) as feed:
+        for step in range(10):
+            assert next(feed)[0] == step
+            until(lambda: source.taken >= min(step + 1 + ahead, 11))  # noqa: B023
+            time.sleep(0.005)
+            assert source.taken == min(step + 1 + ahead, 11)
+        for _ in range(2):
+            with pytest.raises(StopIteration):
+                next(feed)
+        assert source.taken == 11
+
+
+def test_a_failing_feed_fails_at_its_batch_and_stays_failed():
+    source = Counted(10, fail_at=2)
+    with loader.to_jax(source, ROWS, ahead=3) as feed:
+        assert [int(next(feed)[0]) for _ in range(2)] == [0, 1]
+        for _ in range(2):
+            with pytest.raises(OSError, match="no batch 2"):
+                next(feed)
+        assert source.taken == 3
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_the_state_is_the_callers_and_any_step_can_be_resumed(batches, ahead):
+    with loader.to_jax(feed_of(batches), ROWS, ahead=ahead) as feed:
+        states, whole = [feed.get_state()], []
+        for batch in feed:
+            whole.append(np.asarray(batch))
+            states.append(feed.get_state())
+    assert len(whole) == batches.steps == 12
+    with loader.to_jax(feed_of(batches), ROWS, ahead=ahead) as feed:
+        for step in [*range(12, -1, -1), 5]:
+            feed.set_state(states[step])
+            assert feed.get_state() == states[step]
+            for expected in whole[step : step + 3]:
+                np.testing.assert_array_equal(next(feed), expected)
+    bare = feed_of(batches)
+    bare.set_state(states[7])
+    np.testing.assert_array_equal(next(bare), whole[7])
+
+
+def test_it_says_what_it_is(batches):
+    with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
+        next(feed)
+        assert repr(feed) == f"<JaxFeed of {batches!r}: 1 given, ahead 2>"
+
+
+def test_a_refused_state_changes_nothing(batches):
+    with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
+        first, second = next(feed), next(feed)
+        before = feed.get_state()
+        with pytest.raises(GristmillError, match="not the state of a feed"):
+            feed.set_state({"what": "is this"})
+        assert feed.get_state() == before
+        third = next(feed)
+    with loader.to_jax(feed_of(batches), ROWS) as feed:
+        for expected in (first, second, third):
+            np.testing.assert_array_equal(next(feed), expected)
+
+
+def test_stats_are_of_what_was_handed_out(batches):
+    sizes = [sum(map(len, batches.read(step))) for step in range(4)]
+    with loader.to_jax(feed_of(batches, prefetch=3), ROWS, ahead=2) as feed:
+        assert feed.stats.batches == 0
+        for _ in range(2):
+            next(feed)
+        until(lambda: feed.stats.ready_batches >= 5)
+        stats = feed.stats
+        assert (stats.batches, stats.records, stats.prefetch) == (2, 32, 5)
+        assert stats.record_bytes == sum(sizes[:2])
+        assert stats.startup_seconds > 0
+        assert stats.read_seconds > 0
+        assert stats.transfer_seconds > 0  # To devices; threads copy nothing.
+        assert (stats.workers, stats.makers) == (0, 3)
+        time.sleep(0.02)
+        feed.set_state({**feed.get_state(), "step": 3})
+        next(feed)
+        assert feed.stats.record_bytes == sum(sizes[:2]) + sizes[3]
+        assert (feed.stats.batches, feed.stats.startups) == (3, 2)
+    with loader.to_jax(Counted(3), ROWS) as feed:
+        assert len(list(feed)) == feed.stats.batches == 3
+
+
+def test_closing_closes_the_feed_and_leaves_no_thread():
+    source = Counted(10)
+    with started() as own:
+        feed = loader.to_jax(source, ROWS, ahead=2)
+        next(feed)
+        assert own.threads
+        feed.close()
+        feed.close()
+    assert source.closed == 1
+    own.wait_until_ended()
+    with pytest.raises(InputError, match="closed"):
+        next(feed)
+
+
+SCRIPT = """\
+import sys, jax, numpy
+from jax.sharding import SingleDeviceSharding
+from gristmill import loader
+
+def decode(records):
+    return numpy.arange(len(records))
+
+if __name__ == "__main__":
+    batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=8)
+    feed = batches.feed(decode=decode, process_index=0, process_count=1, workers=1)
+    feed = loader.to_jax(feed, SingleDeviceSharding(jax.devices()[0]), ahead=3)
+    for batch in feed:
+        if feed.stats.batches == 20:
+            print(batch.sum(), flush=True)
+"""
+
+
+def test_no_batch_is_lost_when_ctrl_c_comes_at_the_worst_moment(batches, monkeypatch):
+    class Interrupted(jax_feed.deque):
+        def popleft(self):
+            super().popleft()
+            if not interrupted:
+                interrupted.append(True)
+                raise KeyboardInterrupt
+
+    interrupted = [True]
+    monkeypatch.setattr(jax_feed, "deque", Interrupted)
+    with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
+        seen = [np.asarray(next(feed)) for _ in range(2)]
+        state = feed.get_state()
+        interrupted.clear()
+        with pytest.raises(KeyboardInterrupt):
+            next(feed)
+        assert feed.get_state() == state
+        seen += [np.asarray(next(feed)) for _ in range(2)]
+    for step, batch in enumerate(seen):
+        np.testing.assert_array_equal(batch, numbers(batches.read(step)))
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_ctrl_c_while_work_is_handed_to_the_thread_loses_no_batch(
+    batches, monkeypatch, ahead
+):
+    def submit(*work):
+        kept.append(undisturbed(*work))
+        raise KeyboardInterrupt
+
+    kept = []
+    with loader.to_jax(feed_of(batches), ROWS, ahead=ahead) as feed:
+        seen = [np.asarray(next(feed))]
+        undisturbed = feed._pool.submit
+        with monkeypatch.context() as patched:
+            patched.setattr(feed._pool, "submit", submit)
+            with pytest.raises(KeyboardInterrupt):
+                next(feed)
+        assert kept
+        seen += [np.asarray(next(feed)) for _ in range(3)]
+    for step, batch in enumerate(seen):
+        np.testing.assert_array_equal(batch, numbers(batches.read(step)))
+
+
+@pytest.mark.parametrize("where", ["submit", "set_state", "_feed_stats"])
+@pytest.mark.parametrize("target", [0, 2])
+def test_ctrl_c_while_a_state_is_set_loses_no_batch(
+    batches, monkeypatch, where, target
+):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    bare = feed_of(batches)
+    with loader.to_jax(bare, ROWS, ahead=2) as feed:
+        states = [feed.get_state()]
+        for _ in range(3):
+            next(feed)
+            states.append(feed.get_state())
+        with monkeypatch.context() as patched:
+            owners = {"submit": feed._pool, "set_state": bare, "_feed_stats": feed}
+            patched.setattr(owners[where], where, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                feed.set_state(states[target])
+        # Nothing is promised but this: it goes on at the state that it tells.
+        first = feed.get_state()["step"]
+        assert first in (3, target)
+        for step in range(first, batches.steps):
+            expected = numbers(batches.read(step))
+            np.testing.assert_array_equal(np.asarray(next(feed)), expected)
+        with pytest.raises(StopIteration):
+            next(feed)
+
+
+def test_an_iterator_without_states_cannot_be_set_to_one():
+    with (
+        loader.to_jax([np.zeros(8)] * 3, ROWS) as feed,
+        pytest.raises(InputError, match="has no set_state"),
+    ):
+        feed.set_state(None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "code", "last_line"),
+    [
+        ("            break  # and nobody closes the feed", 0, ""),
+        ("# until Ctrl-C", -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+def test_a_script_ends_at_once_however_it_ends(path, tmp_path, end, code, last_line):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + end)
+    with subprocess.Popen(
+        [sys.executable, str(script), path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "28\n"
+            if code:
+                os.killpg(process.pid, signal.SIGINT)
+            _, said = process.communicate(timeout=100)
+        finally:
+            process.kill()
+    assert (process.returncode, said.count("Traceback")) == (code, bool(code))
+    assert said.rstrip("\n").rpartition("\n")[2] == last_line
+
+
+def of(array):
+    return lambda records: array
+
+
+@pytest.mark.parametrize(
+    ("decode", "given", "message"),
+    [
+        (
+            None,
+            ROWS,
+            r"cannot be sent to a device\n.*batch\[0\]\n.*\n.*bytes\n.*decode",
+        ),
+        (of(np.array([b"x"] * 16)), ROWS, r"an array of \|S1"),
+        (of(np.array([{}] * 16)), ROWS, "an array of object"),
+        (of(np.array(["2020"] * 16, "M8[s]")), ROWS, r"an array of datetime64"),
+        (of({"a": {"b": 3.0}}), ROWS, r"batch\['a'\]\['b'\]\n.*\n.*float"),
+        (of({"a": np.array(3.0)}), ROWS, r"16 rows, the first axis\n.*shape \(\)"),
+        (of(np.zeros((15, 2))), ROWS, r"16 rows, the first axis\n.*shape \(15, 2\)"),
+        (of(np.full(16, 2**31)), ROWS, r"int64 to int32.*\n.*\n.*\n.*2147483648"),
+        (of(np.full(16, 2**32, np.uint64)), ROWS, "uint64 to uint32"),
+        (of(np.zeros(16)), "data", "not a sharding"),
+        (of({"x": np.zeros(16)}), {"y": ROWS}, "does not match the batch"),
+        (of([np.zeros(16)]), {"x": ROWS}, "does not match the batch"),
+        (of(np.zeros((16, 3))), sharding(None, "data"), r"\(16, 3\)"),
+        (of(np.zeros(16)), sharding(None, "data"), "devices of its sharding"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(batches, decode, given, message):
+    with loader.to_jax(feed_of(batches, decode), given) as feed:
+        for _ in range(2):
+            with pytest.raises(InputError, match=message):
+                next(feed)
+
+
+def test_batches_that_the_devices_do_not_divide_are_refused(path):
+    batches = loader.global_batches(loader.open(path), batch_size=12)
+    message = r"does not divide among the devices(.|\n)*\(12,\)(.|\n)*batch_size"
+    with pytest.raises(InputError, match=message):
+        next(loader.to_jax(feed_of(batches), ROWS))
+    with pytest.raises(InputError, match=message):
+        loader.rows_of(ROWS, batch_size=12)
+
+
+def test_a_last_batch_that_is_not_full_is_refused_before_it_comes(path):
+    options = {"batch_size": 40, "epochs": 2, "drop_remainder": False}
+    batches = loader.global_batches(loader.open(path), **options)
+    message = r'got:      8 rows in step 3(.|\n)*drop_remainder=True(.|\n)*mask="mask"'
+    with pytest.raises(InputError, match=message):
+        loader.to_jax(feed_of(batches), ROWS)
+    full = loader.global_batches(loader.open(path), **{**options, "batch_size": 64})
+    assert len(list(loader.to_jax(feed_of(full), ROWS))) == 2
+
+
+def test_rows_of_another_host_are_refused(batches):
+    feed = batches.feed(decode=numbers, process_index=1, process_count=2)
+    with pytest.raises(InputError, match=r"rows \[0, 16\)\n.*rows \[8, 16\)"):
+        next(loader.to_jax(feed, ROWS))
+
+
+def test_rows_of_a_single_device_and_of_a_replicated_batch_are_all():
+    for given in (sharding(), SingleDeviceSharding(jax.devices()[0]), ROWS):
+        assert loader.rows_of(given, batch_size=24).tolist() == list(range(24))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, ml_dtypes.bfloat16, bool])
+def test_numbers_arrive_as_they_are_where_they_fit(dtype):
+    values = np.array([0, 1, 0, 1, 1, 1, 0, 1]).astype(dtype)
+    with loader.to_jax(iter([values]), ROWS) as feed:
+        array = next(feed)
+    np.testing.assert_array_equal(np.asarray(array).astype(dtype), values)
+    assert array.dtype == jax.dtypes.canonicalize_dtype(dtype)
+
+
+def test_batches_that_grow_are_arrays_of_their_sizes(batches):
+    ramp = batches.resized(32, step=2).resized(8, step=4)
+
+    def taken(feed):
+        return [np.asarray(array).tolist() for array in feed]
+
+    expected = [numbers(ramp.read(step)).tolist() for step in range(ramp.steps)]
+    assert {len(array) for array in expected} == {8, 16, 32}
+    with loader.to_jax(feed_of(ramp), ROWS, ahead=2) as feed:
+        assert taken(feed) == expected
+        feed.set_state(feed_of(ramp, start_step=3).get_state())
+        assert np.asarray(next(feed)).tolist() == expected[3]
+
+    def rows(size):
+        return loader.rows_of(ROWS, batch_size=size)
+
+    with loader.to_jax(ramp.feed(decode=numbers, rows=rows), ROWS) as feed:
+        assert taken(feed) == expected
+    kept = loader.global_batches(
+        batches.datasets[0], batch_size=16, epochs=1, drop_remainder=False
+    )
+    with pytest.raises(InputError, match="last batch is not full"):
+        loader.to_jax(feed_of(kept.resized(40, step=2)), ROWS)

@@ -1,0 +1,505 @@
+"""The records of a host are those of its rows, step after step, through any pipeline.
+
+Covers: loader/grain/record_dataset.py, loader/grain/record_state.py.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterable
+
+import cloudpickle
+import grain
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill import loader
+from gristmill.dataset.base.errors import InputError, StateMismatchError
+from gristmill.dataset.metadata.layout import edition_key
+from tests.support.datasets import convert
+from tests.support.records import text_records
+from tests.support.started import started
+from tests.support.waiting import until
+
+# Some shards, and in a mixture some datasets.
+FILES = [text_records(count, seed=count) for count in (60, 25, 45)]
+SHUFFLES = ["global", "none", loader.BlockShuffle(block_records=4, window_blocks=3)]
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> loader.Dataset:
+    return loader.open(convert(tmp_path_factory.mktemp("single"), FILES))
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> dict[str, loader.Dataset]:
+    return {
+        name: loader.open(convert(tmp_path_factory.mktemp(name), [records]))
+        for name, records in zip("abc", FILES, strict=True)
+    }
+
+
+def steps_of(batches: loader.Batches, steps: int | None = None) -> list[list[bytes]]:
+    """Returns the records of the global batches, found by their numbers alone."""
+    flat = [record for records in FILES for record in records]
+    found = []
+    for step in range(batches.steps or steps):
+        indices = batches.indices(step)
+        if batches.names:
+            pairs = zip(*indices, strict=True)
+            found.append([FILES[dataset][record] for dataset, record in pairs])
+        else:
+            found.append([flat[record] for record in indices])
+    return found
+
+
+def of_host(steps: list[list[bytes]], host: int, hosts: int) -> list[list[bytes]]:
+    """Returns what a host has of each step: as many rows as others, or one more."""
+    return [
+        [r for row, r in enumerate(step) if host_of(row, len(step), hosts) == host]
+        for step in steps
+    ]
+
+
+def host_of(row: int, rows: int, hosts: int) -> int:
+    """Returns the first host whose rows end behind a row."""
+    return next(h for h in range(hosts) if (h + 1) * rows // hosts > row)
+
+
+def joined(steps: Iterable[Iterable[bytes]]) -> list[bytes]:
+    return [record for step in steps for record in step]
+
+
+def through_json(state: object) -> object:
+    return json.loads(json.dumps(state))
+
+
+@given(
+    shuffle=st.sampled_from(SHUFFLES),
+    epochs=st.integers(1, 2),
+    hosts=st.integers(1, 4),
+    rows=st.integers(1, 9),
+    workers=st.integers(1, 5),
+    mixed=st.booleans(),
+    resized=st.booleans(),
+    drop_remainder=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=40)
+def test_any_host_worker_and_state_has_the_records_of_its_rows(
+    single,
+    several,
+    shuffle,
+    epochs,
+    hosts,
+    rows,
+    workers,
+    mixed,
+    resized,
+    drop_remainder,
+    data,
+) -> None:
+    batches = loader.global_batches(
+        several if mixed else single,
+        batch_size=hosts * rows,
+        seed=3,
+        shuffle=shuffle,
+        epochs=epochs,
+        drop_remainder=drop_remainder,
+    )
+    if resized:
+        batches = batches.resized(2 * hosts, step=data.draw(st.integers(0, 9)))
+    host = data.draw(st.integers(0, hosts - 1))
+    worker = data.draw(st.integers(0, workers - 1))
+    dataset = batches.records(process_index=host, process_count=hosts)
+    if workers > 1:
+        dataset.set_slice(slice(worker, None, workers))
+    expected = joined(of_host(steps_of(batches), host, hosts)[worker::workers])
+    iterator = iter(dataset)
+    states, records = [through_json(iterator.get_state())], []
+    for record in iterator:
+        records.append(record)
+        states.append(through_json(iterator.get_state()))
+    assert records == expected
+    for place in data.draw(st.lists(st.integers(0, len(records)), max_size=3)):
+        iterator.set_state(states[place])
+        assert iterator.get_state() == states[place]
+        assert list(iterator) == expected[place:]
+    iterator.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_the_state_of_an_iterator_that_has_ended_is_the_end(single, workers) -> None:
+    batches = loader.global_batches(single, batch_size=26, epochs=1)
+    for worker in range(workers):
+        dataset = batches.records(process_index=0, process_count=1)
+        dataset.set_slice(slice(worker, None, workers))
+        ended = iter(dataset)
+        assert len([*ended]) == 26 * len(range(worker, 5, workers))
+        again = iter(dataset)
+        again.set_state(json.loads(json.dumps(ended.get_state())))
+        assert [*again] == []
+
+
+def test_the_last_short_batch_is_dealt_evenly(single) -> None:
+    batches = loader.global_batches(
+        single, batch_size=48, epochs=1, drop_remainder=False
+    )
+    assert batches.schedule.remainder == 34
+    counts = [
+        len(list(batches.records(process_index=host, process_count=4)))
+        for host in range(4)
+    ]
+    assert counts == [24 + 8, 24 + 9, 24 + 8, 24 + 9]
+
+
+def test_every_host_has_the_weights_of_a_mixture(several) -> None:
+    batches = loader.global_batches(
+        several, batch_size=32, weights={"a": 4, "b": 3, "c": 1}
+    )
+    named = {
+        record: name for name, part in zip("abc", FILES, strict=True) for record in part
+    }
+    for host in range(2):
+        iterator = iter(batches.records(process_index=host, process_count=2))
+        for _ in range(6):
+            names = [named[next(iterator)] for _ in range(16)]
+            assert [names.count(name) for name in "abc"] == [8, 6, 2]
+
+
+def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
+    batches = loader.global_batches(single, batch_size=8, seed=1)
+    dataset = batches.records(process_index=1, process_count=2)
+    expected = joined(of_host(steps_of(batches, 5), 1, 2))
+    for copied in (dataset, pickle.loads(cloudpickle.dumps(dataset)), dataset):
+        with started() as own:
+            iterator = iter(copied)
+            assert not own.threads  # Not before the first record.
+            assert [next(iterator) for _ in expected] == expected
+            assert own.alive()
+            assert not hasattr(iterator, "_parent")
+            del iterator  # Trainers drop iterators without closing them.
+            own.wait_until_ended()
+    with started() as own:
+        iterator = iter(dataset)
+        iterator.start_prefetch()
+        assert next(iterator) == expected[0]
+        state = iterator.get_state()
+        iterator.close()
+        iterator.close()
+        own.wait_until_ended()
+    assert iterator.get_state() == state
+    with pytest.raises(ValueError, match="closed"):
+        next(iterator)
+    assert "host 1 of 2" in str(dataset)
+    assert "host 1 of 2" in str(iterator)
+
+
+def test_iterators_do_not_disturb_each_other(single) -> None:
+    batches = loader.global_batches(single, batch_size=6, epochs=1)
+    dataset = batches.records(process_index=0, process_count=1)
+    expected = joined(steps_of(batches))
+    first, second = iter(dataset), iter(dataset)
+    assert [next(first) for _ in range(50)] == expected[:50]
+    assert list(second) == expected
+    assert list(first) == expected[50:]
+
+
+def packed(dataset: grain.IterDataset) -> grain.IterDataset:
+    """Returns rows of bytes, packed as trainers pack their tokens."""
+    arrays = dataset.map(lambda record: {"x": np.frombuffer(record[:200], np.uint8)})
+    return grain.experimental.FirstFitPackIterDataset(
+        arrays, length_struct={"x": 256}, num_packing_bins=4
+    )
+
+
+def as_bytes(batch: object) -> object:
+    return {
+        name: np.asarray(array).tobytes()
+        for name, array in (batch if isinstance(batch, dict) else batch[0]).items()
+    }
+
+
+def test_a_packed_pipeline_goes_on_from_any_state(single) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+    records = batches.records(process_index=0, process_count=2)
+    pipeline = packed(records).batch(2)
+    iterator = iter(pipeline)
+    states, rows = [through_json(iterator.get_state())], []
+    for row in iterator:
+        rows.append(as_bytes(row))
+        states.append(through_json(iterator.get_state()))
+    assert len(rows) > 8
+    for place, state in enumerate(states):
+        iterator = iter(pipeline)
+        iterator.set_state(state)
+        assert [as_bytes(row) for row in iterator] == rows[place:]
+    config = grain.experimental.pick_performance_config(
+        pipeline, ram_budget_mb=64, max_workers=2, max_buffer_size=4
+    )
+    assert config.multiprocessing_options.num_workers == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: {"next_index": 4}, "Grain's own order"),
+        (lambda state: {"step": 1}, "not the state of the records"),
+        (lambda state: {"version": 2, "step": 1}, "batch_size"),
+        (lambda state: [1], "not the state of the records"),
+        (lambda state: state | {"more": 1}, "no such field"),
+        (lambda state: state | {"next_row": 4}, "next_row"),
+        (lambda state: state | {"next_row": -1}, "next_row"),
+        (lambda state: state | {"next_row": "1"}, "next_row"),
+        (lambda state: state | {"process_count": 4}, "run 4 hosts"),
+        (lambda state: state | {"process_index": 0}, "wrote itself"),
+        (lambda state: state | {"workers": 3, "worker": 1}, "run 3 workers"),
+        (lambda state: state | {"feed": state["feed"] | {"batch_size": 4}}, "size 8"),
+        (lambda state: state | {"feed": state["feed"] | {"step": 99}}, "step"),
+        (lambda state: state | {"feed": 1}, "feed"),
+    ],
+)
+def test_another_state_is_refused_and_changes_nothing(single, change, message) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+    iterator = iter(batches.records(process_index=1, process_count=2))
+    for _ in range(10):
+        next(iterator)
+    state = through_json(iterator.get_state())
+    with pytest.raises((InputError, StateMismatchError), match=message):
+        iterator.set_state(change(state))
+    assert iterator.get_state() == state
+    assert next(iterator) == steps_of(batches)[2][4 + 2]
+
+
+def test_the_state_of_other_workers_is_refused(single) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+
+    def of_worker(worker: int, workers: int) -> grain.DatasetIterator:
+        dataset = batches.records(process_index=0, process_count=1)
+        dataset.set_slice(slice(worker, None, workers))
+        return iter(dataset)
+
+    alone = iter(batches.records(process_index=0, process_count=1))
+    start = alone.get_state()
+    next(alone)
+    second = of_worker(1, 2)
+    second.set_state(start)  # As Grain gives it to workers that have not begun.
+    assert next(second) == steps_of(batches)[1][0]
+    other = batches.records(process_index=1, process_count=2)
+    with pytest.raises(StateMismatchError, match="run 1 hosts"):
+        iter(other).set_state(start)
+    with pytest.raises(StateMismatchError, match="one worker, or none"):
+        second.set_state(alone.get_state())
+    with pytest.raises(StateMismatchError, match="run 2 workers"):
+        of_worker(0, 2).set_state(second.get_state())
+    with pytest.raises(StateMismatchError, match="run 2 workers"):
+        of_worker(0, 3).set_state(second.get_state())
+    state = second.get_state()
+    odd = state | {"feed": state["feed"] | {"step": 2}}
+    with pytest.raises(InputError, match=r"feed\.step"):
+        second.set_state(odd)
+
+
+@given(
+    step=st.integers(0, 17),
+    hosts=st.integers(1, 3),
+    workers=st.integers(1, 4),
+    data=st.data(),
+)
+@settings(max_examples=20)
+def test_all_hosts_and_workers_go_to_the_step_of_a_feed(
+    single, step, hosts, workers, data
+) -> None:
+    batches = loader.global_batches(
+        single, batch_size=6 * hosts, epochs=1, drop_remainder=False
+    )
+    step = min(step, batches.steps)
+    feed = batches.feed(process_index=0, process_count=1, start_step=step)
+    state = through_json(feed.get_state())
+    host = data.draw(st.integers(0, hosts - 1))
+    worker = data.draw(st.integers(0, workers - 1))
+    dataset = batches.records(process_index=host, process_count=hosts)
+    dataset.set_slice(slice(worker, None, workers))
+    iterator = iter(dataset)
+    iterator.set_state(state)
+    own = enumerate(of_host(steps_of(batches), host, hosts))
+    rest = [rows for at, rows in own if at >= step and at % workers == worker]
+    assert iterator.get_state()["next_row"] == 0
+    assert list(iterator) == joined(rest)
+
+
+@pytest.mark.parametrize(
+    ("taken", "sequential"),
+    [(slice(0, 5, 2), False), (slice(2, None, 2), False), (slice(0, None, 2), True)],
+)
+def test_slices_of_another_form_are_refused(single, taken, sequential) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+    dataset = batches.records(process_index=0, process_count=1)
+    with pytest.raises(InputError, match="take steps in turn"):
+        dataset.set_slice(taken, sequential)
+
+
+def test_slices_of_slices_are_workers_of_workers(single) -> None:
+    batches = loader.global_batches(single, batch_size=8, epochs=1)
+    steps = steps_of(batches)
+    dataset = batches.records(process_index=0, process_count=1)
+    dataset.set_slice(slice(1, None, 2))
+    dataset.set_slice(slice(1, None, 3))
+    assert list(dataset) == joined(steps[1::2][1::3])
+
+
+@pytest.mark.parametrize(
+    "host", [{"process_index": 2}, {"process_index": 0, "process_count": 3}]
+)
+def test_hosts_that_do_not_divide_the_batch_are_refused(single, host) -> None:
+    batches = loader.global_batches(single, batch_size=8)
+    with pytest.raises(InputError, match=r"process_index|does not divide"):
+        batches.records(**{"process_count": 2} | host)
+
+
+def test_new_weights_hold_from_the_next_whole_step_on(several, caplog) -> None:
+    weights = [{"a": 2, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 6}]
+    before, after = (
+        loader.global_batches(several, batch_size=6, weights=each) for each in weights
+    )
+    iterator = iter(before.records(process_index=0, process_count=1))
+    for _ in range(15):
+        next(iterator)
+    state = through_json(iterator.get_state())
+    later = iter(after.records(process_index=0, process_count=1))
+    with caplog.at_level(logging.WARNING):
+        later.set_state(state)
+    assert "up to step 3" in caplog.text
+    assert later.get_state()["feed"]["step"] == 2
+    expected = joined(steps_of(before.with_weights(weights[1], step=3), 20))
+    assert [next(later) for _ in range(90)] == expected[15:105]
+    # From now on the change is a part of the state: of whatever hosts.
+    again = iter(after.records(process_index=0, process_count=1))
+    again.set_state(through_json(later.get_state()))
+    assert [next(again) for _ in range(15)] == expected[105:]
+    third = iter(before.records(process_index=0, process_count=1))
+    third.set_state(later.get_state())
+    assert len(third.batches.schedule.mixture.phases) == 3
+
+
+def test_hosts_change_weights_at_a_common_step_that_is_given(several) -> None:
+    weights = [{"a": 2, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 6}]
+    before, after = (
+        loader.global_batches(several, batch_size=6, weights=each) for each in weights
+    )
+    iterators = [
+        iter(before.records(process_index=host, process_count=2)) for host in range(2)
+    ]
+    for iterator, records in zip(iterators, (7, 11), strict=True):
+        for _ in range(records):
+            next(iterator)
+    states = [through_json(iterator.get_state()) for iterator in iterators]
+    with pytest.raises(StateMismatchError, match="with_weights"):
+        iter(after.records(process_index=0, process_count=2)).set_state(states[0])
+    changed = before.with_weights(weights[1], step=5)
+    for host, given_ in enumerate((7, 11)):
+        iterator = iter(changed.records(process_index=host, process_count=2))
+        iterator.set_state(states[host])
+        expected = joined(of_host(steps_of(changed, 12), host, 2))
+        assert [next(iterator) for _ in range(20)] == expected[given_ : given_ + 20]
+        # Later runs know the new weights only.
+        later = iter(after.records(process_index=host, process_count=2))
+        later.set_state(through_json(iterator.get_state()))
+        assert next(later) == expected[given_ + 20]
+
+
+def test_hosts_at_the_step_of_a_feed_change_weights_there(several) -> None:
+    before = loader.global_batches(
+        several, batch_size=6, weights={"a": 1, "b": 1, "c": 1}
+    )
+    weights = {"a": 1, "b": 1, "c": 6}
+    after = loader.global_batches(several, batch_size=6, weights=weights)
+    feed = before.feed(process_index=0, process_count=1, start_step=4)
+    expected = steps_of(before.with_weights(weights, step=4), 30)[4:]
+    for host in range(2):
+        iterator = iter(after.records(process_index=host, process_count=2))
+        iterator.set_state(feed.get_state())
+        assert [next(iterator) for _ in range(60)] == joined(
+            of_host(expected, host, 2)
+        )[:60]
+
+
+def test_weights_are_not_taken_over_where_more_differs(several) -> None:
+    before = loader.global_batches(several, batch_size=6, seed=1)
+    state = before.records(process_index=0, process_count=1).__iter__().get_state()
+    after = loader.global_batches(
+        several, batch_size=6, seed=2, weights={"a": 1, "b": 1, "c": 1}
+    )
+    iterator = iter(after.records(process_index=0, process_count=1))
+    with pytest.raises(StateMismatchError, match="seed"):
+        iterator.set_state(state)
+
+
+def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:
+    def records() -> grain.IterDataset:
+        dataset = loader.open(str(tmp_path / "out"))
+        batches = loader.global_batches({"x": dataset}, batch_size=4, epochs=1)
+        return batches.records(process_index=0, process_count=1)
+
+    convert(tmp_path, [text_records(30, seed=7)])
+    iterator = iter(records())
+    for _ in range(6):
+        next(iterator)
+    state = through_json(iterator.get_state())
+    rest = list(iterator)
+    convert(tmp_path, [text_records(9, seed=8)], split=edition_key("train", 2))
+    assert len(list(records())) == 36
+    later = iter(records())
+    later.set_state(state)
+    assert list(later) == rest
+    assert later.batches.datasets[0].edition == 1
+
+
+@pytest.mark.slow
+def test_workers_give_the_same_global_batches_and_go_on(single) -> None:
+    batches = loader.global_batches(
+        single, batch_size=12, epochs=2, drop_remainder=False
+    )
+    expected = of_host(steps_of(batches), 1, 2)
+    pipeline = (
+        batches.records(process_index=1, process_count=2)
+        .batch(6, batch_fn=list)
+        .mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+    )
+    with started() as own:
+        iterator = iter(pipeline)
+        start = through_json(iterator.get_state())
+        iterator.set_state(start)
+        assert [next(iterator) for _ in range(7)] == expected[:7]
+        state = through_json(iterator.get_state())
+        assert [next(iterator) for _ in range(3)] == expected[7:10]
+        iterator.set_state(state)
+        assert list(iterator) == expected[7:]
+    assert own.processes
+    until(lambda: not any(worker.is_alive() for worker in own.processes))
+
+
+@pytest.mark.slow
+def test_a_script_that_drops_everything_ends_without_a_word(single) -> None:
+    script = f"""
+from gristmill import loader
+batches = loader.global_batches(loader.open({single.path!r}), batch_size=8)
+kept = iter(batches.records(process_index=0, process_count=2))
+pipeline = iter(batches.records(process_index=1, process_count=2).batch(3))
+print(len(next(kept)), len(next(pipeline)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(" 3\n")

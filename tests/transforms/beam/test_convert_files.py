@@ -1,0 +1,367 @@
+"""The conversion as a transform: the same bytes from every runner and any retry.
+
+Covers: transforms/jobs/conversion_job.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import pickle
+import random
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.util import assert_that
+
+from gristmill.dataset.base.errors import CorruptInputError, GristmillError, InputError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.transforms.beam import convert_files as convert_tfrecords
+from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.conversion.commit_shards import (
+    ConversionResult,
+    commit_shards,
+)
+from gristmill.transforms.conversion.shard_tasks import (
+    make_shard,
+    make_shards,
+    shard_strides,
+    shard_tasks,
+    stride_tasks,
+)
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from tests.support.conversion import (
+    contents,
+    convert,
+    job_of,
+    nested_records,
+    prepared_of,
+    read_output,
+    varied_records,
+)
+from tests.support.graphs import graph_of
+from tests.support.pipelines import counters, distributions
+from tests.support.records import frames_of, write_tfrecords
+
+RUNNERS = {
+    "in memory": ("--runner=FnApiRunner",),
+    "every bundle twice": ("--runner=FnApiRunner", "--direct_runner_bundle_repeat=1"),
+    "two processes": (
+        *("--runner=FnApiRunner", "--direct_running_mode=multi_processing"),
+        "--direct_num_workers=2",
+    ),
+    "with retries": ("--runner=BundleBasedDirectRunner",),
+}
+PLANS = [("num_shards", 9), ("records_per_shard", 33)]
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory) -> tuple[pathlib.Path, list[bytes]]:
+    """Files of all kinds, some with payloads that fool a search."""
+    folder = tmp_path_factory.mktemp("inputs")
+    nested = [nested_records(random.Random(n), depth=2) * 20 for n in range(40)]
+    # Long enough that a range lies within it.
+    nested[7] = frames_of([random.Random(8).randbytes(500)] * 400)
+    parts = [varied_records(120, seed=1), nested, varied_records(80, seed=2)]
+    write_tfrecords(folder / "a", parts[0])
+    write_tfrecords(folder / "b", parts[1])
+    write_tfrecords(folder / "c", parts[2], compression="GZIP")
+    parts.append(varied_records(600, seed=3))  # Cut by both plans.
+    write_tfrecords(folder / "d", parts[3], compression="ZLIB")
+    return folder, [record for part in parts for record in part]
+
+
+def run(*options: str, **transform) -> beam.runners.runner.PipelineResult:
+    pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
+    _ = pipeline | ConvertTFRecords(**transform)
+    result = pipeline.run()
+    result.wait_until_finish()
+    return result
+
+
+@pytest.fixture(scope="module")
+def reference(inputs, tmp_path_factory) -> dict[str, dict[str, bytes]]:
+    """All files of the dataset, by plan, as the plain functions make them."""
+    folder, records = inputs
+    found = {}
+    for plan in PLANS:
+        output = tmp_path_factory.mktemp("reference") / "out"
+        result = convert(job_of(folder, output, plan=plan))
+        assert (result.repaired_shards > 0) == (plan[0] == "num_shards")
+        assert read_output(output) == records
+        found[plan[0]] = contents(output)
+    return found
+
+
+class TestDeterminism:
+    @pytest.mark.parametrize("plan", PLANS, ids=str)
+    @pytest.mark.parametrize("runner", ["in memory", "every bundle twice"])
+    def test_planned_in_the_pipeline(self, inputs, reference, tmp_path, runner, plan):
+        job = job_of(inputs[0], tmp_path / "out", plan=plan)
+        run(*RUNNERS[runner], jobs=(job,))
+        assert contents(tmp_path / "out") == reference[plan[0]]
+
+    @pytest.mark.parametrize(
+        "runner",
+        [
+            "in memory",
+            "every bundle twice",
+            pytest.param("two processes", marks=pytest.mark.slow),
+            "with retries",
+        ],
+    )
+    def test_prepared_before(self, inputs, reference, tmp_path, runner):
+        job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
+        prepared = prepared_of(job)
+        run(*RUNNERS[runner], jobs=(job,), prepared=(prepared,))
+        assert contents(tmp_path / "out") == reference[PLANS[0][0]]
+
+    @pytest.mark.parametrize("max_strides", [1, 4, 9, 100])
+    def test_few_elements_stand_for_many_shards(
+        self, inputs, reference, tmp_path, max_strides
+    ):
+        job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
+        prepared = prepared_of(job)
+        strides = list(shard_strides(prepared, max_strides=max_strides))
+        passes = len(prepared.plan.pass_begins)
+        assert passes < prepared.plan.shards
+        assert len(strides) == min(max_strides, passes)
+        tasks = [task for stride in strides for task in stride_tasks(stride)]
+        assert sorted(tasks) == sorted(shard_tasks(prepared))
+        commit_shards([job], [made for task in tasks for made in make_shards(task)])
+        assert contents(tmp_path / "out") == reference[PLANS[0][0]]
+
+
+class TestRetries:
+    FLAKY = """
+import pathlib
+
+CALLS = pathlib.Path({calls!r})
+
+def flaky(record):
+    calls = int(CALLS.read_text())
+    CALLS.write_text(str(calls + 1))
+    if calls in (0, 40, 300):
+        raise OSError("not yet")
+    return [record, b"+"] if record else None
+"""
+
+    @pytest.mark.slow
+    def test_a_function_that_fails_at_first(self, tmp_path, monkeypatch):
+        calls = tmp_path / "calls"
+        (tmp_path / "flaky_at_first.py").write_text(self.FLAKY.format(calls=str(calls)))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        records = varied_records(100, seed=2)
+        (tmp_path / "in").write_bytes(frames_of(records))
+        outputs = []
+        for name, first_call, options in (
+            ("steady", 1000, RUNNERS["in memory"]),
+            ("flaky", 0, RUNNERS["with retries"]),
+        ):
+            calls.write_text(str(first_call))
+            job = job_of(
+                tmp_path / "in",
+                tmp_path / name,
+                plan=("num_shards", 4),
+                map="flaky_at_first:flaky",
+            )
+            run(*options, jobs=(job,))
+            outputs.append(contents(tmp_path / name))
+        assert int(calls.read_text()) > 100  # Some records were seen again.
+        assert outputs[0] == outputs[1]
+        empty = sum(not record for record in records)
+        split = open_manifest(str(tmp_path / "flaky")).splits["train"]
+        assert split.dropped_records == empty
+        assert split.added_records == 100 - empty
+        assert split.records == 2 * (100 - empty)
+
+    def test_planning_twice_with_overwrite_is_as_once(self, inputs, tmp_path):
+        folder, records = inputs
+        job = job_of(folder, tmp_path / "out", plan=PLANS[0])
+        convert(job)
+        other = job_of(folder, tmp_path / "out", plan=("num_shards", 2))
+        run(*RUNNERS["every bundle twice"], jobs=(other,), overwrite=True)
+        assert read_output(tmp_path / "out") == records
+        assert open_manifest(str(tmp_path / "out")).splits["train"].shards == 2
+
+
+class TestJobs:
+    def test_several_splits_at_once(self, tmp_path):
+        jobs = []
+        wanted = {}
+        for number, split in enumerate(("train", "test", "validation")):
+            wanted[split] = varied_records(50, seed=number)
+            (tmp_path / split).write_bytes(frames_of(wanted[split]))
+            plan = PLANS[number % 2]
+            jobs.append(
+                job_of(tmp_path / split, tmp_path / "out", plan=plan, split=split)
+            )
+        result = run(*RUNNERS["in memory"], jobs=tuple(jobs))
+        manifest = open_manifest(str(tmp_path / "out"))
+        assert sorted(manifest.splits) == sorted(wanted)
+        for split, records in wanted.items():
+            assert read_output(tmp_path / "out", split) == records
+        counted = counters(result)
+        assert counted["records"] == 150
+        shards = sum(s.shards for s in manifest.splits.values())
+        assert counted["planned-shards"] == counted["made-shards"] == shards
+        assert "resumed-shards" not in counted
+        measured = distributions(result)
+        assert {each.count for each in measured.values()} == {shards}
+        file_bytes = sum(s.file_bytes for s in manifest.splits.values())
+        assert measured["shard-bytes"].sum == file_bytes
+        assert counted["raw-bytes"] == manifest.splits["train"].raw_bytes + sum(
+            manifest.splits[split].raw_bytes for split in ("test", "validation")
+        )
+
+        # All again: nothing is done, though one more split comes with it.
+        (tmp_path / "more").write_bytes(frames_of([b"more"]))
+        jobs.append(job_of(tmp_path / "more", tmp_path / "out", split="more"))
+        before = contents(tmp_path / "out")
+        result = run(*RUNNERS["in memory"], jobs=tuple(jobs))
+        counted = counters(result)
+        assert counted["planned-shards"] == counted["made-shards"] == 1
+        after = contents(tmp_path / "out")
+        assert {path for path in after if before.get(path) != after[path]} == {
+            *("dataset.json", "data-more.array_record-00000-of-00001"),
+            *("index/data-more.inputs.npz", "index/data-more.job.json"),
+            "index/data-more.array_record-00000-of-00001.index",
+            "index/data-more.shards.npz",
+        }
+
+    def test_the_result_is_an_element(self, inputs, tmp_path):
+        folder, records = inputs
+        job = job_of(folder, tmp_path / "out", plan=PLANS[0])
+
+        def check(results):
+            (result,) = results
+            assert isinstance(result, ConversionResult)
+            assert result.manifest.splits["train"].records == len(records)
+            assert result.repaired_shards > 0
+            assert result.committed_before == ()
+
+        with beam.Pipeline(runner="FnApiRunner") as pipeline:
+            assert_that(pipeline | ConvertTFRecords(jobs=(job,)), check)
+
+        def check_again(results):
+            (result,) = results
+            assert result.committed_before == ("train",)
+            assert result.repaired_shards == 0
+
+        before = contents(tmp_path / "out")
+        with beam.Pipeline(runner="FnApiRunner") as pipeline:
+            assert_that(pipeline | ConvertTFRecords(jobs=(job,)), check_again)
+        assert contents(tmp_path / "out") == before
+
+    def test_quarantined_and_dropped_are_counted(self, tmp_path, monkeypatch):
+        (tmp_path / "only_long.py").write_text(
+            "def keep(record):\n    return record if len(record) > 5 else None\n"
+        )
+        monkeypatch.syspath_prepend(str(tmp_path))
+        records = [b"short", b"long enough", b"tiny", b"long as well"]
+        (tmp_path / "in").write_bytes(b"junk" + frames_of(records))
+        job = job_of(
+            tmp_path / "in",
+            tmp_path / "out",
+            map="only_long:keep",
+            on_corrupt="quarantine",
+        )
+        counted = counters(run(*RUNNERS["in memory"], jobs=(job,)))
+        assert counted == {
+            "planned-shards": 1,
+            "made-shards": 1,
+            "repaired-shards": 0,
+            "records": 2,
+            "raw-bytes": 23,
+            "quarantined-regions": 1,
+            "dropped-records": 2,
+            "added-records": 0,
+            "changed-records": 0,
+        }
+        assert read_output(tmp_path / "out") == [b"long enough", b"long as well"]
+
+    def test_damage_stops_the_pipeline_with_our_message(self, tmp_path):
+        (tmp_path / "in").write_bytes(frames_of([b"a" * 100] * 9)[:-1])
+        job = job_of(tmp_path / "in", tmp_path / "out")
+        with pytest.raises(CorruptInputError, match="byte offset 928"):
+            run(*RUNNERS["in memory"], jobs=(job,))
+        assert not (tmp_path / "out" / "dataset.json").exists()
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            (({"output": "/a"}, {"output": "/b"}), "must share output and name"),
+            (({"name": "a"}, {"name": "b"}), "must share output and name"),
+            (({}, {}), "write the same split"),
+            ((), "no conversion given"),
+        ],
+    )
+    def test_jobs_that_do_not_go_together(self, changes, message):
+        jobs = tuple(
+            ConversionJob(**{"inputs": ("x",), "output": "/out", "name": "n", **change})
+            for change in changes
+        )
+        with pytest.raises(InputError, match=message):
+            ConvertTFRecords(jobs=jobs)
+
+    @pytest.mark.parametrize("planned", ["in the pipeline", "before"])
+    def test_a_rerun_counts_and_logs_what_it_finds(self, tmp_path, caplog, planned):
+        caplog.set_level(logging.INFO, "gristmill")
+        write_tfrecords(tmp_path / "in", varied_records(60, seed=1))
+        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 6))
+        made = list(map(make_shard, shard_tasks(prepared_of(job))))
+        lost = [made[shard].report for shard in (0, 3)]
+        for report in lost:
+            (tmp_path / "out" / layout.index_path(report.path)).unlink()
+        caplog.clear()
+        prepared = (prepared_of(job),) if planned == "before" else ()
+        result = run(*RUNNERS["in memory"], jobs=(job,), prepared=prepared)
+        counted = counters(result)
+        assert counted["planned-shards"] == 6
+        assert counted["made-shards"] == 2
+        assert counted["resumed-shards"] == 4
+        assert counted["records"] == sum(report.written.records for report in lost)
+        assert distributions(result)["shard-milliseconds"].count == 2
+        *before, committed = [m for m in caplog.messages if "split train" in m]
+        told = "; ".join(before)
+        assert "1 input files listed" in told
+        assert "1 files become 6 shards" in told or prepared
+        assert "60 records in 6 shards" in committed
+
+
+class TestPickle:
+    def test_every_function(self):
+        found = [
+            value
+            for value in vars(convert_tfrecords).values()
+            if getattr(value, "__module__", None) == convert_tfrecords.__name__
+        ]
+        assert {"_plan", "_make_shards", "_GatherFn"} <= {f.__name__ for f in found}
+        for function in found:
+            assert pickle.loads(pickle.dumps(function)) is function
+
+    def test_elements(self, inputs, tmp_path):
+        job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
+        prepared = prepared_of(job)
+        task = next(shard_tasks(prepared))
+        assert pickle.loads(pickle.dumps(task)) == task
+        assert len(pickle.dumps(task)) < 500
+        assert pickle.loads(pickle.dumps(prepared)).fingerprint == prepared.fingerprint
+
+    def test_errors_keep_their_text_and_type(self):
+        for kind in GristmillError.__subclasses__():
+            error = kind("what", where="there", expected=1, got=2, cure="that")
+            again = pickle.loads(pickle.dumps(error))
+            assert type(again) is kind
+            assert str(again) == str(error)
+
+
+@pytest.mark.parametrize(("plan", "most"), [(PLANS[0], 28), (PLANS[1], 38)])
+def test_the_graph_is_a_short_chain_without_side_inputs(tmp_path, plan, most):
+    # A side input would carry all results through the runner a second time.
+    job = job_of(tmp_path / "in", tmp_path / "out", plan=plan)
+    graph = graph_of(ConvertTFRecords(jobs=(job,)))
+    assert not graph.side_inputs
+    assert len(graph.leaves) <= most

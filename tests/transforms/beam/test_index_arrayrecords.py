@@ -1,0 +1,199 @@
+"""`IndexArrayRecords` (`indexing.index_shard`): the same dataset on every runner.
+
+Covers: transforms/indexing/index_shard.py, transforms/indexing/commit_index.py.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import CorruptShardError, InputError
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.transforms import IndexArrayRecords
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.index_shard import JOB, IndexedShard, index_shard
+from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
+from tests.support.chunks import (
+    array_record_file,
+    chunk,
+    footer_entry,
+    footer_metadata,
+)
+from tests.support.conversion import contents
+from tests.support.graphs import graph_of
+from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
+from tests.support.records import (
+    footer_of,
+    frames_of,
+    text_records,
+    write_array_records,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: pathlib.Path) -> pathlib.Path:
+    found = tmp_path / "old"
+    found.mkdir()
+    for split, shards in (("train", 3), ("test", 1)):
+        for shard in range(shards):
+            write_array_records(
+                found / f"old-{split}.array_record-{shard:05d}-of-{shards:05d}",
+                text_records(50, seed=shard),
+            )
+    return found
+
+
+@pytest.mark.parametrize("options", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
+def test_same_bytes_as_without_beam(folder, tmp_path, monkeypatch, options):
+    monkeypatch.chdir(tmp_path)  # dataset.json holds the pattern as it was given.
+    shutil.copytree("old", "there/old")
+    (manifest,) = run(IndexArrayRecords(files=("old/*",)), argv=options)
+    assert manifest.splits.keys() == {"train", "test"}
+    monkeypatch.chdir(tmp_path / "there")
+    expected, directory = index(IndexOptions(files=("old/*",)), workers=1)
+    assert (manifest, directory) == (expected, "old")
+    assert contents(folder) == contents("old")
+
+
+def test_name_split_and_overwrite(folder):
+    files = (f"{folder}/*train*",)
+    (manifest,) = run(IndexArrayRecords(files=files, name="new", split="all"))
+    assert (manifest.name, list(manifest.splits)) == ("new", ["all"])
+    with pytest.raises(InputError, match="with this split already"):
+        run(IndexArrayRecords(files=files, name="new", split="all"))
+    again = IndexArrayRecords(files=files, name="new", split="all", overwrite=True)
+    assert run(again) == [manifest]
+
+
+def test_damage_commits_nothing(folder):
+    path = folder / "old-train.array_record-00001-of-00003"
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptShardError, match="corrupt ArrayRecord chunk"):
+        run(IndexArrayRecords(files=(f"{folder}/*",)))
+    assert not (folder / "dataset.json").exists()
+
+
+def test_the_graph_has_no_side_input():
+    assert not graph_of(IndexArrayRecords(files=("old/*",))).side_inputs
+
+
+def test_reports_are_gathered_as_columns():
+    """As objects in one list they take 600 bytes a file."""
+    shards = 20_000
+    dataset = "gs://bucket/c4"
+    parts = [IndexedShards(), IndexedShards()]
+    for shard in np.random.default_rng(0).permutation(shards).tolist():
+        digest = RecordsDigest(
+            records=100_000 + shard % 997,
+            raw_bytes=(256 << 20) + shard * 7_919,
+            low=hash((shard, 1)) & (1 << 64) - 1,
+            high=hash((shard, 2)) & (1 << 64) - 1,
+        )
+        name = f"c4-train.array_record-{shard:07d}-of-{shards:07d}"
+        report = ShardReport(
+            path=name,
+            shard_index=shard,
+            job=JOB,
+            file_bytes=(200 << 20) + shard * 104_729,
+            file_crc32c=shard * 2_654_435_761 & (1 << 32) - 1,
+            read=digest,
+            written=digest,
+        )
+        task = IndexTask(dataset, "c4", "train", shard, name, report.file_bytes)
+        assert len(pickle.dumps(task)) <= 200 + len(dataset) + len(name)
+        parts[shard % 2].add(IndexedShard(task, report, "group_size:1,zstd:3"))
+    whole = IndexedShards()
+    for part in pickle.loads(pickle.dumps(parts)):
+        whole.extend(part)
+    assert len(pickle.dumps(whole)) <= 100 * shards
+    reports, writer_options = whole.splits["train"]
+    assert writer_options == {"group_size:1,zstd:3"}
+    assert reports.reports().shard_indices.tolist() == [*range(shards)]
+    assert (whole.task.dataset, whole.task.name) == (dataset, "c4")
+
+
+def test_a_file_of_another_format_among_thousands(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all are looked at beforehand: it is refused when it is read."""
+    monkeypatch.setattr("gristmill.transforms.indexing.plan_index._LOOKED_AT", 2)
+    wrong = folder / "old-train.array_record-00002-of-00003"
+    wrong.write_bytes(frames_of(text_records(50)))
+    tasks = plan_index([f"{folder}/*"])
+    assert wrong.name in [task.file for task in tasks]
+    with pytest.raises(InputError, match="TFRecord") as caught:
+        run(IndexArrayRecords(files=(f"{folder}/*",)))
+    assert str(wrong) in str(caught.value)
+    assert not (folder / "dataset.json").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "group_size:1,zstd:3,window_log:28",
+        "group_size:16,zstd:3,window_log:31",
+        "group_size:1,brotli:5,window_log:30",
+        "group_size:7,snappy",
+        "group_size:3,transpose:true",
+        "group_size:3,pad_to_block_boundary:true",
+    ],
+)
+def test_what_is_indexed_is_read_and_verified(
+    tmp_path: pathlib.Path, options: str, hashing: str
+) -> None:
+    path = tmp_path / "x-train.array_record-00000-of-00001"
+    records = [*text_records(60), b"", bytes(70_000)]
+    write_array_records(path, records, options=options)
+    tasks = plan_index([str(path)])
+    commit_index(IndexedShards.of(map(index_shard, tasks)), inputs=[str(path)])
+    dataset = loader.open(tmp_path, verify="always")
+    assert [dataset[i] for i in range(len(records))] == dataset[:] == records
+    plan = plan_verify(str(tmp_path))
+    assert [*plan.findings.first, *verify_shard(plan.tasks[0]).findings] == []
+
+
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:3,transpose:true"])
+def test_damage_in_any_byte_is_refused(
+    tmp_path: pathlib.Path, options: str, hashing: str
+) -> None:
+    path = tmp_path / "x-train.array_record-00000-of-00001"
+    write_array_records(path, text_records(60), options=options)
+    good = path.read_bytes()
+    (task,) = plan_index([str(path)])
+    end = int(footer_of(good).chunk_offsets[-1])
+    # Of the signature and of what is behind the footer, nothing is used.
+    step = 501 if hashing == "compiled" else 2999
+    for at in [*range(64, 120, step // 500), *range(120, end + 100, step)]:
+        data = bytearray(good)
+        data[at] ^= 0x10
+        path.write_bytes(data)
+        with pytest.raises(CorruptShardError):
+            index_shard(task)
+    assert not (tmp_path / "index").exists()
+
+
+def test_the_reason_of_a_refusal(tmp_path: pathlib.Path) -> None:
+    size = (1 << 31) + 1
+    huge = chunk([b""], compression="z", decoded_bytes=size, values_claim=size)
+    entries = [footer_metadata(1, 1), footer_entry(64, size, 1)]
+    path = tmp_path / "x-train.array_record-00000-of-00001"
+    path.write_bytes(array_record_file([huge], entries))
+    (task,) = plan_index([str(path)])
+    with pytest.raises(CorruptShardError, match="2,147,483,649") as caught:
+        index_shard(task)
+    assert "2,147,483,648" in str(caught.value)
+    with pytest.raises(CorruptShardError, match="2,147,483,649"):
+        loader.open(path)

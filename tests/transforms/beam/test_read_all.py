@@ -1,0 +1,138 @@
+"""ReadAllTFRecords, ReadAllArrayRecords: all that the elements name, each by itself."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+
+import apache_beam as beam
+import pytest
+from apache_beam.testing import test_stream
+from apache_beam.transforms.window import (
+    FixedWindows,
+    SlidingWindows,
+    TimestampedValue,
+)
+from apache_beam.typehints.decorators import TypeCheckError
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms import (
+    ReadAllArrayRecords,
+    ReadAllTFRecords,
+    ShardRecord,
+    SourceRecord,
+    WriteArrayRecords,
+)
+from tests.support.pipelines import BUNDLE_BASED, run
+from tests.support.records import frames_of, text_records, write_array_records
+
+FILES = {name: text_records(20, seed=seed) for seed, name in enumerate("abc")}
+
+
+@pytest.fixture
+def tfrecords(tmp_path: pathlib.Path) -> pathlib.Path:
+    for name, records in FILES.items():
+        data = frames_of(records)
+        (tmp_path / name).write_bytes(gzip.compress(data) if name == "b" else data)
+    return tmp_path
+
+
+def test_patterns_of_tfrecords(tfrecords: pathlib.Path) -> None:
+    patterns = beam.Create([f"{tfrecords}/[ab]", f"{tfrecords}/c", f"{tfrecords}/c"])
+    found = run(patterns, ReadAllTFRecords(range_bytes=100))  # Parts of 1,600 bytes.
+    assert sorted(found) == sorted(FILES["a"] + FILES["b"] + FILES["c"] * 2)
+
+
+def test_paths_and_sources_of_tfrecords(tfrecords: pathlib.Path) -> None:
+    paths = beam.Create([tfrecords / "a", tfrecords / "b"])
+    found = run(paths, ReadAllTFRecords(with_source=True))
+    assert all(isinstance(one, SourceRecord) for one in found)
+    for name in "ab":
+        of_file = [one for one in found if one.file == str(tfrecords / name)]
+        records = [one.record for one in sorted(of_file, key=lambda one: one.offset)]
+        assert records == FILES[name]
+
+
+def test_what_was_just_written(tmp_path: pathlib.Path) -> None:
+    found = run(
+        beam.Create(FILES["a"]),
+        WriteArrayRecords(tmp_path / "out", num_shards=2, split="test"),
+        beam.Map(lambda result: result.output),
+        ReadAllArrayRecords(split="test"),
+    )
+    assert sorted(found) == sorted(FILES["a"])
+
+
+def test_files_of_arrayrecords(tmp_path: pathlib.Path) -> None:
+    for name, records in FILES.items():
+        write_array_records(tmp_path / name, records)
+    paths = beam.Create([tmp_path / "a", tmp_path / "c"])
+    found = run(paths, ReadAllArrayRecords(with_index=True, range_bytes=500))
+    expected = [
+        ShardRecord(str(tmp_path / name), number, record)
+        for name in "ac"
+        for number, record in enumerate(FILES[name])
+    ]
+    assert sorted(found) == sorted(expected)
+
+
+def test_records_are_in_the_window_of_their_pattern(tfrecords: pathlib.Path) -> None:
+    stamped = [
+        TimestampedValue(str(tfrecords / name), n + 0.25) for n, name in enumerate("ac")
+    ]
+    counted = run(
+        beam.Create(stamped),
+        beam.Map(lambda value: value).with_output_types(str),
+        beam.WindowInto(FixedWindows(1)),
+        ReadAllTFRecords(range_bytes=100),
+        beam.Map(lambda record, at=beam.DoFn.TimestampParam: (float(at), record)),
+        beam.WindowInto(beam.window.GlobalWindows()),
+    )
+    for second, name in enumerate("ac"):
+        here = [record for at, record in counted if at == second + 0.25]
+        assert sorted(here) == sorted(FILES[name])
+
+
+def test_records_are_in_all_windows_of_their_pattern(tfrecords: pathlib.Path) -> None:
+    counted = run(
+        beam.Create([TimestampedValue(str(tfrecords / "a"), 5)]),
+        beam.Map(lambda value: value).with_output_types(str),
+        beam.WindowInto(SlidingWindows(10, 5)),
+        ReadAllTFRecords(range_bytes=100),
+        beam.Map(lambda record, window=beam.DoFn.WindowParam: (window.start, record)),
+        beam.WindowInto(beam.window.GlobalWindows()),
+    )
+    for begin in (0, 5):
+        here = [record for at, record in counted if at == begin]
+        assert sorted(here) == sorted(FILES["a"])
+    assert len(counted) == 2 * len(FILES["a"])
+
+
+def test_patterns_without_end(tfrecords: pathlib.Path) -> None:
+    stream = test_stream.TestStream(coder=beam.coders.StrUtf8Coder())
+    for name in "ac":
+        stream = stream.add_elements([str(tfrecords / name)])
+    found = run(
+        stream.advance_watermark_to_infinity(),
+        beam.Map(lambda value: value).with_output_types(str),
+        ReadAllTFRecords(range_bytes=100),
+        argv=(*BUNDLE_BASED, "--streaming"),
+    )
+    assert sorted(found) == sorted(FILES["a"] + FILES["c"])
+
+
+@pytest.mark.parametrize("make", [ReadAllTFRecords, ReadAllArrayRecords])
+def test_an_element_that_matches_nothing(tmp_path: pathlib.Path, make) -> None:
+    with pytest.raises(Exception, match="matches"):
+        run(beam.Create([f"{tmp_path}/none*"]), make())
+
+
+@pytest.mark.parametrize("make", [ReadAllTFRecords, ReadAllArrayRecords])
+def test_what_they_take_is_checked_at_once(make) -> None:
+    pipeline = beam.Pipeline()
+    with pytest.raises(TypeCheckError, match="at ReadAll"):
+        pipeline | "Numbers" >> beam.Create([1]) | make()
+    with pytest.raises(InputError, match="needs a PCollection of"):
+        pipeline | "NoPatterns" >> make()
+    with pytest.raises(InputError, match="range_bytes"):
+        make(range_bytes=0)

@@ -1,0 +1,464 @@
+"""Verifying (`checking.metadata`, `checking.shard`): every damage is named.
+
+Covers: transforms/checking/metadata.py, transforms/checking/shard.py,
+transforms/checking/result.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import pathlib
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.errors import NotADatasetError, StorageError
+from gristmill.dataset.base.findings import Finding, wrong_size
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.pipelines.verify import verify as verify_all
+from gristmill.transforms.beam.verify_dataset import VerifyDataset
+from gristmill.transforms.checking.metadata import VerifyTasks, plan_verify
+from gristmill.transforms.checking.result import GatheredChecks, VerifyResult
+from gristmill.transforms.checking.shard import ShardCheck, verify_shard
+from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.index_shard import index_shard
+from gristmill.transforms.indexing.plan_index import plan_index
+from tests.support.conversion import convert, job_of
+from tests.support.graphs import graph_of
+from tests.support.memory import peak_memory
+from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
+from tests.support.records import (
+    AWKWARD_RECORDS,
+    footer_of,
+    frames_of,
+    text_records,
+    write_array_records,
+)
+
+RECORDS = text_records(3000)
+
+
+def make_dataset(
+    folder: pathlib.Path,
+    *,
+    group_size: int = 1,
+    compression: str = "zstd:3",
+    records: list[bytes] | None = None,
+) -> pathlib.Path:
+    records = RECORDS if records is None else records
+    folder.mkdir(exist_ok=True)
+    (folder / "in.tfrecord").write_bytes(frames_of(records))
+    writer = WriterOptions(group_size=group_size, compression=compression)
+    convert(
+        job_of(
+            str(folder / "in.tfrecord"),
+            folder / "out",
+            plan=("num_shards", 3),
+            writer=writer,
+        )
+    )
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return make_dataset(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def dataset(whole: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    return pathlib.Path(shutil.copytree(whole, tmp_path / "copy"))
+
+
+def verify(dataset: pathlib.Path) -> list[Finding]:
+    checks = [verify_shard(task) for task in plan_verify(str(dataset)).tasks]
+    return [finding for check in checks for finding in check.findings]
+
+
+def shards_of(dataset: pathlib.Path) -> list[str]:
+    manifest = open_manifest(str(dataset))
+    return list(read_table(str(dataset), manifest.splits["train"]).paths)
+
+
+def flip(path: pathlib.Path, offset: int, *, bits: int = 0x40) -> None:
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ bits]))
+
+
+@pytest.mark.parametrize("group_size", [1, 7])
+def test_whole_dataset_has_no_findings(tmp_path: pathlib.Path, group_size: int) -> None:
+    records = [*RECORDS[:500], *AWKWARD_RECORDS]
+    dataset = make_dataset(tmp_path, group_size=group_size, records=records)
+    assert plan_verify(str(dataset)).findings.first == ()
+    checks = [verify_shard(task) for task in plan_verify(str(dataset)).tasks]
+    assert [check.findings for check in checks] == [()] * 3
+    assert sum(check.records for check in checks) == len(records)
+    assert sum(check.raw_bytes for check in checks) == sum(map(len, records))
+
+
+def test_tasks_are_small_and_travel_between_processes(whole: pathlib.Path) -> None:
+    task = plan_verify(str(whole)).tasks[0]
+    again, function = pickle.loads(pickle.dumps((task, verify_shard)))
+    assert again == task
+    assert function(again) == verify_shard(task)
+    assert len(pickle.dumps(task)) < 600
+
+
+def test_flipped_byte_of_a_record_names_file_and_record(dataset: pathlib.Path) -> None:
+    shard = shards_of(dataset)[1]
+    footer = footer_of((dataset / shard).read_bytes())
+    record = 321
+    # The last byte of its chunk is compressed data, or its checksum.
+    flip(dataset / shard, int(footer.chunk_offsets[record + 1]) - 1)
+    findings = verify(dataset)
+    assert [finding.path for finding in findings] == [shard]
+    assert "record 321 " in findings[0].what
+    assert plan_verify(str(dataset)).findings.first == ()  # No look inside.
+
+
+@pytest.mark.parametrize("group_size", [1, 5])
+def test_flipped_byte_anywhere_is_found(
+    tmp_path: pathlib.Path, group_size: int
+) -> None:
+    dataset = make_dataset(tmp_path, group_size=group_size, records=RECORDS[:90])
+    shard = shards_of(dataset)[0]
+    clean = (dataset / shard).read_bytes()
+    footer = footer_of(clean)
+    data_end = int(footer.chunk_offsets[-1])
+    positions = {*range(0, data_end, 97), data_end + 50, len(clean) - 1}
+    named = 0
+    for position in sorted(positions):
+        flip(dataset / shard, position)
+        findings = verify(dataset)
+        assert findings, position
+        assert {finding.path for finding in findings} == {shard}
+        named += "record" in findings[0].what
+        (dataset / shard).write_bytes(clean)
+    assert named > 0.8 * len(positions)
+    assert verify(dataset) == []
+
+
+def test_other_records_are_compared_behind_damage(dataset: pathlib.Path) -> None:
+    shard = shards_of(dataset)[0]
+    footer = footer_of((dataset / shard).read_bytes())
+    for record in (3, 40, 700):
+        flip(dataset / shard, int(footer.chunk_offsets[record + 1]) - 2)
+    task = plan_verify(str(dataset)).tasks[0]
+    check = verify_shard(task)
+    for record, finding in zip((3, 40, 700), check.findings, strict=True):
+        assert f"record {record} " in finding.what
+    assert task.digest.records - 3 <= check.records <= task.digest.records
+
+
+def test_same_record_elsewhere_is_found_by_index(dataset: pathlib.Path) -> None:
+    """A shard that is sound in itself, but holds other records than were written."""
+    shard = shards_of(dataset)[0]
+    count = plan_verify(str(dataset)).tasks[0].digest.records
+    swapped = [RECORDS[1], RECORDS[0], *RECORDS[2:count]]
+    write_array_records(dataset / shard, swapped)
+    whats = [finding.what for finding in verify(dataset)]
+    assert [what for what in whats if what.startswith("record ")] == [
+        "record 0 is not the one that was written",
+        "record 1 is not the one that was written",
+    ]
+
+
+def test_many_different_records_are_counted_not_listed(dataset: pathlib.Path) -> None:
+    shard = shards_of(dataset)[0]
+    count = plan_verify(str(dataset)).tasks[0].digest.records
+    write_array_records(dataset / shard, [b"x"] * count)
+    findings = verify(dataset)
+    assert len(findings) < 20
+    assert f"{count - 10:,} more records" in findings[-1].what
+
+
+def test_truncated_shard(dataset: pathlib.Path) -> None:
+    shard = shards_of(dataset)[2]
+    size = (dataset / shard).stat().st_size
+    os.truncate(dataset / shard, size - 65536)
+    (quick,) = plan_verify(str(dataset)).findings.first
+    assert quick == Finding(
+        shard, "shard has the wrong size", f"{size:,} bytes", f"{size - 65536:,}"
+    )
+    findings = verify(dataset)
+    assert findings[0] == quick
+    assert any("footer" in f"{f.what}{f.got}" for f in findings[1:])
+
+
+def test_missing_files(dataset: pathlib.Path) -> None:
+    first, second, _ = shards_of(dataset)
+    (dataset / first).unlink()
+    (dataset / layout.index_path(second)).unlink()
+    expected = [
+        Finding(first, "shard is missing"),
+        Finding(layout.index_path(second), "shard index is missing"),
+    ]
+    assert [*plan_verify(str(dataset)).findings.first] == expected
+    assert verify(dataset) == expected
+
+
+@pytest.mark.parametrize("position", [3, 20, 70, 200, -3])
+def test_damaged_index(dataset: pathlib.Path, position: int) -> None:
+    index = layout.index_path(shards_of(dataset)[0])
+    flip(dataset / index, position % (dataset / index).stat().st_size)
+    findings = verify(dataset)
+    assert [finding.path for finding in findings] == [index]
+    check = verify_shard(plan_verify(str(dataset)).tasks[0])
+    assert check.records == plan_verify(str(dataset)).tasks[0].digest.records
+
+
+def test_index_of_another_shard(dataset: pathlib.Path) -> None:
+    first, second, _ = (layout.index_path(shard) for shard in shards_of(dataset))
+    shutil.copyfile(dataset / first, dataset / second)
+    (finding,) = verify(dataset)
+    assert (finding.path, finding.what) == (
+        second,
+        "shard index is not the one of this shard",
+    )
+
+
+def test_damaged_table_is_a_finding_and_no_error(dataset: pathlib.Path) -> None:
+    table = layout.table_path("data", "train")
+    flip(dataset / table, 100)
+    (finding,) = plan_verify(str(dataset)).findings.first
+    assert finding.path == table
+    assert finding.expected
+    assert not plan_verify(str(dataset)).tasks
+
+
+@pytest.mark.parametrize("failing", range(3))
+def test_a_table_that_cannot_be_read_for_a_moment_is_never_passed_over(
+    dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    table = str(dataset / layout.table_path("data", "train"))
+    true_read = LocalStorage.read
+    reads = 0
+
+    def read(storage: LocalStorage, path: str, *ends: int) -> bytes:
+        nonlocal reads
+        if path == table:
+            reads += 1
+            if reads == failing + 1:
+                raise StorageError("cannot read the file", where=path)
+        return true_read(storage, path, *ends)
+
+    monkeypatch.setattr(LocalStorage, "read", read)
+    found = verify_all(str(dataset), workers=1)
+    assert found.findings or found.records == len(RECORDS)
+
+
+def test_totals_that_do_not_add_up(dataset: pathlib.Path) -> None:
+    path = dataset / layout.DATASET_JSON
+    document = json.loads(path.read_bytes())
+    document["raw_bytes"] += 1
+    document["splits"]["train"]["raw_bytes"] += 1
+    path.write_text(json.dumps(document))
+    (finding,) = plan_verify(str(dataset)).findings.first
+    assert finding.path == layout.table_path("data", "train")
+    assert finding.what == "table of shards contradicts dataset.json"
+    assert finding.expected == f"raw_bytes {document['raw_bytes']}"
+
+
+def test_directory_without_manifest(dataset: pathlib.Path) -> None:
+    (dataset / layout.DATASET_JSON).unlink()
+    with pytest.raises(NotADatasetError):
+        plan_verify(str(dataset))
+
+
+def test_records_without_an_index_are_compared_by_their_chunks(
+    tmp_path: pathlib.Path, hashing: str
+) -> None:
+    dataset = make_dataset(tmp_path, records=RECORDS[:90], compression="uncompressed")
+    first, *_ = shards_of(dataset)
+    footer = footer_of((dataset / first).read_bytes())
+    (dataset / layout.index_path(first)).unlink()
+    assert [finding.what for finding in verify(dataset)] == ["shard index is missing"]
+    for chunk in (7, 9):
+        flip(dataset / first, int(footer.chunk_offsets[chunk]) + 60, bits=1)
+    whats = [finding.what for finding in verify(dataset)]
+    assert whats[0] == "shard index is missing"
+    assert [what.partition(" cannot")[0] for what in whats[1:]] == [
+        "record 7",
+        "record 9",
+    ]
+
+
+def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "old-train.array_record-00000-of-00001"
+    write_array_records(path, RECORDS[:300], options="group_size:10,transpose:true")
+    tasks = plan_index([str(path)])
+    commit_index(IndexedShards.of(map(index_shard, tasks)), inputs=[str(path)])
+    (task,) = plan_verify(str(tmp_path)).tasks
+    assert verify_shard(task) == ShardCheck(
+        path.name, 300, sum(map(len, RECORDS[:300])), (), task.file_bytes
+    )
+    index = tmp_path / layout.index_path(path.name)
+    write_array_records(
+        path,
+        [b"!", *RECORDS[1:299], RECORDS[299] + b"!"],
+        options="group_size:10,transpose:true",
+    )
+    assert index.exists()
+    whats = [finding.what for finding in verify_shard(task).findings]
+    assert "record 0 is not the one that was written" in whats
+    assert "record 299 is not the one that was written" in whats
+
+
+def test_finding_reads_as_one_line() -> None:
+    assert str(Finding("a", "bad", "1", "2")) == "a: bad (expected 1, got 2)"
+    assert str(Finding("a", "missing")) == "a: missing"
+
+
+def table_of(shards: int) -> ShardTable:
+    """A table of shards that are not there."""
+    numbers = np.arange(shards)
+    columns = {
+        "records": 100_000 + numbers % 997,
+        "raw_bytes": (256 << 20) + numbers,
+        "file_bytes": (200 << 20) + numbers * 7,
+        "file_crc32c": (numbers * 2_654_435_761 & 0xFFFFFFFF).astype(np.uint32),
+        "digest_low": (1 << 64) - 1 - numbers.astype(np.uint64),
+        "digest_high": (1 << 63) + numbers.astype(np.uint64),
+    }
+    paths = [f"c4-train.array_record-{n:07d}-of-{shards:07d}" for n in range(shards)]
+    return ShardTable(paths=paths, columns=columns)
+
+
+def test_tasks_are_small_and_made_on_access():
+    dataset, shards = "gs://bucket/datasets/c4", 10_000
+    table = table_of(shards)
+    with peak_memory() as peak:
+        tasks = VerifyTasks(
+            dataset, "sha256:" + "5c" * 32, [table, table], [None, None]
+        )
+        assert len(tasks) == 2 * shards
+        for number, task in enumerate(tasks):
+            assert task.path == table.paths[number % shards]
+    assert peak.bytes < 5 << 20
+    assert tasks[shards + 7] == tasks[7] == tasks[5:9][2]
+    assert tasks[7].digest.records == int(table.records[7])
+    assert tasks.file_bytes == 2 * table.total("file_bytes")
+    with pytest.raises(IndexError):
+        tasks[2 * shards]
+    largest = max(len(pickle.dumps(task)) for task in tasks[-9:])
+    assert largest <= 200 + len(dataset) + len(table.paths[0])
+
+
+def test_what_is_gathered_does_not_grow_with_the_shards():
+    """Of many bad shards all are counted, and the first are kept in full."""
+    shards, parts = 30_000, []
+    for begin in range(3):
+        part = GatheredChecks()
+        for shard in range(begin, shards, 3):
+            path = f"c4-train.array_record-{shard:07d}-of-{shards:07d}"
+            finding = wrong_size(path, 200 << 20, 100 << 20)
+            part.add(ShardCheck(path, 1000, 64_000, (finding,), 200 << 20, 2))
+        parts.append(part)
+    whole = GatheredChecks()
+    for part in pickle.loads(pickle.dumps(parts))[::-1]:
+        whole.merge(part)
+    assert len(pickle.dumps(whole)) < 2 << 20
+    result = whole.result("gs://bucket/c4")
+    assert (result.shards, result.records) == (shards, 1000 * shards)
+    assert len(result.findings) == 10_000
+    assert result.more_findings == 3 * shards - 10_000
+    assert result.findings[-1].path.startswith("c4-train.array_record-0009999-of")
+
+
+def test_a_shard_of_which_every_chunk_is_damaged(tmp_path: pathlib.Path) -> None:
+    dataset = make_dataset(tmp_path, records=RECORDS[:900])
+    shard = shards_of(dataset)[0]
+    data = bytearray((dataset / shard).read_bytes())
+    footer = footer_of(bytes(data))
+    for begin, end in itertools.pairwise(footer.chunk_offsets.tolist()):
+        data[(begin + end) // 2] ^= 0x55
+    (dataset / shard).write_bytes(data)
+    (check,) = (
+        check
+        for check in map(verify_shard, plan_verify(str(dataset)).tasks)
+        if check.findings
+    )
+    more = check.more_findings
+    assert len(check.findings) == 100
+    assert more > 0
+    found = verify_all(str(dataset), workers=1)
+    (other,) = run(VerifyDataset(str(dataset)))
+    assert found.findings == other.findings
+    assert found.more_findings == other.more_findings == more
+    assert f"DAMAGED: {100 + more} findings" in found.text()
+    assert f"and {80 + more} more" in found.text()
+    assert json.loads(found.json())["more_findings"] == more
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_what_both_find_is_counted_once(dataset: pathlib.Path, quick: bool) -> None:
+    shards = shards_of(dataset)
+    for shard in shards:
+        (dataset / shard).unlink()
+    found = verify_all(str(dataset), quick=quick, workers=1)
+    (other,) = run(VerifyDataset(str(dataset), quick=quick))
+    assert found.findings == other.findings
+    assert [finding.path for finding in found.findings] == shards
+    assert (found.shards, found.more_findings) == (3, 0)
+    assert (found.records is None) == quick
+
+
+def test_leftovers_are_counted(dataset: pathlib.Path) -> None:
+    place = dataset / "tmp-data-train"
+    place.mkdir()
+    for number in range(1_203):
+        (place / f"{number:05d}").touch()
+    found = verify_all(str(dataset), quick=True)
+    assert found.leftovers[0] == "tmp-data-train/00000"
+    assert (len(found.leftovers), found.more_leftovers) == (1_000, 203)
+    assert "1,203 files of a command" in found.text()
+
+
+@pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED])
+def test_transform(
+    whole: pathlib.Path, dataset: pathlib.Path, argv: tuple[str, ...]
+) -> None:
+    assert run(VerifyDataset(str(whole)), argv=argv) == [
+        VerifyResult(str(whole), 3, len(RECORDS), sum(map(len, RECORDS)), ())
+    ]
+    shard, missing = shards_of(dataset)[1:]
+    flip(dataset / shard, 30_000)
+    (dataset / missing).unlink()
+    (result,) = run(VerifyDataset(str(dataset)), argv=argv)
+    assert result.shards == 3
+    first, second = result.findings
+    assert first.path == shard
+    assert "record" in first.what
+    assert second == Finding(missing, "shard is missing")
+
+
+def test_transform_fails_without_a_dataset(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(Exception, match="not a committed dataset"):
+        run(VerifyDataset(str(tmp_path)))
+
+
+def test_memory_is_bounded_by_windows(tmp_path: pathlib.Path) -> None:
+    """Whatever the shard's size, no more than a window is held."""
+    records = [np.random.default_rng(n).bytes(1 << 20) for n in range(36)]
+    dataset = make_dataset(tmp_path, records=records)
+    tasks = plan_verify(str(dataset)).tasks
+    assert min(task.file_bytes for task in tasks) > 12 << 20
+    with peak_memory() as peak:
+        assert verify(dataset) == []
+    assert peak.bytes < 6 << 20
+
+
+def test_the_graph_has_no_side_input():
+    assert not graph_of(VerifyDataset("dataset")).side_inputs

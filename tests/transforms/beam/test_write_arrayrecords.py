@@ -1,0 +1,672 @@
+"""WriteArrayRecords: all records, once, in bytes that depend on them alone.
+
+Covers: transforms/beam/delete_replaced.py, transforms/writing/begin_write.py,
+transforms/writing/commit_write.py, transforms/writing/group_elements.py,
+transforms/writing/write_group.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import pathlib
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.test_stream import TestStream as FakeStream
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
+
+from gristmill.dataset.arrayrecord.versions import with_versions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
+from gristmill.dataset.commit.commit import commit_dataset
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.shard_index import map_index
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.transforms import WriteArrayRecords
+from gristmill.transforms.beam import delete_replaced
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.planning.write_plan import (
+    GroupTask,
+    PlannedWrite,
+    WriteJob,
+    WritePlan,
+    content_hash,
+    pack_count,
+)
+from gristmill.transforms.writing.begin_write import begin_write
+from gristmill.transforms.writing.commit_write import (
+    WriteResult,
+    commit_write,
+    pack_report,
+)
+from gristmill.transforms.writing.group_elements import (
+    assign_pair,
+    assign_record,
+    encode_task,
+    task_of,
+)
+from gristmill.transforms.writing.write_group import GroupResult, write_group
+from tests.support.conversion import contents, convert, job_of, read_output
+from tests.support.graphs import graph_of
+from tests.support.memory import limited_memory, peak_memory
+from tests.support.pipelines import (
+    BUNDLE_BASED,
+    BUNDLES_TWICE,
+    IN_MEMORY,
+    WORKER_PROCESSES,
+    counters,
+    distributions,
+    ended,
+    run,
+)
+from tests.support.records import (
+    checksums,
+    frames_of,
+    read_array_records,
+    text_records,
+)
+
+RECORDS = [*text_records(700), b"", b"", bytes(range(256)), bytes(100_000)]
+
+
+def write(
+    output: pathlib.Path,
+    records: list[Any] = RECORDS,
+    *,
+    argv: tuple[str, ...] = IN_MEMORY,
+    **options: Any,
+) -> WriteResult:
+    transform = WriteArrayRecords(str(output), **options)
+    (result,) = run(beam.Create(records), transform, argv=argv)
+    assert isinstance(result, WriteResult)
+    return result
+
+
+def digest_of(records: list[bytes]) -> RecordsDigest:
+    lengths = np.array([len(record) for record in records], np.int64)
+    return RecordsDigest.of(checksums(records), lengths)
+
+
+def job(output: pathlib.Path, **options: Any) -> WriteJob:
+    defaults: dict[str, Any] = {
+        "output": str(output),
+        "name": "data",
+        "split": "train",
+        "num_shards": 1,
+        "shard_bytes": None,
+        "keyed": False,
+        "writer": WriterOptions(),
+    }
+    return WriteJob(**defaults | options)
+
+
+def count(records: list[bytes], group: int = 0) -> bytes:
+    """Counts records as they are gathered for the plan."""
+    return pack_count(group, digest_of(records).pack())
+
+
+def plan_of(
+    output: pathlib.Path,
+    records: list[bytes],
+    *,
+    overwrite: bool = False,
+    **options: Any,
+) -> WritePlan:
+    made = job(output, **options)
+    groups = made.groups(sum(map(len, records)))
+    counts = b"".join(count([r], assign_record(r, groups)[0]) for r in records)
+    return begin_write(made, counts, groups=groups, overwrite=overwrite)
+
+
+def groups_of(plan: WritePlan, records: list[bytes]) -> dict[int, list[bytes]]:
+    groups: dict[int, list[bytes]] = {}
+    for record in records:
+        group, _ = assign_record(record, len(plan.parts))
+        groups.setdefault(group, []).append(record)
+    return groups
+
+
+def write_one(
+    plan: WritePlan, group: int, records: Iterable[bytes], *, listed: bool = True
+) -> GroupResult:
+    """Writes a group, given as a list or read once, with the task in the middle."""
+    task = encode_task(dict(plan.tasks())[group])
+    elements = (assign_record(record, 1)[1] for record in records)
+    elements = itertools.chain(itertools.islice(elements, 3), [task], elements)
+    given = list(elements) if listed else elements
+    return write_group(plan.write.job, group, given)
+
+
+def rows_of(plan: WritePlan, records: list[bytes]) -> bytes:
+    """Writes all groups, and returns what is gathered of them."""
+    groups = groups_of(plan, records)
+    results = [write_one(plan, g, groups.get(g, [])) for g in range(len(plan.parts))]
+    return b"".join(pack_report(r) for result in results for r in result.reports)
+
+
+def write_plainly(
+    output: pathlib.Path, records: list[bytes] = RECORDS, **options: Any
+) -> WriteResult:
+    """Writes with the plain functions, as the transform would."""
+    plan = plan_of(output, records, **options)
+    return commit_write(plan.write, rows_of(plan, records))
+
+
+def shard_contents(output: pathlib.Path, split: str = "train") -> list[list[bytes]]:
+    """Reads the shards of a split one by one, with the official reader."""
+    table = read_table(str(output), open_manifest(str(output)).splits[split])
+    return [read_array_records(output / path) for path in table.paths]
+
+
+def assert_whole(output: pathlib.Path) -> None:
+    assert plan_verify(str(output)).findings.first == ()
+    for task in plan_verify(str(output)).tasks:
+        assert verify_shard(task).findings == ()
+    assert not list(output.glob("tmp*"))
+    assert not list(output.glob("index/*.write.json"))
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [IN_MEMORY, BUNDLES_TWICE, pytest.param(BUNDLE_BASED, marks=pytest.mark.slow)],
+)
+@pytest.mark.parametrize("options", [{"num_shards": 4}, {"shard_bytes": 90_000}])
+def test_same_bytes_from_every_runner(
+    tmp_path: pathlib.Path, argv: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    records = RECORDS.copy()
+    expected = write(tmp_path / "a", records, name="data", **options)
+    random.Random(1).shuffle(records)
+    result = write(tmp_path / "b", records, argv=argv, name="data", **options)
+    assert result == expected._replace(output=str(tmp_path / "b"))
+    assert contents(tmp_path / "b") == contents(tmp_path / "a")
+    assert sorted(read_output(tmp_path / "b")) == sorted(RECORDS)
+    assert result.records == len(RECORDS)
+    assert result.raw_bytes == sum(map(len, RECORDS))
+    assert_whole(tmp_path / "b")
+
+
+@pytest.mark.slow
+def test_worker_processes(tmp_path: pathlib.Path) -> None:
+    write(tmp_path / "a", name="data", num_shards=3, argv=WORKER_PROCESSES)
+    write(tmp_path / "b", name="data", num_shards=3)
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+
+
+def test_order_and_placement_by_content(tmp_path: pathlib.Path) -> None:
+    write_plainly(tmp_path / "out", num_shards=5)
+    shards = shard_contents(tmp_path / "out")
+    assert len(shards) == 5
+    for number, records in enumerate(shards):
+        assert records == sorted(records, key=content_hash)
+        assert {assign_record(record, 5)[0] for record in records} <= {number}
+    # The hash spreads the records evenly enough.
+    assert all(90 < len(records) < 200 for records in shards)
+
+
+@pytest.mark.parametrize(
+    "key_of",
+    [
+        lambda number: 35 - number,
+        lambda number: f"{number:03d}",
+        lambda number: b"%d" % number,
+    ],
+)
+def test_keys_decide_shard_and_order(tmp_path: pathlib.Path, key_of: Any) -> None:
+    pairs = [(key_of(i % 70), b"%04d" % i) for i in range(700)]
+    random.Random(2).shuffle(pairs)
+    write(tmp_path / "out", pairs, keyed=True, num_shards=4)
+    keys = {record: key for key, record in pairs}
+    shards = shard_contents(tmp_path / "out")
+    assert sorted(itertools.chain(*shards)) == sorted(keys)
+    assert min(map(len, shards)) > 0
+    for number, records in enumerate(shards):
+        found = [keys[record] for record in records]
+        assert found == sorted(found)
+        assert {assign_pair((key, b""), 4)[0] for key in found} == {number}
+
+
+def test_shard_bytes_bounds_every_shard(tmp_path: pathlib.Path) -> None:
+    largest = max(map(len, RECORDS[:700]))
+    result = write_plainly(tmp_path / "out", RECORDS[:700], shard_bytes=20_000)
+    shards = shard_contents(tmp_path / "out")
+    sizes = [sum(map(len, records)) for records in shards]
+    assert max(sizes) <= 20_000 + largest
+    total = sum(sizes)
+    assert total / 20_000 <= result.shards == len(shards) < 2 * total / 20_000
+    names = [info.name for info in sorted((tmp_path / "out").glob("*.array_record*"))]
+    assert names == [
+        f"data-train.array_record-{n:05d}-of-{len(shards):05d}"
+        for n in range(len(shards))
+    ]
+
+
+def test_group_of_equal_records_is_cut(tmp_path: pathlib.Path) -> None:
+    """No hash divides them, yet no shard gets more than its share."""
+    same = [b"same" * 25] * 1000
+    result = write_plainly(tmp_path / "out", same, num_shards=2, shard_bytes=10_000)
+    shards = shard_contents(tmp_path / "out")
+    assert sorted(map(len, shards)) == [0, *[100] * 10]
+    assert result.records == 1000
+    assert_whole(tmp_path / "out")
+
+
+def test_num_shards_alone_is_exact(tmp_path: pathlib.Path) -> None:
+    assert write_plainly(tmp_path / "out", [b"one", b"two"], num_shards=6).shards == 6
+    assert sorted(read_output(tmp_path / "out")) == [b"one", b"two"]
+    assert_whole(tmp_path / "out")
+
+
+@pytest.mark.parametrize("options", [{"num_shards": 2}, {}])
+def test_no_records(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
+    result = write(tmp_path / "out", [], **options)
+    assert (result.shards, result.records) == (options.get("num_shards", 1), 0)
+    assert read_output(tmp_path / "out") == []
+    assert_whole(tmp_path / "out")
+
+
+def test_writer_options_name_and_split(tmp_path: pathlib.Path) -> None:
+    writer = WriterOptions(group_size=8, compression="snappy")
+    write(tmp_path / "out", writer=writer, name="c4", split="test", num_shards=1)
+    manifest = open_manifest(str(tmp_path / "out"))
+    assert manifest.name == "c4"
+    split = manifest.splits["test"]
+    assert split.writer_options == with_versions(writer).described
+    path = "c4-test.array_record-00000-of-00001"
+    index = map_index(str(tmp_path / "out" / layout.index_path(path)))
+    assert index.group_size == 8
+    plain = WriterOptions(group_size=8, compression="uncompressed")
+    larger = write(tmp_path / "b", writer=plain, num_shards=1)
+    assert larger.file_bytes > split.file_bytes
+
+
+def test_a_write_that_measures_first_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    for quiet in ({"num_shards": 3}, {"num_shards": 3, "shard_bytes": 1 << 20}):
+        WriteArrayRecords("out", **quiet)  # type: ignore[arg-type]
+    assert not caplog.messages
+    WriteArrayRecords("out", shard_bytes=1 << 20)
+    (said,) = caplog.messages
+    assert said.startswith("out: WriteArrayRecords without num_shards measures all")
+    assert "shard_bytes=1048576" in said
+
+
+def test_windows_are_ignored(tmp_path: pathlib.Path) -> None:
+    stamp = beam.Map(lambda n: TimestampedValue(b"%d" % n, n))
+    transforms = (beam.Create(range(100)), stamp, beam.WindowInto(FixedWindows(10)))
+    out = WriteArrayRecords(str(tmp_path / "out"), num_shards=2)
+    (result,) = run(*transforms, out)
+    assert result.records == 100
+    assert_whole(tmp_path / "out")
+
+
+def test_unbounded_input_is_refused(tmp_path: pathlib.Path) -> None:
+    pipeline = beam.Pipeline(options=PipelineOptions(["--streaming"]))
+    endless = pipeline | FakeStream()
+    endless.is_bounded = False
+    with pytest.raises(InputError, match="without end"):
+        endless | WriteArrayRecords(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize(
+    ("element", "keyed"), [("text", False), ((1, b"a"), False), (b"a", True), (7, True)]
+)
+def test_elements_that_are_no_records(
+    tmp_path: pathlib.Path, element: Any, keyed: bool
+) -> None:
+    # Where Beam knows no type.
+    untyped = beam.Map(lambda element: element).with_output_types(Any)
+    out = WriteArrayRecords(tmp_path / "out", keyed=keyed, num_shards=1)
+    with pytest.raises(Exception, match=r"(?s)cannot be written as a record.*map"):
+        run(beam.Create([element]), untyped, out)
+    assert not (tmp_path / "out" / "dataset.json").exists()
+
+
+def test_nothing_happens_before_the_pipeline_runs(tmp_path: pathlib.Path) -> None:
+    pipeline = beam.Pipeline(options=PipelineOptions(list(IN_MEMORY)))
+    _ = pipeline | beam.Create([b"a"]) | WriteArrayRecords(str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_shards": 0},
+        {"shard_bytes": 0},
+        {"split": "a b"},
+        {"name": "a b"},
+    ],
+)
+def test_options_are_checked_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        WriteArrayRecords("out", **options)
+    with pytest.raises(InputError, match="the path of the output is empty"):
+        WriteArrayRecords("")
+
+
+def test_same_records_again_do_nothing(tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "out"
+    first = write(out, num_shards=3)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.array_record*")}
+    for overwrite in (False, True):
+        again = write(out, RECORDS[::-1], num_shards=3, overwrite=overwrite)
+        assert again == first._replace(committed_before=True)
+    assert not first.committed_before
+    assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*.array_record*")}
+
+
+def test_other_records_need_overwrite(tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "out"
+    write_plainly(out, num_shards=3)
+    kept = contents(out)
+    with pytest.raises(JobChangedError, match=r"(?s)704 records.*there are 703"):
+        write_plainly(out, RECORDS[:-1], num_shards=3)
+    with pytest.raises(JobChangedError, match="num_shards was 3, is 2"):
+        write_plainly(out, num_shards=2)
+    assert contents(out) == kept
+    assert write_plainly(out, RECORDS[:-1], num_shards=2, overwrite=True).records == 703
+    assert sorted(read_output(out)) == sorted(RECORDS[:-1])
+    assert len(list(out.glob("*.array_record*"))) == 2
+    assert_whole(out)
+
+
+def test_second_split_of_a_dataset(tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "out"
+    write_plainly(out, [b"a", b"b"], num_shards=1)
+    write_plainly(out, [b"c"], split="test", num_shards=1)
+    assert sorted(read_output(out, "train")) == [b"a", b"b"]
+    assert read_output(out, "test") == [b"c"]
+    assert_whole(out)
+    with pytest.raises(InputError, match="dataset of another name"):
+        write_plainly(out, [b"d"], name="other", split="more", num_shards=1)
+
+
+def test_conversions_and_writes_respect_each_other(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "in").write_bytes(frames_of(RECORDS))
+    out = tmp_path / "out"
+    write_plainly(out, num_shards=2)
+    with pytest.raises(JobChangedError):
+        convert(job_of(str(tmp_path / "in"), out))
+    convert(job_of(str(tmp_path / "in"), out), overwrite=True)
+    assert_whole(out)
+    with pytest.raises(JobChangedError):
+        write_plainly(out, num_shards=2)
+    write_plainly(out, num_shards=2, overwrite=True)
+    assert_whole(out)
+    (out / "dataset.json").unlink()
+    write_plainly(out, split="test", num_shards=1)  # Another split: no matter.
+    with pytest.raises(InputError, match="there already"):
+        write_plainly(out, num_shards=2)
+    assert write_plainly(out, num_shards=2, overwrite=True).records == 704
+    assert_whole(out)
+
+
+def test_unfinished_conversion_is_left_alone(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "in").write_bytes(frames_of(RECORDS))
+    out = tmp_path / "out"
+    convert(job_of(str(tmp_path / "in"), out))
+    (out / "dataset.json").unlink()
+    with pytest.raises(JobChangedError, match="unfinished conversion"):
+        write_plainly(out, num_shards=2)
+
+
+def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gristmill")
+    out = tmp_path / "out"
+    plan = plan_of(out, RECORDS, num_shards=4)
+    groups = groups_of(plan, RECORDS)
+    write_one(plan, 0, groups[0])
+    write_one(plan, 2, groups[2])
+    assert not (out / "dataset.json").exists()
+    before = {path: path.stat() for path in out.glob("*.array_record-*")}
+    assert sorted(path.name for path in before) == [
+        "data-train.array_record-00000-of-00004",
+        "data-train.array_record-00002-of-00004",
+    ]
+    caplog.clear()
+    transform = WriteArrayRecords(out, name="data", num_shards=4)
+    result = ended(beam.Create(RECORDS), transform)
+    for path, stat in before.items():
+        assert path.stat() == stat
+    assert_whole(out)
+    assert counters(result) == {
+        **{"planned-shards": 4, "made-shards": 2, "resumed-shards": 2},
+        "records": len(groups[1] + groups[3]),
+        "raw-bytes": sum(map(len, groups[1] + groups[3])),
+    }
+    assert {each.count for each in distributions(result).values()} == {2}
+    (planned, committed) = caplog.messages
+    assert f"split train: {len(RECORDS)} records become 4 shards" in planned
+    assert f"committed; split train: {len(RECORDS)} records in 4 shards" in committed
+
+
+def test_crash_of_another_write_leaves_no_strays(tmp_path: pathlib.Path) -> None:
+    """Globs would find the shards of both."""
+    out = tmp_path / "out"
+    plan = plan_of(out, RECORDS, num_shards=4)
+    write_one(plan, 0, groups_of(plan, RECORDS)[0])
+    write_plainly(out, RECORDS[:500], num_shards=3)
+    assert len(list(out.glob("*.array_record*"))) == 3
+    assert len(list((out / "index").glob("*.index"))) == 3
+    assert_whole(out)
+
+
+def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:
+    """A straggler repeats the plan and a shard after the commit."""
+    out = tmp_path / "out"
+    plan = plan_of(out, RECORDS, num_shards=2)
+    groups = groups_of(plan, RECORDS)
+    rows = rows_of(plan, RECORDS)
+    (path,) = (report.path for report in write_one(plan, 0, groups[0]).reports)
+    commit_write(plan.write, rows * 2)
+    kept = contents(out)
+    counts = b"".join(count(groups[group], group) for group in (0, 1))
+    for overwrite in (False, True):
+        again = begin_write(plan.write.job, counts, groups=2, overwrite=overwrite)
+        assert again.write == dataclasses.replace(plan.write, committed=True)
+        for listed in (False, True):
+            result = write_one(again, 0, groups[0], listed=listed)
+            assert result == GroupResult(again.write, ())
+            (report,) = write_one(plan, 0, groups[0], listed=listed).reports
+            assert report.path == path
+    assert commit_write(plan.write, rows).records == len(RECORDS)
+    assert contents(out) == kept
+
+
+def test_a_write_that_begins_at_the_commit_of_another_is_left_alone(
+    tmp_path: pathlib.Path,
+) -> None:
+    out = tmp_path / "out"
+    begun: list[WritePlan] = []
+
+    def commit_then_begin(*args: Any, **options: Any) -> Manifest:
+        manifest = commit_dataset(*args, **options)
+        begun.append(plan_of(out, RECORDS[:500], num_shards=2, overwrite=True))
+        return manifest
+
+    plan = plan_of(out, RECORDS, num_shards=2)
+    rows = rows_of(plan, RECORDS)
+    result = commit_write(plan.write, rows, commit=commit_then_begin)
+    assert result.records == len(RECORDS)
+    (plan,) = begun
+    assert commit_write(plan.write, rows_of(plan, RECORDS[:500])).records == 500
+    assert_whole(out)
+
+
+def test_records_that_change_when_repeated_are_noticed(tmp_path: pathlib.Path) -> None:
+    plan = plan_of(tmp_path / "out", RECORDS, num_shards=2)
+    groups = groups_of(plan, RECORDS)
+    with pytest.raises(DataLossError, match=r"(?s)counted before.*Reshuffle"):
+        write_one(plan, 0, groups[0][:-1])
+    with pytest.raises(DataLossError, match="counted before"):
+        write_one(plan, 0, [*groups[0][:-1], groups[0][-1] + b"!"])
+    with pytest.raises(DataLossError, match="without its task"):
+        write_group(plan.write.job, 0, iter(assign_record(r, 1)[1] for r in groups[0]))
+    (report,) = write_one(plan, 1, groups[1]).reports
+    with pytest.raises(DataLossError, match=r"(?s)not all records.*00000-of-00002"):
+        commit_write(plan.write, pack_report(report))
+    assert not (tmp_path / "out" / "dataset.json").exists()
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def random_records(count: int, size: int) -> Iterator[bytes]:
+    chance = np.random.default_rng(0)
+    for _ in range(count):
+        yield chance.bytes(size)
+
+
+@pytest.mark.alone
+def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
+    """240 MB go through a process that may take 120 MB more than it has."""
+    count, size = 3000, 80_000
+    digest = RecordsDigest.total(
+        digest_of([record]) for record in random_records(count, size)
+    )
+    writer = WriterOptions(compression="uncompressed")
+    plan = begin_write(
+        job(tmp_path / "out", shard_bytes=150_000_000, writer=writer),
+        pack_count(0, digest.pack()),
+        groups=1,
+    )
+    write_one(plan_of(tmp_path / "warm", [b""]), 0, [b""])  # Imports.
+    with limited_memory(120 << 20):
+        result = write_one(plan, 0, random_records(count, size), listed=False)
+    assert len(result.reports) == 2
+    rows = b"".join(map(pack_report, result.reports))
+    assert commit_write(plan.write, rows).records == count
+
+
+@pytest.mark.alone
+@pytest.mark.slow
+def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
+    """What is kept of each record is small, and stated."""
+    number = 100_000
+    records = [b"%06d" % number for number in range(number)]
+    writer = WriterOptions(group_size=1000)
+    job = plan_of(tmp_path / "out", records[:1], writer=writer).write.job
+    plan = begin_write(job, count(records), groups=1, overwrite=True)
+    with peak_memory() as peak:
+        write_one(plan, 0, records, listed=False)
+    assert peak.bytes < 160 * number
+
+
+def test_equal_records_spread_by_keys_of_their_own(tmp_path: pathlib.Path) -> None:
+    """As transforms.md advises: without keys, equal records are in one group."""
+    equal = [b"same"] * 2000
+    plain = plan_of(tmp_path / "plain", equal, num_shards=4)
+    assert sorted(plain.digests["records"].tolist()) == [0, 0, 0, 2000]
+    keyed = [(f"raw/part {offset}", record) for offset, record in enumerate(equal)]
+    write(tmp_path / "keyed", keyed, keyed=True, num_shards=4)
+    assert all(400 < len(shard) < 600 for shard in shard_contents(tmp_path / "keyed"))
+
+
+def test_graph_has_no_lists_in_side_inputs() -> None:
+    """A number at most, and nothing that some runner does not have."""
+    records = beam.Create([b"a"])
+    graph = graph_of(records | WriteArrayRecords("out", num_shards=3))
+    assert graph.side_inputs == ()
+    graph = graph_of(records | WriteArrayRecords("out"))
+    takers = sorted(name.rpartition("/")[2] for name in graph.side_inputs)
+    assert takers == ["AssignGroups", "PlanShards"]
+    given = {name.split("/")[1] for name in graph.leaves if "CountShards" in name}
+    assert len(given) == 1  # From which both take it.
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_outputs_have_no_tags(keyed: bool) -> None:
+    pipeline = beam.Pipeline()
+    elements = [(1, b"a")] if keyed else [b"a"]
+    out = WriteArrayRecords("out", num_shards=3, keyed=keyed)
+    _ = pipeline | beam.Create(elements) | out
+    transforms = pipeline.to_runner_api().components.transforms.values()
+    assert all(len(node.outputs) <= 1 for node in transforms)
+
+
+def test_elements_are_small() -> None:
+    """Of a write of four million shards, which replace a split."""
+    many = 4_000_000
+    job = WriteJob(
+        output="gs://bucket/some/where",
+        name="c4",
+        split="train",
+        num_shards=None,
+        shard_bytes=256 << 20,
+        keyed=False,
+        writer=with_versions(WriterOptions()),
+    )
+    total = RecordsDigest(records=1 << 40, raw_bytes=1 << 50, low=1 << 63, high=7)
+    write = PlannedWrite(
+        job=job, fingerprint="0" * 16, shards=many, total=total, edition=1 << 30
+    )
+    # Workers learn the writer and its versions from the plan.
+    given = dataclasses.replace(job, writer=WriterOptions())
+    assert PlannedWrite.of(given, write.reference) == write
+    task = GroupTask(write.reference, many - 1, 1, total.pack())
+    report = ShardReport(
+        path=write.shard_path(many - 1),
+        shard_index=many - 1,
+        job=write.fingerprint,
+        file_bytes=1 << 28,
+        file_crc32c=(1 << 32) - 1,
+        read=total,
+        written=total,
+    )
+    row = pack_report(report)
+    assert task_of(encode_task(task)) == task
+    pair = beam.coders.registry.get_coder(tuple[bytes, bytes])
+    grouped = beam.coders.registry.get_coder(tuple[int, bytes])
+    assert len(grouped.encode((many, encode_task(task)))) <= 200
+    assert len(pair.encode((write.reference, row))) <= 200
+    # What one element holds of each group, and of each shard.
+    assert len(pack_count(0, total.pack())) <= 100
+    assert len(row) <= 100
+
+
+def test_names_of_shards_are_known() -> None:
+    made = PlannedWrite(
+        job=job(pathlib.Path("out")), fingerprint="", shards=12, total=RecordsDigest()
+    )
+    assert all(made.has_shard(made.shard_path(shard)) for shard in range(12))
+    for name in (
+        *("data-train.array_record-00012-of-00012", "data-train", ""),
+        *(
+            "data-train.array_record-3-of-00012",
+            "data-test.array_record-00003-of-00012",
+        ),
+        *("data-train.array_record-00003-of-00013", "data-train.array_record--1-of-12"),
+    ):
+        assert not made.has_shard(name)
+
+
+@pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE])
+def test_what_is_replaced_is_deleted_by_workers(
+    tmp_path: pathlib.Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    write_plainly(out, num_shards=30)
+    monkeypatch.setattr(delete_replaced, "_BATCH_FILES", 7)
+    # As if a run was killed between the commit and the deletion.
+    rows = rows_of(
+        plan := plan_of(out, RECORDS[:9], num_shards=2, overwrite=True), RECORDS[:9]
+    )
+    commit_write(plan.write, rows, delete=False)
+    assert len(list(out.glob("*.array_record*"))) == 32
+    again = write(
+        out, RECORDS[:9], argv=argv, name="data", num_shards=2, overwrite=True
+    )
+    assert again.committed_before
+    assert len(list(out.rglob("*.array_record*"))) == 4
+    assert_whole(out)

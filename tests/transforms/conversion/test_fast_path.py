@@ -1,0 +1,154 @@
+"""A fast path that differs from the tokenizer: shards are made again without it."""
+
+from __future__ import annotations
+
+import gzip
+import pathlib
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill import dataset
+from gristmill.dataset.base.errors import FastTokenizerDiffersError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.convert import convert
+from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.text.packed import packed_lines, packed_split
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.fast_path import (
+    may_be_fast,
+    note_difference,
+)
+from tests.support.gcs_server import GcsServer
+from tests.support.records import frames_of
+from tests.support.tokenizer_files import tokenizer_json
+
+SHARDS, DOCUMENTS = 4, 40
+# In the documents of each of four shards, where there is a number with several digits.
+NOWHERE, AT_BEGIN, IN_SECOND, LATE = (), (0,), (12, 13), (39,)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A tokenizer that makes a token of each digit, which the fast path does not do."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(tokenizer_json(digits=True))
+    return path
+
+
+def written(folder: pathlib.Path, numbers: tuple[int, ...]) -> str:
+    texts = [
+        f"document {'of the year 1984' if number in numbers else 'and words'} " * 3
+        for number in range(DOCUMENTS)
+    ]
+    records = [dataset.encode_example({"text": text}) for text in texts]
+    path = folder / "in.tfrecord"
+    path.write_bytes(frames_of(records))
+    return str(path)
+
+
+def pack(source: str, output: str, tokenizer: Any, *, workers: int = 1, **more: Any):
+    options = PackingOptions(
+        input=(source,),
+        output=output,
+        tokenizer=str(tokenizer),
+        length=32,
+        records_per_shard=DOCUMENTS // SHARDS,
+        **more,
+    )
+    return convert(**conversion_of(options)._asdict(), workers=workers)
+
+
+def shards_of(output: str) -> list[bytes]:
+    (split,) = open_manifest(output).splits.values()
+    storage = storage_for(output)
+    found = [f"{output}/{path}" for path in read_table(output, split).paths]
+    assert len(found) == SHARDS
+    base = layout.base_name(output)
+    return [storage.read(path).replace(base.encode(), b"OUT") for path in sorted(found)]
+
+
+def counts_of(output: str) -> dict[str, Any]:
+    packed = open_manifest(output).splits["train"].packed
+    assert packed is not None
+    return dict(packed)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "again"), [(NOWHERE, 0), (AT_BEGIN, 1), (IN_SECOND, 1), (LATE, 1)]
+)
+def test_shards_that_differ_are_made_again(tmp_path, tokenizer, numbers, again):
+    source = written(tmp_path, numbers)
+    pack(source, str(tmp_path / "plain"), tokenizer)
+    pack(source, str(tmp_path / "fast"), tokenizer, fast=True)
+    fast = str(tmp_path / "fast")
+    assert shards_of(fast) == shards_of(str(tmp_path / "plain"))
+    assert counts_of(fast)["reference_shards"] == again
+    assert counts_of(str(tmp_path / "plain"))["reference_shards"] == 0
+    split = packed_split(open_manifest(fast).splits["train"], fast)
+    assert split is not None
+    assert ("--fast" in dict(packed_lines(split))) == bool(again)
+    assert CliRunner().invoke(cli, ["verify", fast]).exit_code == 0
+    assert not [*(tmp_path / "fast" / "index").glob(".*")]  # The note is gone.
+
+
+def test_in_a_compressed_file(tmp_path, tokenizer):
+    """The shards are made in one pass, which begins anew."""
+    source = written(tmp_path, IN_SECOND)
+    data = pathlib.Path(source).read_bytes()
+    (tmp_path / "in.tfrecord.gz").write_bytes(gzip.compress(data))
+    compressed = str(tmp_path / "in.tfrecord.gz")
+    pack(source, str(tmp_path / "plain"), tokenizer)
+    pack(compressed, str(tmp_path / "fast"), tokenizer, fast=True)
+    fast = str(tmp_path / "fast")
+    assert shards_of(fast) == shards_of(str(tmp_path / "plain"))
+    assert counts_of(fast)["reference_shards"] == 1
+
+
+@pytest.mark.slow
+def test_workers_beside_each_other(tmp_path, tokenizer):
+    """Each compares until it knows: whoever finds out, the tokens are the same."""
+    source = written(tmp_path, tuple(range(DOCUMENTS)))
+    pack(source, str(tmp_path / "plain"), tokenizer)
+    pack(source, str(tmp_path / "fast"), tokenizer, fast=True, workers=2)
+    fast = str(tmp_path / "fast")
+    assert shards_of(fast) == shards_of(str(tmp_path / "plain"))
+    assert 1 <= counts_of(fast)["reference_shards"] <= 2
+
+
+def test_in_a_bucket(tmp_path, tokenizer, monkeypatch):
+    source = written(tmp_path, AT_BEGIN)
+    pack(source, str(tmp_path / "plain"), tokenizer)
+    with GcsServer("data") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        pack(source, "gs://data/fast", tokenizer, fast=True)
+        assert shards_of("gs://data/fast") == shards_of(str(tmp_path / "plain"))
+        assert counts_of("gs://data/fast")["reference_shards"] == 1
+        left = [file.path for file in storage_for("gs://data").list_tree("gs://data")]
+        assert not [path for path in left if "/." in path or "/tmp-" in path], left
+
+
+def test_the_note_of_one_worker_is_for_all(tmp_path, tokenizer):
+    options = PackingOptions(
+        input=(written(tmp_path, AT_BEGIN),),
+        output=str(tmp_path / "fast"),
+        tokenizer=str(tokenizer),
+        length=32,
+        fast=True,
+    )
+    (job,) = conversion_of(options).jobs
+    prepared = begin_job(job).prepared
+    assert may_be_fast(prepared)
+    note_difference(prepared, FastTokenizerDiffersError("it differs"))
+    assert not may_be_fast(prepared)
+    # So the fast path is not even tried.
+    report = convert_shard(prepared, 0)
+    assert report.packed is not None
+    assert report.packed.reference_shards == 0

@@ -1,0 +1,796 @@
+"""TFDS directories, made and read by tensorflow-datasets itself.
+
+Covers: dataset/metadata/tfds_info.py, transforms/directories/tfds_metadata.py.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.errors import (
+    CorruptInputError,
+    DataLossError,
+    GristmillError,
+    InputError,
+)
+from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import (
+    ConversionResult,
+    commit_shards,
+)
+from gristmill.transforms.conversion.shard_tasks import (
+    ShardResult,
+    make_shard,
+    shard_tasks,
+)
+from gristmill.transforms.directories.tfds_directory import (
+    is_tfds_directory,
+    read_tfds_directory,
+    tfds_jobs,
+)
+from gristmill.transforms.directories.tfds_metadata import tfds_metadata
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.planning.shard_plan import PlanOptions
+from tests.support import examples, shared, tfds_data
+from tests.support.conversion import contents
+from tests.support.records import (
+    read_array_records,
+    read_tfrecords,
+    write_tfrecords,
+)
+
+NAME, SPLIT_RECORDS = tfds_data.NAME, tfds_data.SPLIT_RECORDS
+COPIED = ("features.json", "label.labels.txt", "metadata.json", "LICENSE")
+
+
+@pytest.fixture(scope="session")
+def made() -> pathlib.Path:
+    """A TFDS directory, to be read only."""
+    return shared.made_once("tfds", tfds_data.make_tfds) / NAME / "1.2.3"
+
+
+@pytest.fixture
+def source(made: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
+    """A copy of it, to be changed."""
+    return pathlib.Path(shutil.copytree(made, tmp_path / "source [1]"))
+
+
+def convert(
+    source: pathlib.Path, output: pathlib.Path, *, overwrite: bool = False, **options
+) -> ConversionResult:
+    jobs = tfds_jobs(str(source), str(output), **options).jobs
+    return run(jobs, tfds_directory=str(source), overwrite=overwrite)
+
+
+def run(
+    jobs: Sequence[ConversionJob], *, tfds_directory: str | None, overwrite: bool
+) -> ConversionResult:
+    results = []
+    for job in jobs:
+        taken = begin_job(job, overwrite=overwrite)
+        for task in shard_tasks(taken.prepared):
+            done = taken.committed is not None
+            results.append(ShardResult(task, None) if done else make_shard(task))
+    return commit_shards(jobs, results, tfds_directory=tfds_directory)
+
+
+def source_records(directory: pathlib.Path, split: str) -> list[bytes]:
+    files = sorted(directory.glob(f"{NAME}-{split}.tfrecord-*"))
+    return [record for file in files for record in read_tfrecords(file)]
+
+
+def shards(directory: pathlib.Path, split: str, *, name: str = NAME) -> list[str]:
+    return sorted(map(str, directory.glob(f"{name}-{split}.array_record-*")))
+
+
+def info_of(directory: pathlib.Path) -> dict[str, Any]:
+    return json.loads((directory / "dataset_info.json").read_text())
+
+
+def lengths(directory: pathlib.Path) -> dict[str, list[int]]:
+    return {
+        split["name"]: [int(length) for length in split["shardLengths"]]
+        for split in info_of(directory)["splits"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("plan", "train_shards", "group_size"),
+    [
+        (PlanOptions(), 1, 1),
+        (PlanOptions(kind="match_shards", value=None), 3, 1),
+        (PlanOptions(kind="num_shards", value=5), 5, 3),
+        (PlanOptions(kind="records_per_shard", value=7), 4, 1),
+        (PlanOptions(kind="records_per_shard", value=9), 3, 4),
+        (PlanOptions(kind="shard_bytes", value=2000), 5, 100),
+    ],
+)
+def test_tfds_reads_every_example_in_order(
+    made: pathlib.Path,
+    tmp_path: pathlib.Path,
+    plan: PlanOptions,
+    train_shards: int,
+    group_size: int,
+) -> None:
+    writer = WriterOptions(group_size=group_size)
+    result = convert(made, tmp_path, plan=plan, writer=writer)
+
+    assert len(lengths(tmp_path)["train"]) == train_shards
+    assert f"group_size:{group_size}," in result.manifest.splits["train"].writer_options
+    for split, count in SPLIT_RECORDS.items():
+        got = tfds_data.read_split(tmp_path, split)
+        assert len(got) == count == sum(lengths(tmp_path)[split])
+        assert got == tfds_data.read_in_order(made, split)
+        assert [
+            record
+            for path in shards(tmp_path, split)
+            for record in read_array_records(path)
+        ] == source_records(made, split)
+
+
+def test_random_access_and_slices_through_tfds(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    convert(made, tmp_path, plan=PlanOptions(kind="records_per_shard", value=6))
+    expected = tfds_data.read_in_order(made, "train")
+    got = tfds_data.read_split(tmp_path, "train")
+    order = [(7 * i) % len(got) for i in range(len(got))]
+    batch = tfds_data.read_split(tmp_path, "train", order)
+    assert batch == [expected[i] for i in order]
+    part = tfds_data.read_split(tmp_path, "train[5:14]+validation[:2]")
+    assert part == (expected[5:14] + tfds_data.read_in_order(made, "validation")[:2])
+
+
+def test_metadata_is_that_of_the_input(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    result = convert(made, tmp_path)
+    for name in COPIED:
+        assert (tmp_path / name).read_bytes() == (made / name).read_bytes()
+    features = json.loads((made / "features.json").read_bytes())
+    assert result.manifest.features == features
+    assert open_manifest(str(tmp_path)).features == features
+    dataset = loader.open(tmp_path, split="train")
+    labels = loader.ExampleDecoder.of(dataset, ["label"])(dataset[:4])["label"]
+    assert labels.tolist() == [
+        example["label"][1] for example in tfds_data.read_in_order(made, "train")[:4]
+    ]
+    before, after = map(tfds_data.read_info, (made, tmp_path))
+    assert after["labels"] == list(tfds_data.LABELS)
+    assert after["metadata"] == {"made_by": "hand"}
+    # TFDS counts the bytes of the examples, and so do we.
+    assert after == before | {
+        "file_format": "array_record",
+        "files": {split: shards(tmp_path, split) for split in SPLIT_RECORDS},
+    }
+
+
+def test_jobs_name_the_files_by_one_pattern_a_split(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    # The directory's own name has glob characters.
+    conversion = tfds_jobs(str(source) + "/", str(tmp_path / "out"))
+    assert [job.split for job in conversion.jobs] == list(SPLIT_RECORDS)
+    for job in conversion.jobs:
+        (pattern,) = job.inputs
+        assert pattern.endswith(f"{job.split}.tfrecord-?????-of-00003")
+        found = [info.path for info in LocalStorage().match(pattern)]
+        assert found == sorted(map(str, source.glob(f"{NAME}-{job.split}.tfrecord-*")))
+        assert job.name == NAME
+        assert not job.allow_empty_files
+
+
+def test_options_reach_every_job(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    options: dict[str, Any] = {
+        "plan": PlanOptions(kind="num_shards", value=2),
+        "writer": WriterOptions(group_size=3),
+        "map": "json:dumps",
+        "on_corrupt": "quarantine",
+        "max_corrupt": 7,
+        "check": "lengths",
+    }
+    for job in tfds_jobs(str(made), str(tmp_path), **options).jobs:
+        assert {name: getattr(job, name) for name in options} == options
+
+
+def test_another_name_and_one_split(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    convert(made, tmp_path, name="other-name", splits=("validation",))
+    assert list(lengths(tmp_path)) == ["validation"]
+    assert info_of(tmp_path)["name"] == "other-name"
+    got = tfds_data.read_split(tmp_path, "validation")
+    assert got == tfds_data.read_in_order(made, "validation")
+
+
+def test_a_split_added_later_joins_the_others(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    convert(made, tmp_path, splits=("validation",))
+    convert(made, tmp_path, splits=("train",))
+    assert {split: sum(n) for split, n in lengths(tmp_path).items()} == SPLIT_RECORDS
+    for split in SPLIT_RECORDS:
+        got = tfds_data.read_split(tmp_path, split)
+        assert got == tfds_data.read_in_order(made, split)
+
+
+def test_a_committed_dataset_is_not_touched_again(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    convert(made, tmp_path)
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*record-*")}
+    result = convert(made, tmp_path)
+    assert set(result.committed_before) == set(SPLIT_RECORDS)
+    assert before == {
+        path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*record-*")
+    }
+
+
+def test_the_metadata_names_new_shards_before_old_ones_go(
+    made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    convert(made, tmp_path)
+    before = (tmp_path / "dataset_info.json").read_bytes()
+    plan = PlanOptions(kind="num_shards", value=4)
+    jobs = tfds_jobs(str(made), str(tmp_path), splits=("train",), plan=plan).jobs
+    prepared = begin_job(jobs[0], overwrite=True).prepared
+    results = list(map(make_shard, shard_tasks(prepared)))
+    assert (tmp_path / "dataset_info.json").read_bytes() == before
+    wanted = tfds_data.read_in_order(made, "train")
+    seen: list[bool] = []
+    true_write, true_delete = LocalStorage.write, LocalStorage.delete_all
+
+    def write(self: LocalStorage, path: str, data: bytes, **options: Any) -> None:
+        true_write(self, path, data, **options)
+        seen.append(tfds_data.read_split(tmp_path, "train") == wanted)
+
+    def delete_all(self: LocalStorage, files: Iterable[FileInfo]) -> None:
+        true_delete(self, files)
+        seen.append(tfds_data.read_split(tmp_path, "train") == wanted)
+
+    monkeypatch.setattr(LocalStorage, "write", write)
+    monkeypatch.setattr(LocalStorage, "delete_all", delete_all)
+    commit_shards(jobs, results, tfds_directory=str(made))
+    assert len(seen) > 4
+    assert all(seen)
+    (train, _) = json.loads((tmp_path / "dataset_info.json").read_bytes())["splits"]
+    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-e00002-{SHARD_X_OF_Y}"
+    assert train["filepathTemplate"] == template
+    assert [len(n) for n in lengths(tmp_path).values()] == [4, 1]
+    assert tfds_data.read_split(tmp_path, "train") == wanted
+
+
+def test_overwriting_all_splits_or_one(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+
+    def start(
+        output: pathlib.Path, shards: int, splits: tuple[str, ...] | None = None
+    ) -> Callable[[], ConversionResult]:
+        """Does all but the commit, and returns that."""
+        plan = PlanOptions(kind="num_shards", value=shards)
+        jobs = tfds_jobs(str(made), str(output), splits=splits, plan=plan).jobs
+        taken = [begin_job(job, overwrite=True) for job in jobs]
+        tasks = [task for one in taken for task in shard_tasks(one.prepared)]
+        results = list(map(make_shard, tasks))
+        return lambda: commit_shards(jobs, results, tfds_directory=str(made))
+
+    def read() -> dict[str, bool]:
+        """Returns whether TFDS reads the right examples of each split."""
+        return {
+            split: tfds_data.read_split(out, split)
+            == tfds_data.read_in_order(made, split)
+            for split in SPLIT_RECORDS
+        }
+
+    start(out, 2)()
+    before = contents(out)
+    commit = start(out, 3)
+    assert before.items() <= contents(out).items()
+    assert all(read().values())
+    commit()
+    start(fresh, 3)()
+    assert lengths(out) == lengths(fresh)
+    assert not before.keys() & {n for n in contents(out) if "array_record-" in n}
+    assert all(read().values())
+    others = {path: data for path, data in contents(out).items() if "-valid" in path}
+    start(out, 1, ("train",))()
+    assert others.items() <= contents(out).items()
+    assert open_manifest(str(out)).splits["train"].shards == 1
+    assert all(read().values())
+
+
+def test_overwriting_leaves_the_metadata_of_tfrecords_alone(
+    source: pathlib.Path,
+) -> None:
+    # Not as a TFDS directory: shards beside the TFRecords, whose metadata stays. The
+    # stand-ins for other functions name them so.
+    before = (source / "dataset_info.json").read_bytes()
+    file = f"{source}/{NAME}-train.tfrecord-00000-of-00003"
+    names = ShardNames(kind="inputs", suffix=".arrayrecord")
+    plan = PlanOptions(kind="match_shards", value=None)
+    job = ConversionJob(
+        inputs=(file,), output=str(source), name=NAME, names=names, plan=plan
+    )
+    for _ in range(2):
+        run([job], tfds_directory=None, overwrite=True)
+    assert (source / "dataset_info.json").read_bytes() == before
+
+
+def test_fields_that_tfds_knows_not_survive_and_other_formats_go(
+    source: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    splits = info_of(source)["splits"]
+    splits[0]["statistics"] = {"name": "kept", "numNonMissing": "9007199254740993"}
+    tfds_data.edit_info(
+        source,
+        splits=splits,
+        future={"field": [1, 2.5, None, "ü"]},
+        alternativeFileFormats=["riegeli"],
+        fileFormat=None,  # Directories older than the field hold TFRecords.
+    )
+    convert(source, tmp_path / "out")
+    info = info_of(tmp_path / "out")
+    assert info["future"] == {"field": [1, 2.5, None, "ü"]}
+    assert info["splits"][0]["statistics"] == splits[0]["statistics"]
+    assert info["fileFormat"] == "array_record"
+    assert "alternativeFileFormats" not in info
+    assert list(info)[:2] == list(info_of(source))[:2]
+
+
+def test_metadata_is_written_before_the_commit_and_info_last(
+    made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    write = LocalStorage.write
+
+    def record(self: LocalStorage, path: str, data: bytes, **options: Any) -> Any:
+        written.append(path.rpartition("/")[2])
+        return write(self, path, data, **options)
+
+    monkeypatch.setattr(LocalStorage, "write", record)
+    convert(made, tmp_path)
+    assert written[-2:] == ["dataset_info.json", "dataset.json"]
+    assert set(COPIED) <= set(written[-6:-2])
+
+
+def test_metadata_of_the_output_is_a_fixed_point(
+    made: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    manifest = convert(made, tmp_path).manifest
+    tables = {
+        split: read_table(str(tmp_path), fields)
+        for split, fields in manifest.splits.items()
+    }
+    directory = read_tfds_directory(str(made))
+    files = tfds_metadata(directory, name=NAME, tables=tables)
+    for name, data in files.items():
+        assert (tmp_path / name).read_bytes() == data
+    assert files.keys() == {*COPIED, "dataset_info.json"}
+    # Splits that are not in the output are not promised.
+    del tables["train"]
+    info = json.loads(
+        tfds_metadata(directory, name=NAME, tables=tables)["dataset_info.json"]
+    )
+    assert [split["name"] for split in info["splits"]] == ["validation"]
+
+
+class TestEmptyShards:
+    """Files and shards without records, which Beam pipelines leave behind."""
+
+    def test_of_the_input(self, source: pathlib.Path, tmp_path: pathlib.Path) -> None:
+        path = source / f"{NAME}-train.tfrecord-00001-of-00003"
+        path.write_bytes(b"")
+        splits = info_of(source)["splits"]
+        splits[0]["shardLengths"][1] = "0"
+        tfds_data.edit_info(source, splits=splits)
+        out = tmp_path / "out"
+        convert(source, out, plan=PlanOptions(kind="match_shards", value=None))
+        assert lengths(out)["train"] == [8, 0, 8]
+        got = tfds_data.read_split(out, "train")
+        assert got == tfds_data.read_in_order(source, "train")
+
+    def test_of_the_output_for_tfds_and_grain(
+        self, made: pathlib.Path, tmp_path: pathlib.Path
+    ) -> None:
+        import grain
+
+        convert(made, tmp_path, plan=PlanOptions(kind="num_shards", value=60))
+        assert 0 in lengths(tmp_path)["train"]
+        got = tfds_data.read_split(tmp_path, "train")
+        assert got == tfds_data.read_in_order(made, "train")
+        with grain.sources.ArrayRecordDataSource(shards(tmp_path, "train")) as source:
+            records = [source[index] for index in range(len(source))]
+        assert records == source_records(made, "train")
+
+    def test_a_split_of_no_files(
+        self, source: pathlib.Path, tmp_path: pathlib.Path
+    ) -> None:
+        splits = [*info_of(source)["splits"], {"name": "test"}]
+        tfds_data.edit_info(source, splits=splits)
+        conversion = tfds_jobs(str(source), str(tmp_path / "out"))
+        assert [job.split for job in conversion.jobs] == list(SPLIT_RECORDS)
+        convert(source, tmp_path / "out")
+        # TFDS would fail to open any split.
+        assert list(lengths(tmp_path / "out")) == list(SPLIT_RECORDS)
+        assert tfds_data.read_splits(tmp_path / "out").keys() == SPLIT_RECORDS.keys()
+        with pytest.raises(InputError, match="no files to convert"):
+            tfds_jobs(str(source), str(tmp_path / "out"), splits=("test",))
+
+
+def test_grain_reads_the_shards(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    import grain
+
+    convert(made, tmp_path, plan=PlanOptions(kind="num_shards", value=3))
+    for split, count in SPLIT_RECORDS.items():
+        with grain.sources.ArrayRecordDataSource(shards(tmp_path, split)) as source:
+            assert len(source) == count
+            records = [source[index] for index in range(count)]
+        assert records == source_records(made, split)
+
+
+def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    import apache_beam as beam
+
+    from gristmill.transforms.beam.convert_files import ConvertTFRecords
+
+    plan = PlanOptions(kind="records_per_shard", value=9)
+    conversion = tfds_jobs(str(made), str(tmp_path), plan=plan)
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        _ = pipeline | ConvertTFRecords(
+            jobs=conversion.jobs,
+            features=conversion.features,
+            tfds_directory=str(made),
+        )
+    assert lengths(tmp_path) == {"train": [9, 9, 5], "validation": [8]}
+    for split in SPLIT_RECORDS:
+        got = tfds_data.read_split(tmp_path, split)
+        assert got == tfds_data.read_in_order(made, split)
+
+
+class TestNamesOfFiles:
+    """Which files a split has, with TFDS's own code as the oracle."""
+
+    @pytest.mark.parametrize("count", [1, 10, 99_999, 100_000])
+    @pytest.mark.parametrize(
+        "template",
+        [
+            "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+            "{SPLIT}/part.{SHARD_INDEX}.{FILEFORMAT}",
+            "a+b (c)-{NUM_SHARDS}[{SHARD_INDEX}]*.{FILEFORMAT}",
+        ],
+    )
+    def test_as_tfds_names_them(
+        self, tmp_path: pathlib.Path, template: str, count: int
+    ) -> None:
+        from tensorflow_datasets.core.naming import ShardedFileTemplate
+
+        split = {
+            "name": "my-split",
+            "filepathTemplate": template,
+            "shardLengths": ["1"] * count,
+        }
+        write_info(tmp_path, splits=[split])
+        found = read_tfds_directory(str(tmp_path)).splits["my-split"]
+        names = ShardedFileTemplate(
+            data_dir=tmp_path,
+            template=template,
+            dataset_name="ds",
+            split="my-split",
+            filetype_suffix="tfrecord",
+        )
+        assert len(set(found.files)) == count
+        assert sorted(found.files) == list(found.files)
+        for shard in {0, 1, count // 3, count - 2, count - 1} & set(range(count)):
+            path = names.sharded_filepath(shard_index=shard, num_shards=count)
+            assert f"{tmp_path}/{found.files[shard]}" == str(path)
+
+    def test_templates_of_ones_own(
+        self, source: pathlib.Path, tmp_path: pathlib.Path
+    ) -> None:
+        template = "{SPLIT} [x]/part*-{SHARD_INDEX}.{FILEFORMAT}"
+        splits = info_of(source)["splits"]
+        for split in splits:
+            split["filepathTemplate"] = template
+            (source / f"{split['name']} [x]").mkdir()
+            for shard in range(3):
+                old = f"{NAME}-{split['name']}.tfrecord-{shard:05d}-of-00003"
+                new = f"{split['name']} [x]/part*-{shard:05d}.tfrecord"
+                (source / old).rename(source / new)
+        tfds_data.edit_info(source, splits=splits)
+        convert(source, tmp_path / "out")
+        for split in SPLIT_RECORDS:
+            got = tfds_data.read_split(tmp_path / "out", split)
+            expected = tfds_data.read_in_order(source, split)
+            assert got == expected
+
+    @pytest.mark.parametrize("count", [1, 99_999, 100_000, 1_000_000])
+    def test_shards_are_named_as_tfds_looks_for_them(self, count: int) -> None:
+        from tensorflow_datasets.core.naming import ShardedFileTemplate
+
+        from gristmill.dataset.metadata import layout
+
+        names = ShardedFileTemplate(
+            data_dir="", dataset_name="ds", split="s", filetype_suffix="array_record"
+        )
+        for shard in (0, count // 2, count - 1):
+            expected = names.relative_filepath(shard_index=shard, num_shards=count)
+            assert layout.shard_name("ds", "s", shard, count) == expected
+
+
+def write_info(directory: pathlib.Path, **fields: Any) -> None:
+    (directory / "features.json").write_text("{}")
+    info = {"name": "ds", "fileFormat": "tfrecord", "version": "1.0.0"} | fields
+    (directory / "dataset_info.json").write_text(json.dumps(info))
+
+
+class TestRefusals:
+    """What is wrong with a directory, said before anything is converted."""
+
+    def refused(self, source: pathlib.Path, *words: str, **options: Any) -> None:
+        output = source.parent / "out"
+        with pytest.raises(GristmillError) as caught:
+            tfds_jobs(str(source), options.pop("output", str(output)), **options)
+        for word in words:
+            assert word in str(caught.value)
+        assert not output.exists()
+
+    def test_a_missing_file(self, source: pathlib.Path) -> None:
+        (source / f"{NAME}-train.tfrecord-00001-of-00003").unlink()
+        self.refused(
+            source,
+            "split train",
+            "missing: __odd_builder-train.tfrecord-00001-of-00003",
+            "expected: 3 files",
+            "got:      2 files, 1 missing",
+            "copy the missing files",
+        )
+        # Whether asked for or not: what is left would be half of a dataset.
+        self.refused(source, "split train", splits=("validation",))
+
+    @pytest.mark.parametrize("stranger", ["00003-of-00003", "00000-of-00016"])
+    def test_a_surplus_file(self, source: pathlib.Path, stranger: str) -> None:
+        name = f"{NAME}-validation.tfrecord-{stranger}"
+        write_tfrecords(source / name, [b"a"])
+        self.refused(
+            source, "split validation", name, "got:      4 files", "1 more than listed"
+        )
+
+    def test_an_empty_file_that_should_not_be(self, source: pathlib.Path) -> None:
+        (source / f"{NAME}-train.tfrecord-00002-of-00003").write_bytes(b"")
+        self.refused(source, "-00002-of-00003", "expected: 8 records", "0 bytes")
+
+    def test_another_format(self, source: pathlib.Path) -> None:
+        tfds_data.edit_info(source, fileFormat="riegeli")
+        self.refused(
+            source, "expected: fileFormat tfrecord", "got:      riegeli", "tfds"
+        )
+        # Formats that were added with `tfds convert_format` count as well.
+        tfds_data.edit_info(source, alternativeFileFormats=["tfrecord"])
+        assert len(tfds_jobs(str(source), str(source.parent / "out")).jobs) == 2
+
+    @pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
+    def test_missing_metadata(self, source: pathlib.Path, name: str) -> None:
+        (source / name).unlink()
+        self.refused(source, "not a whole TFDS directory", f"no {name}")
+
+    @pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
+    @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff{}", b"null"])
+    def test_damaged_metadata(
+        self, source: pathlib.Path, name: str, text: bytes
+    ) -> None:
+        (source / name).write_bytes(text)
+        self.refused(source, f"{name} cannot be used", str(source / name))
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"name": None},
+            {"splits": None},
+            {"splits": 3},
+            {"splits": ["train"]},
+            {"splits": [{}]},
+            {"splits": [{"name": "a"}, {"name": "a"}]},
+            {"splits": [{"name": "a", "shardLengths": ["x"]}]},
+            {"splits": [{"name": "a", "shardLengths": [None]}]},
+            {"splits": [{"name": "a", "shardLengths": ["-1"]}]},
+            {"alternativeFileFormats": 7, "fileFormat": "riegeli"},
+            {
+                "splits": [
+                    {"name": "a", "shardLengths": ["1"], "filepathTemplate": "{ODD}"}
+                ]
+            },
+            {
+                "splits": [
+                    {
+                        "name": "a",
+                        "shardLengths": ["1", "1"],
+                        "filepathTemplate": "{SPLIT}",
+                    }
+                ]
+            },
+        ],
+    )
+    def test_metadata_that_makes_no_sense(
+        self, source: pathlib.Path, fields: dict[str, Any]
+    ) -> None:
+        tfds_data.edit_info(source, **fields)
+        self.refused(source, "dataset_info.json cannot be used")
+
+    @pytest.mark.parametrize("template", ["../{SHARD_INDEX}", "/etc/{SHARD_INDEX}"])
+    def test_files_outside_of_the_directory(
+        self, source: pathlib.Path, template: str
+    ) -> None:
+        split = {"name": "a", "shardLengths": ["1"], "filepathTemplate": template}
+        tfds_data.edit_info(source, splits=[split])
+        self.refused(source, "outside of its own directory")
+
+    def test_an_unknown_split(self, source: pathlib.Path) -> None:
+        self.refused(
+            source,
+            "no such split",
+            "one of train, validation",
+            "got:      test",
+            splits=("train", "test"),
+        )
+
+    @pytest.mark.parametrize("end", ["", "/", "/../source [1]"])
+    def test_the_output_is_the_input(self, source: pathlib.Path, end: str) -> None:
+        output = f"{source}{end}"
+        self.refused(source, "the TFDS directory itself", output=output)
+
+    def test_a_huge_file_beside_it(self, source: pathlib.Path) -> None:
+        with open(source / "crawl.txt", "wb") as file:
+            file.truncate((64 << 20) + 1)
+        self.refused(source, "crawl.txt", "67,108,865")
+
+    def test_what_is_a_tfds_directory(self, source: pathlib.Path) -> None:
+        assert is_tfds_directory(str(source))
+        assert is_tfds_directory(f"{source}/")
+        for other in (
+            source.parent,
+            source / "none",
+            source / "features.json",
+            source / "*.tfrecord",
+        ):
+            assert not is_tfds_directory(str(other))
+
+
+def drop_fish(record: bytes) -> bytes | None:
+    """A user's function: drops every example of one label."""
+    example = examples.Example.FromString(record)
+    (label,) = example.features.feature["label"].int64_list.value
+    return None if label == 2 else record
+
+
+class TestRecordsRead:
+    """The records read are those that dataset_info.json promises."""
+
+    @pytest.mark.parametrize("change", ["fewer", "more"])
+    @pytest.mark.parametrize(
+        "plan",
+        [PlanOptions(), PlanOptions(kind="records_per_shard", value=2)],
+    )
+    def test_a_difference_is_an_error(
+        self,
+        source: pathlib.Path,
+        tmp_path: pathlib.Path,
+        change: str,
+        plan: PlanOptions,
+    ) -> None:
+        path = source / f"{NAME}-validation.tfrecord-00001-of-00003"
+        records = read_tfrecords(path)
+        changed = records[1:] if change == "fewer" else [*records, records[0]]
+        write_tfrecords(path, changed)
+        with pytest.raises(DataLossError) as caught:
+            convert(source, tmp_path / "out", plan=plan)
+        got = len(changed)
+        for words in (
+            "split validation",
+            "1 of 3 files",
+            path.name,
+            "expected: 8 records, 2 in this file",
+            f"got:      {6 + got} records, {got} in this file",
+            "shardLengths",
+        ):
+            assert words in str(caught.value)
+        assert not (tmp_path / "out" / "dataset.json").exists()
+        assert not (tmp_path / "out" / "dataset_info.json").exists()
+
+        # The cure of the message works, and shards that are finished stay.
+        made_before = {
+            p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("*-of-*")
+        }
+        splits = info_of(source)["splits"]
+        splits[1]["shardLengths"][1] = str(got)
+        tfds_data.edit_info(source, splits=splits)
+        convert(source, tmp_path / "out", plan=plan)
+        assert sum(lengths(tmp_path / "out")["validation"]) == 6 + got
+        assert made_before == {p: p.stat().st_mtime_ns for p in made_before}
+
+    def test_records_that_moved_between_files_are_found(
+        self, source: pathlib.Path, tmp_path: pathlib.Path
+    ) -> None:
+        first, second = (
+            source / f"{NAME}-train.tfrecord-0000{shard}-of-00003" for shard in (0, 1)
+        )
+        records = read_tfrecords(first)
+        write_tfrecords(second, [*read_tfrecords(second), records[-1]])
+        write_tfrecords(first, records[:-1])
+        with pytest.raises(DataLossError, match="2 of 3 files"):
+            convert(source, tmp_path / "out")
+
+    def test_a_file_that_came_after_the_plan(
+        self, source: pathlib.Path, tmp_path: pathlib.Path
+    ) -> None:
+        jobs = tfds_jobs(str(source), str(tmp_path / "out")).jobs
+        late = source / f"{NAME}-train.tfrecord-00003-of-00003"
+        write_tfrecords(late, [b"a"])
+        with pytest.raises(DataLossError, match="such as a file that came later"):
+            run(jobs, tfds_directory=str(source), overwrite=False)
+
+    def test_what_a_function_drops_is_no_loss(
+        self, made: pathlib.Path, tmp_path: pathlib.Path
+    ) -> None:
+        convert(made, tmp_path, map=f"{__name__}:drop_fish")
+        for split, count in SPLIT_RECORDS.items():
+            kept = [
+                example
+                for example in tfds_data.read_in_order(made, split)
+                if example["label"] != ["int64", 2]
+            ]
+            assert 0 < len(kept) < count
+            assert sum(lengths(tmp_path)[split]) == len(kept)
+            got = tfds_data.read_split(tmp_path, split)
+            assert got == kept
+
+    def test_what_is_set_aside_is_no_loss_but_all_else_is(
+        self, source: pathlib.Path, tmp_path: pathlib.Path
+    ) -> None:
+        path = source / f"{NAME}-train.tfrecord-00000-of-00003"
+        data = bytearray(path.read_bytes())
+        data[20] ^= 1  # In the first record.
+        path.write_bytes(data)
+        match = PlanOptions(kind="match_shards", value=None)
+        with pytest.raises(CorruptInputError):
+            convert(source, tmp_path / "failed", plan=match)
+        convert(source, tmp_path / "out", plan=match, on_corrupt="quarantine")
+        assert lengths(tmp_path / "out")["train"] == [7, 7, 8]
+
+        other = source / f"{NAME}-train.tfrecord-00002-of-00003"
+        write_tfrecords(other, read_tfrecords(other)[:-1])
+        with pytest.raises(DataLossError, match=re.escape(other.name)):
+            convert(source, tmp_path / "less", plan=match, on_corrupt="quarantine")
+
+
+def test_rows_of_batches_are_traced_to_the_files_of_tfds(made, tmp_path):
+    convert(made, tmp_path)
+    for split, count in SPLIT_RECORDS.items():
+        dataset = loader.open(str(tmp_path), split=split)
+        batches = loader.global_batches(dataset, batch_size=count, seed=3)
+        for row, record in enumerate(batches.read(0)):
+            place = batches.locate(0, row)
+            source = pathlib.Path(place.source_path)
+            assert source.parent == made
+            data = source.read_bytes()[place.source_offset_bytes :]
+            assert data.startswith(encode_frame(record))
+
+    # The files with what TFDS says of them, and without what gristmill does.
+    (tmp_path / "dataset.json").unlink()
+    dataset = loader.open(str(tmp_path), split="train")
+    place = loader.global_batches(dataset, batch_size=5).locate(0, 0)
+    assert place.shard.startswith(str(tmp_path))
+    assert (place.source_path, place.source_offset_bytes) == (None, None)

@@ -1,0 +1,1 @@
+"""The PTransforms, and what each of them does for Beam besides its work."""

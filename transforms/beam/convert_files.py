@@ -1,0 +1,378 @@
+"""`ConvertTFRecords`: the conversion as one Beam transform, without a shuffle of data.
+
+One element is one shard, a few hundred bytes that say which, or all shards that are
+made in one pass over a compressed file. The graph is one linear chain of small
+elements, since that is what every runner executes:
+
+    list inputs -> look into files -> plan -> convert shards -> commit
+    list inputs -> look into files -> count parts -> plan -> convert shards -> commit
+
+The second is for plans by records. Parts of large files are counted like shards. Files
+are looked into some at a time: a listing gives no more than their names and sizes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import apache_beam as beam
+
+from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.transforms.beam.delete_replaced import DeleteReplaced
+from gristmill.transforms.beam.display import displayed
+from gristmill.transforms.beam.job_metrics import count, count_made
+from gristmill.transforms.beam.lineage import report_sink, report_sources
+from gristmill.transforms.beam.pipeline_input import check_begin, check_known, set_types
+from gristmill.transforms.conversion.begin_job import (
+    Overwrite,
+    log_plan,
+    plan_job,
+    take_output,
+)
+from gristmill.transforms.conversion.commit_shards import (
+    ConversionResult,
+    commit_shards,
+)
+from gristmill.transforms.conversion.count_records import (
+    count_part,
+    count_tasks,
+    needs_count,
+    total_counts,
+)
+from gristmill.transforms.conversion.counted_parts import (
+    CountedPart,
+    CountTask,
+    GatheredCounts,
+    PartCollector,
+)
+from gristmill.transforms.conversion.job_inputs import (
+    check_job,
+    list_inputs,
+    match_job,
+    split_note,
+)
+from gristmill.transforms.conversion.plan_notes import plan_notes, rounding_note
+from gristmill.transforms.conversion.shard_tasks import (
+    GatheredResults,
+    ShardResult,
+    ShardTask,
+    Stride,
+    make_shards,
+    shard_strides,
+    shard_tasks,
+    stride_tasks,
+)
+from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
+from gristmill.transforms.conversion.writer_silence import silence_notes
+from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
+from gristmill.transforms.jobs.known_looks import known_looks
+from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.looked_files import (
+    PART_FILES,
+    LookedFiles,
+    LookedPart,
+    LookTask,
+    look_at_part,
+    look_tasks,
+)
+
+_log = logging.getLogger(__name__)
+
+
+# Counters, and fields of reports of shards.
+_CHANGES = (
+    *("quarantined-regions", "dropped-records", "added-records", "changed-records"),
+)
+_PACKED = (
+    *("documents", "tokens", "padding-tokens", "cut-documents"),
+    *("truncated-documents", "truncated-tokens", "reference-shards"),
+)
+
+
+def _list_files(
+    job: ConversionJob, overwrite: Overwrite
+) -> Iterator[LookTask | LookedPart]:
+    """Yields the files of a job in parts: to look into, or what is known of them."""
+    check_job(job)
+    files = match_job(job) or []  # None of a dataset, which says what its shards are.
+    _log.info("%s: split %s: %d files matched", job.output, job.split, len(files))
+    known = known_looks(job, files) if files and overwrite is not True else None
+    for task in look_tasks(job.split, files):
+        if known is None:
+            yield task
+        else:
+            begin = task.number * PART_FILES
+            yield LookedPart.of(task, known[begin : begin + len(task.files)])
+
+
+def _look(task: LookTask | LookedPart) -> LookedPart:
+    return task if isinstance(task, LookedPart) else look_at_part(task)
+
+
+def _list_inputs(job: ConversionJob, looked: LookedFiles) -> InputFiles:
+    found = looked.files(job.split)
+    files = list_inputs(job, looked=found if found[0] else None)
+    try_function(job, files.first(TRIED_FILES))
+    joined = split_note(job, files)
+    notes = [joined] if joined else []
+    notes += [*files.notes(), *rounding_note(files)]
+    for note in (*notes, *silence_notes(job.writer, files)):
+        _log.warning("%s: %s", job.output, note)
+    return files
+
+
+def _list_parts(
+    looked: LookedFiles, jobs: tuple[ConversionJob, ...]
+) -> Iterator[CountTask | LookedPart]:
+    for job in jobs:
+        if needs_count(job):
+            yield from count_tasks(job, _list_inputs(job, looked))
+        else:
+            yield from looked.parts(job.split)
+
+
+def _count(
+    task: CountTask | LookedPart, jobs: Mapping[str, ConversionJob]
+) -> CountedPart | LookedPart:
+    if isinstance(task, LookedPart):
+        return task
+    return count_part(jobs[task.split], task)
+
+
+def _plan(
+    found: LookedFiles | GatheredCounts,
+    jobs: tuple[ConversionJob, ...],
+    overwrite: Overwrite,
+) -> Iterator[ShardResult | ShardTask]:
+    """Plans all jobs, once all is known of their inputs."""
+    counted: Mapping[str, PartCollector] = {}
+    if isinstance(found, GatheredCounts):
+        counted, found = found.splits, found.looked
+    for job in sorted(jobs, key=lambda job: job.split):
+        counts = None
+        if (parts := counted.get(job.split)) is not None:
+            files, counts = total_counts(job, parts)
+        else:
+            files = _list_inputs(job, found)
+        prepared = plan_job(job, files, counts, overwrite=overwrite)
+        taken = take_output(prepared, overwrite=overwrite)
+        for note in plan_notes(prepared) if taken.committed is None else ():
+            _log.warning("%s: %s", job.output, note)
+        log_plan(taken)
+        if taken.committed is None:
+            count({"planned-shards": prepared.plan.shards})
+        for task in shard_tasks(taken.prepared):
+            if taken.committed is not None:
+                yield ShardResult(task, None)
+                break
+            yield task
+
+
+def _stride_tasks(stride: Stride) -> Iterator[ShardTask]:
+    first, passes = stride
+    if passes.start == 0:  # One stride of each job counts for all of them.
+        count({"planned-shards": first.prepared.plan.shards})
+    yield from stride_tasks(stride)
+
+
+def _make_shards(
+    task: ShardTask | ShardResult, progress_dir: str | None
+) -> Iterator[ShardResult]:
+    """Makes the shards of a task, and counts what went through."""
+    if isinstance(task, ShardResult):
+        yield task
+        return
+    begun = time.monotonic()
+    for result in make_shards(task, progress_dir=progress_dir):
+        _count_shard(result, time.monotonic() - begun)
+        yield result
+        begun = time.monotonic()
+
+
+def _count_shard(result: ShardResult, seconds: float) -> None:
+    report = result.report
+    if report is None or result.resumed:
+        count({"resumed-shards": int(report is not None)})
+        return
+    count_made(report, seconds=seconds)
+    counted = {name: getattr(report, name.replace("-", "_")) for name in _CHANGES}
+    if report.packed is not None:
+        packed = dataclasses.asdict(report.packed)
+        counted |= {name: packed[name.replace("-", "_")] for name in _PACKED}
+    count(counted)
+
+
+class _GatherFn(beam.CombineFn):
+    """Gathers elements as columns: those of a million shards become one element.
+
+    Args:
+        kind: `GatheredResults`, `GatheredCounts` or `LookedFiles`.
+    """
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._kind = kind
+
+    def create_accumulator(self) -> Any:
+        return self._kind()
+
+    def add_input(self, gathered: Any, element: Any) -> Any:
+        gathered.add(element)
+        return gathered
+
+    def merge_accumulators(self, parts: Iterable[Any]) -> Any:
+        whole = self._kind()
+        for part in parts:
+            whole.extend(part)
+        return whole
+
+    def extract_output(self, gathered: Any) -> Any:
+        return gathered
+
+
+def _gather(kind: type[Any]) -> Any:
+    # The default, for no element at all, would be a side input that holds everything.
+    return beam.CombineGlobally(_GatherFn(kind)).without_defaults()
+
+
+def _commit(
+    results: GatheredResults, jobs: tuple[ConversionJob, ...], **options: Any
+) -> ConversionResult:
+    done = commit_shards(jobs, results, **options)
+    count({"repaired-shards": done.repaired_shards})
+    for job in jobs:
+        report_sources(job.inputs)
+    report_sink(jobs[0].output)
+    return done
+
+
+def _output_of(_: ConversionResult, output: str) -> str:
+    return output
+
+
+@dataclasses.dataclass(kw_only=True)
+class ConvertTFRecords(
+    beam.PTransform[beam.pvalue.PBegin, beam.PCollection[ConversionResult]]
+):
+    """Converts input files of any format into splits of one committed dataset.
+
+    Applied to a pipeline; gives a PCollection of one `ConversionResult`. Files can be
+    of any format that `gristmill convert` reads, not TFRecord alone: the `records` of a
+    `ConversionJob` say which, and what a record is.
+
+    Guarantees: bounded; a shard is made at least once and its bytes depend on the job
+    alone, so retries and duplicates do no harm; records keep the order of the sorted
+    inputs; the dataset appears only if every input byte is accounted for. As many
+    shards are made at once as the runner has threads, of a compressed file one. Memory
+    per shard in flight: one block of input and output, and some 30 bytes a record of
+    the shard; from and to a bucket also up to 24 MiB of input fetched ahead, and 16 MiB
+    of an upload. Disk: the shard.
+
+    Attributes:
+        jobs: One for each split, with the same output and name.
+        features: The schema, where known.
+        tfds_directory: The TFDS directory that the jobs come from, if any: the output
+            gets its metadata as well.
+        overwrite: Whether to replace what the output holds of these splits; `changed`
+            to do so only if earlier jobs with the same kind of names wrote all of it.
+        keep_replaced: Whether what is replaced is kept, to go back to.
+        prepared: Jobs that are prepared already, so that shards are made in parallel
+            also by runners that do not redistribute (Dask). Their output must have
+            been taken with `take_output`.
+        progress_dir: A directory for progress files, where workers run on this machine.
+    """
+
+    jobs: tuple[ConversionJob, ...]
+    features: Mapping[str, Any] | None = None
+    tfds_directory: StrPath | None = None
+    overwrite: Overwrite = False
+    keep_replaced: bool = False
+    prepared: tuple[PreparedJob, ...] = ()
+    progress_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        set_types(self, gives=ConversionResult)
+        check_known(self)
+        check_jobs(self.jobs)
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        first = self.jobs[0]
+        shown: dict[str, Any] = {}
+        for job in self.jobs:
+            plan = "=".join(map(str, filter(None, (job.plan.kind, job.plan.value))))
+            shown |= {f"input_{job.split}": job.inputs, f"plan_{job.split}": plan}
+        return displayed(
+            **shown,
+            output=first.output,
+            name=first.name,
+            writer=first.writer.described,
+            map=first.map,
+            overwrite=str(self.overwrite),
+        )
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[ConversionResult]:
+        """Builds the chain.
+
+        Raises:
+            InputError: It is applied to a PCollection.
+        """
+        check_begin(begin, "ConvertTFRecords")
+        tfds = self.tfds_directory
+        tfds = None if tfds is None else path_text(tfds, "TFDS directory")
+        options = {
+            "features": self.features,
+            "tfds_directory": tfds,
+            "keep_replaced": self.keep_replaced,
+            "delete": not self.overwrite,
+        }
+        done: beam.PCollection[ConversionResult] = (
+            self._tasks(begin)
+            | "ConvertShards" >> beam.FlatMap(_make_shards, self.progress_dir)
+            | "GatherResults" >> _gather(GatheredResults)
+            | "Commit" >> beam.Map(_commit, self.jobs, **options)
+        )
+        if self.overwrite:
+            output = self.jobs[0].output
+            _ = done | "Committed" >> beam.Map(_output_of, output) | DeleteReplaced()
+        return done
+
+    def _tasks(self, begin: beam.pvalue.PBegin) -> beam.PCollection[Any]:
+        tasks: beam.PCollection[Any]
+        if self.prepared:
+            strides = itertools.chain.from_iterable(map(shard_strides, self.prepared))
+            tasks = (
+                begin
+                | "Strides" >> beam.Create(list(strides), reshuffle=True)
+                | "Tasks" >> beam.FlatMap(_stride_tasks)
+            )
+            return tasks
+        known: beam.PCollection[Any] = (
+            begin
+            | "Jobs" >> beam.Create(self.jobs)
+            | "ListInputs" >> beam.FlatMap(_list_files, self.overwrite)
+            | "SpreadFiles" >> beam.Reshuffle()
+            | "LookIntoFiles" >> beam.Map(_look)
+            | "GatherFiles" >> _gather(LookedFiles)
+        )
+        if any(map(needs_count, self.jobs)):
+            by_split = {job.split: job for job in self.jobs}
+            known = (
+                known
+                | "ListParts" >> beam.FlatMap(_list_parts, self.jobs)
+                | "SpreadParts" >> beam.Reshuffle()
+                | "CountRecords" >> beam.Map(_count, by_split)
+                | "GatherCounts" >> _gather(GatheredCounts)
+            )
+        tasks = (
+            known
+            | "PlanShards" >> beam.FlatMap(_plan, self.jobs, self.overwrite)
+            | "SpreadShards" >> beam.Reshuffle()
+        )
+        return tasks

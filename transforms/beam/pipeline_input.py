@@ -1,0 +1,92 @@
+"""What a transform is applied to: the beginning of a pipeline, or a PCollection."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.value_provider import ValueProvider
+
+from gristmill.dataset.base.errors import InputError
+
+
+def set_types(
+    transform: beam.PTransform[Any, Any], *, gives: Any, takes: Any = None
+) -> None:
+    """Sets the types that Beam checks where a pipeline is built.
+
+    Beam would take them from the annotations of `expand`, if those were no texts.
+
+    Args:
+        transform: Whose types they are.
+        gives: The type of the elements that it gives.
+        takes: The type of those that it takes, if any.
+    """
+    transform.with_output_types(gives)
+    if takes is not None:
+        transform.with_input_types(takes)
+
+
+def check_known(transform: beam.PTransform[Any, Any]) -> None:
+    """Checks that the options of a transform are values that are known now.
+
+    Args:
+        transform: A dataclass.
+
+    Raises:
+        InputError: An option is a ValueProvider or a PCollection, or holds one.
+    """
+    for field in dataclasses.fields(transform):  # type: ignore[arg-type]
+        value = getattr(transform, field.name)
+        held = value if isinstance(value, (list, tuple)) else (value,)
+        if any(isinstance(one, (ValueProvider, beam.pvalue.PValue)) for one in held):
+            raise InputError(
+                f"{field.name} of {type(transform).__name__} is not known yet",
+                expected="a value",
+                got=repr(value),
+                cure="give values that are known where the pipeline is built: no "
+                "ValueProvider (a Flex template gives values), and no PCollection",
+            )
+
+
+def check_begin(
+    applied_to: object, name: str, cure: str = "apply it to a pipeline of its own"
+) -> None:
+    """Checks that a transform that reads by itself is applied to a pipeline.
+
+    Args:
+        applied_to: What `expand` was called with.
+        name: The transform.
+        cure: What to do in place of it.
+
+    Raises:
+        InputError: It is applied to something else.
+    """
+    if not isinstance(applied_to, beam.pvalue.PBegin):
+        raise InputError(
+            f"{name} takes no PCollection",
+            expected=f"pipeline | {name}(...)",
+            got=repr(applied_to),
+            cure=cure,
+        )
+
+
+def check_collection(applied_to: object, name: str, of: str) -> None:
+    """Checks that a transform of elements is applied to a PCollection.
+
+    Args:
+        applied_to: What `expand` was called with.
+        name: The transform.
+        of: What the elements are.
+
+    Raises:
+        InputError: It is applied to something else.
+    """
+    if not isinstance(applied_to, beam.PCollection):
+        raise InputError(
+            f"{name} needs a PCollection of {of}",
+            expected=f"pipeline | beam.Create(...) | {name}(...), or a reader",
+            got=repr(applied_to),
+            cure="apply it to the elements that it shall take",
+        )

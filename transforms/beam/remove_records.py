@@ -1,0 +1,171 @@
+"""`RemoveRecords`: records leave a dataset, one element a shard that holds some.
+
+So do documents of packed rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.transforms.beam.display import displayed
+from gristmill.transforms.beam.job_metrics import count, count_made
+from gristmill.transforms.beam.lineage import report_sink, report_sources
+from gristmill.transforms.beam.pipeline_input import check_begin, check_known, set_types
+from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
+from gristmill.transforms.removal.commit_removal import (
+    GatheredCuts,
+    RemovalResult,
+    commit_removal,
+)
+from gristmill.transforms.removal.cut_shard import CutShard, CutTask, cut_shard
+
+_log = logging.getLogger(__name__)
+
+
+def _begin(dataset: str, asked: dict[str, Any]) -> Iterator[GatheredCuts | CutTask]:
+    begun = begin_removal(dataset, **asked)
+    yield GatheredCuts(begun)
+    if begun.removal is not None:
+        tasks = list(tasks_of(begun.removal))
+        count({"planned-shards": len(tasks)})
+        _log.info("%s: %d shards lose records", dataset, len(tasks))
+        yield from tasks
+
+
+def _cut(task: GatheredCuts | CutTask) -> GatheredCuts | CutShard:
+    if isinstance(task, GatheredCuts):
+        return task
+    begun = time.monotonic()
+    cut = cut_shard(task)
+    if cut.resumed:
+        count({"resumed-shards": 1})
+    else:
+        count_made(cut.report, seconds=time.monotonic() - begun)
+    return cut
+
+
+class _GatherFn(beam.CombineFn):
+    """Gathers reports as columns, with what is to be committed."""
+
+    def create_accumulator(self) -> GatheredCuts:
+        return GatheredCuts()
+
+    def add_input(
+        self, gathered: GatheredCuts, cut: GatheredCuts | CutShard
+    ) -> GatheredCuts:
+        if isinstance(cut, GatheredCuts):
+            gathered.extend(cut)
+        else:
+            gathered.add(cut)
+        return gathered
+
+    def merge_accumulators(self, parts: Iterable[GatheredCuts]) -> GatheredCuts:
+        whole = GatheredCuts()
+        for part in parts:
+            whole.extend(part)
+        return whole
+
+    def extract_output(self, gathered: GatheredCuts) -> GatheredCuts:
+        return gathered
+
+
+def _commit(cuts: GatheredCuts, dataset: str, *, erase: bool) -> RemovalResult:
+    result = commit_removal(dataset, cuts, erase=erase)
+    report_sources((dataset,))
+    report_sink(dataset)
+    return result
+
+
+@dataclasses.dataclass(kw_only=True)
+class RemoveRecords(
+    beam.PTransform[beam.pvalue.PBegin, beam.PCollection[RemovalResult]]
+):
+    """Removes records from a dataset. Only shards that hold some are written again.
+
+    Of packed rows it removes documents: their tokens become padding where they are.
+
+    Applied to a pipeline; gives a PCollection of one `RemovalResult`. The dataset is
+    the old one until all is done, and the new one then. The same records of the same
+    edition are removed once, however often it runs.
+
+    Guarantees: bounded; one linear chain, so that every runner executes it; as many
+    shards are written at once as the runner has threads; shards that an earlier run has
+    finished are kept, and retries do no harm. Memory per shard in flight: 1 MiB of the
+    file (up to 4 MiB decoded), or one chunk if that is larger, and some 30 bytes a
+    record of the shard.
+
+    Attributes:
+        dataset: The directory of a committed dataset.
+        records: Numbers of records of the split. Of packed rows [documents, 2]: row and
+            piece with which each document begins.
+        split: The split; None for the only one.
+        edition: The newest edition, whose records are numbered so; None for any.
+        erase: Whether to delete the state before, with the bytes of the records.
+    """
+
+    dataset: StrPath
+    records: npt.ArrayLike
+    split: str | None = None
+    edition: int | None = None
+    erase: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the path.
+
+        Raises:
+            InputError: It is none.
+        """
+        super().__init__()
+        set_types(self, gives=RemovalResult)
+        self._dataset = path_text(self.dataset, "dataset")
+        self._asked: dict[str, Any] = {
+            "records": np.unique(np.asarray(self.records, np.int64), axis=0),
+            "split": self.split,
+            "edition": self.edition,
+        }
+        check_known(self)
+
+    @classmethod
+    def asked(
+        cls, dataset: str, asked: dict[str, Any], *, erase: bool
+    ) -> RemoveRecords:
+        """Returns the transform for arguments of `begin_removal`."""
+        own = cls(dataset=dataset, records=asked["records"], erase=erase)
+        own._asked = dict(asked)
+        return own
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        return displayed(
+            input=self._dataset,
+            records=len(self._asked["records"]),
+            split=self.split,
+            erase=self.erase,
+        )
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[RemovalResult]:
+        """Builds the chain.
+
+        Raises:
+            InputError: It is applied to a PCollection.
+        """
+        check_begin(begin, "RemoveRecords")
+        committed: beam.PCollection[RemovalResult] = (
+            begin
+            | "Dataset" >> beam.Create([self._dataset])
+            | "ListShards" >> beam.FlatMap(_begin, self._asked)
+            | "SpreadShards" >> beam.Reshuffle()
+            | "CutShards" >> beam.Map(_cut)
+            | "Gather" >> beam.CombineGlobally(_GatherFn()).without_defaults()  # type: ignore[no-untyped-call]
+            | "Commit" >> beam.Map(_commit, self._dataset, erase=self.erase)
+        )
+        return committed

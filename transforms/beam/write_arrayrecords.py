@@ -1,0 +1,371 @@
+"""`WriteArrayRecords`: any PCollection of records as a split of a committed dataset.
+
+    records -> groups by hash ------------------> shuffle -> write -> gather -> commit
+                        |-> count -> plan -> tasks --^
+
+Records cannot be written as they come: a runner may deliver them in another order, in
+other bundles, or twice. After the shuffle a group is complete, and its shards are
+sorted, so that what is written depends on the records alone.
+
+The plan reaches the groups through the shuffle as well, as a small task for each: no
+group is complete before there is a plan, and no worker has to hold all of it.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+import google_crc32c
+import numpy as np
+from apache_beam.transforms.window import GlobalWindows
+
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.transforms.beam.delete_replaced import DeleteReplaced
+from gristmill.transforms.beam.display import displayed
+from gristmill.transforms.beam.job_metrics import count, count_made
+from gristmill.transforms.beam.lineage import report_sink
+from gristmill.transforms.beam.pipeline_input import (
+    check_collection,
+    check_known,
+    set_types,
+)
+from gristmill.transforms.planning.write_plan import (
+    Key,
+    PlannedWrite,
+    WriteJob,
+    pack_count,
+)
+from gristmill.transforms.writing.begin_write import begin_write
+from gristmill.transforms.writing.commit_write import (
+    WriteResult,
+    commit_write,
+    pack_report,
+)
+from gristmill.transforms.writing.group_elements import (
+    Element,
+    assign_pair,
+    assign_record,
+    encode_task,
+    not_a_record,
+    record_of,
+    split_pair,
+)
+from gristmill.transforms.writing.write_group import write_group
+
+_log = logging.getLogger(__name__)
+
+# As Beam checks it where the pipeline is built.
+_HintedKey: Any = Key | np.integer
+
+_WAITING_RECORDS = 256  # Of a group: more are counted faster, and take more memory.
+
+
+class _AssignFn(beam.DoFn):
+    """Gives every record its group."""
+
+    def __init__(self, *, keyed: bool):
+        self._assign = assign_pair if keyed else assign_record
+
+    def process(self, element: Any, groups: int) -> tuple[tuple[int, bytes]]:
+        return (self._assign(element, groups),)
+
+
+class _ChecksumFn(beam.DoFn):
+    """Gives crc32c and length of records as one number, by group."""
+
+    def process(self, assigned: tuple[int, bytes]) -> tuple[tuple[int, int]]:
+        group, element = assigned
+        record = record_of(element)
+        return ((group, google_crc32c.value(record) | len(record) << 32),)
+
+
+class _CountFn(beam.CombineFn):
+    """Counts records given by checksum and length: gives packed digests.
+
+    An accumulator is a digest and the records that are not in it yet, or a packed
+    digest.
+    """
+
+    def create_accumulator(self) -> list[Any]:
+        return [RecordsDigest(), array.array("Q")]
+
+    def add_input(self, counted: list[Any], word: int) -> list[Any]:
+        words = counted[1]
+        words.append(word)
+        if len(words) >= _WAITING_RECORDS:
+            counted[:] = self._total(counted), array.array("Q")
+        return counted
+
+    def compact(self, counted: list[Any]) -> bytes:
+        return self._total(counted).pack()
+
+    def merge_accumulators(self, parts: Iterable[list[Any] | bytes]) -> list[Any]:
+        return [RecordsDigest.total(map(self._total, parts)), array.array("Q")]
+
+    def extract_output(self, counted: list[Any] | bytes) -> bytes:
+        return self._total(counted).pack()
+
+    def _total(self, counted: list[Any] | bytes) -> RecordsDigest:
+        if isinstance(counted, bytes):
+            return RecordsDigest.unpack(counted)
+        words = np.frombuffer(counted[1], np.uint64)
+        return RecordsDigest.total([counted[0], RecordsDigest.of_words(words)])
+
+
+class _GatherFn(beam.CombineFn):
+    """Gathers rows: those of millions of shards become one element."""
+
+    def create_accumulator(self) -> bytearray:
+        return bytearray()
+
+    def add_input(self, rows: bytearray, row: bytes) -> bytearray:
+        rows += row
+        return rows
+
+    def merge_accumulators(self, parts: Iterable[bytearray]) -> bytearray:
+        return bytearray().join(parts)
+
+    def extract_output(self, rows: bytearray) -> bytes:
+        return bytes(rows)
+
+
+def _plan(
+    gathered: tuple[bytes, bytes], groups: int, job: WriteJob, *, overwrite: bool
+) -> Iterator[tuple[int, bytes]]:
+    plan = begin_write(job, gathered[1], groups=groups, overwrite=overwrite)
+    if not plan.write.committed:
+        count({"planned-shards": plan.write.shards})
+    for group, task in plan.tasks():
+        yield group, encode_task(task)
+
+
+def _write_group(
+    element: tuple[int, Iterable[Any]], job: WriteJob
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yields, by write, a row for each shard, and an empty one if none is made."""
+    begun = time.monotonic()
+    write, reports, resumed = write_group(job, *element)
+    seconds = (time.monotonic() - begun) / max(1, len(reports))
+    for report in reports:
+        if resumed:
+            count({"resumed-shards": 1})
+        else:
+            count_made(report, seconds=seconds)
+        yield write.reference, pack_report(report)
+    if not reports:
+        yield write.reference, b""
+
+
+def _commit(
+    gathered: tuple[bytes, bytes], job: WriteJob, **options: Any
+) -> WriteResult:
+    reference, rows = gathered
+    write = PlannedWrite.of(job, reference)
+    result = commit_write(write, rows, **options)
+    report_sink(result.output)
+    return result
+
+
+def _output_of(result: WriteResult) -> str:
+    return result.output
+
+
+@dataclasses.dataclass
+class WriteArrayRecords(
+    beam.PTransform[beam.PCollection[Element], beam.PCollection[WriteResult]]
+):
+    """Writes records as ArrayRecord shards, and commits them as a split of a dataset.
+
+    Applied to a PCollection of `bytes`, or of `(key, bytes)` with `keyed`; gives a
+    PCollection of one `WriteResult`, once `dataset.json` is written.
+
+    Guarantees:
+
+    - Input: bounded. Windows are ignored.
+    - Nothing is lost or twice in it: each group's records are counted before the
+      shuffle, and number, bytes and digest must be the same in the finished shards.
+      The steps before must give the same records when a runner repeats them; where
+      they do not, the write fails and says so.
+    - Retries: the same records and options give the same bytes under the same names,
+      whatever the runner, the bundles and the order of arrival. So attempts that are
+      repeated, or run twice at once, do no harm. A run after a crash keeps shards that
+      are finished; over a committed dataset of the very same records it does nothing;
+      over other records it fails, unless `overwrite`.
+    - Order within a shard: by key where records are keyed, then by a hash of the
+      content, which mixes them well. None between shards.
+    - Placement: by a hash of the key, or else of the content. Equal keys, or equal
+      records without keys, share a group, so one worker, and a shard unless the group
+      is cut by `shard_bytes`; then they are in neighbouring ones.
+    - Size: `shard_bytes` bounds the bytes of the records in each shard, give or take
+      one record; with `num_shards` alone there are exactly so many, and nothing but
+      their number bounds them.
+    - Parallelism: one worker a group: `num_shards`, or as many groups as shards.
+    - Memory per group in flight: some 130 bytes a record (180 and the key with keys),
+      no matter how long records are. Disk: the group's records, and one shard.
+    - Runners: all that have a shuffle. There are no tagged outputs, and no side input
+      but, without `num_shards`, the number of groups.
+
+    Attributes:
+        output: The dataset's directory.
+        name: The dataset's name; by default the last part of the directory.
+        split: The split to write.
+        num_shards: Number of shards, or of groups that `shard_bytes` cuts further. By
+            default all records are measured first: the runner stores them before the
+            shuffle and reads them again, so 1 PB of records moves 2 PB more. To avoid
+            that, give an estimate, and `shard_bytes`.
+        shard_bytes: Most bytes of records in a shard; 256 MiB if `num_shards` is not
+            given either.
+        keyed: Whether elements are `(key, bytes)`; keys are integers, texts or bytes.
+        writer: How shards are encoded.
+        overwrite: Whether to replace what the output holds of this split.
+        keep_replaced: Whether what is replaced is kept, to go back to, until
+            `gristmill clean`.
+    """
+
+    output: StrPath
+    _: dataclasses.KW_ONLY
+    name: str | None = None
+    split: str = "train"
+    num_shards: int | None = None
+    shard_bytes: int | None = None
+    keyed: bool = False
+    writer: WriterOptions = dataclasses.field(default_factory=WriterOptions)
+    overwrite: bool = False
+    keep_replaced: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            InputError: They cannot be used.
+        """
+        super().__init__()
+        takes = tuple[_HintedKey, bytes] if self.keyed else bytes
+        set_types(self, takes=takes, gives=WriteResult)
+        output = path_text(self.output, "output")
+        check_known(self)
+        self._job = WriteJob(
+            output=output.rstrip("/") or output,
+            name=layout.base_name(output) if self.name is None else self.name,
+            split=self.split,
+            num_shards=self.num_shards,
+            shard_bytes=self.shard_bytes,
+            keyed=self.keyed,
+            writer=self.writer,
+        )
+        if self.num_shards is None:
+            _log.warning(
+                "%s: WriteArrayRecords without num_shards measures all records first: "
+                "the runner stores them before the shuffle, and reads them again. For "
+                "more than some gigabytes, give an estimate as num_shards, and "
+                "shard_bytes=%d to bound the shards",
+                *(self._job.output, self._job.shard_bytes),
+            )
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        job = self._job
+        return displayed(
+            output=job.output,
+            name=job.name,
+            split=job.split,
+            num_shards=job.num_shards,
+            shard_bytes=job.shard_bytes,
+            keyed=job.keyed,
+            writer=job.writer.described,
+            overwrite=self.overwrite,
+            keep_replaced=self.keep_replaced,
+        )
+
+    def expand(
+        self, records: beam.PCollection[Element]
+    ) -> beam.PCollection[WriteResult]:
+        """Builds the graph.
+
+        Raises:
+            InputError: The input is no PCollection, or unbounded.
+        """
+        check_collection(records, "WriteArrayRecords", "records")
+        if not records.is_bounded:
+            raise InputError(
+                "records without end cannot be committed",
+                expected="a bounded PCollection",
+                cure="write each window by a batch pipeline of its own",
+            )
+        job, keyed = self._job, self.keyed
+        if not records.windowing.is_default():
+            records = records | "ForgetWindows" >> beam.WindowInto(GlobalWindows())
+        groups = self._groups(records)
+        assigned = records | "AssignGroups" >> beam.ParDo(
+            _AssignFn(keyed=keyed), groups
+        ).with_output_types(tuple[int, bytes])
+        counts = (
+            assigned
+            | "Checksum" >> beam.ParDo(_ChecksumFn()).with_output_types(tuple[int, int])  # type: ignore[no-untyped-call]
+            | "CountGroups" >> beam.CombinePerKey(_CountFn())  # type: ignore[no-untyped-call]
+        )
+        none = records.pipeline | "NoRecords" >> beam.Create(
+            [(0, RecordsDigest().pack())]
+        )
+        tasks = (
+            # The count of no records: without any, there is a plan all the same.
+            (counts, none)
+            | "AllCounts" >> beam.Flatten()
+            | "CountRows" >> beam.MapTuple(lambda *count: (b"", pack_count(*count)))
+            | "GatherCounts" >> beam.CombinePerKey(_GatherFn())  # type: ignore[no-untyped-call]
+            | "PlanShards"
+            >> beam.FlatMap(
+                _plan, groups, job, overwrite=self.overwrite
+            ).with_output_types(tuple[int, bytes])
+        )
+        written: beam.PCollection[WriteResult] = (
+            # A group is complete when its task is there, which takes the plan.
+            (assigned, tasks)
+            | "WithTasks" >> beam.Flatten()
+            | "GroupRecords" >> beam.GroupByKey()
+            | "WriteShards"
+            >> beam.FlatMap(_write_group, job).with_output_types(tuple[bytes, bytes])
+            | "GatherReports" >> beam.CombinePerKey(_GatherFn())  # type: ignore[no-untyped-call]
+            | "Commit"
+            >> beam.Map(
+                _commit,
+                job,
+                keep_replaced=self.keep_replaced,
+                delete=not self.overwrite,
+            )
+        )
+        if self.overwrite:
+            _ = written | "Committed" >> beam.Map(_output_of) | DeleteReplaced()
+        return written
+
+    def _groups(self, records: beam.PCollection[Element]) -> Any:
+        """Returns the number of groups, or the side input that will know it."""
+        job = self._job
+        if job.num_shards is not None:
+            return job.num_shards
+        sizes = records | "Measure" >> beam.Map(_raw_bytes, keyed=self.keyed)
+        none = records.pipeline | "NoBytes" >> beam.Create([0])
+        return beam.pvalue.AsSingleton(
+            (sizes, none)
+            | "AllSizes" >> beam.Flatten()
+            | "SumUp" >> beam.CombineGlobally(sum).without_defaults()
+            | "CountShards" >> beam.Map(job.groups)
+        )
+
+
+def _raw_bytes(element: Any, *, keyed: bool) -> int:
+    if keyed:
+        return len(split_pair(element)[1])
+    if not isinstance(element, bytes):
+        raise not_a_record(element, keyed=False)
+    return len(element)

@@ -1,1 +1,0 @@
-"""What is written of the records of a shard: the records, or rows of tokens."""

@@ -1,0 +1,1 @@
+"""Directories as inputs: those of TFDS and of Hugging Face repositories."""

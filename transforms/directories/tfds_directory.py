@@ -1,0 +1,242 @@
+"""TFDS directories as input: their files are checked, and each split gets a job.
+
+A TFDS directory holds the files of its splits, `dataset_info.json` (which splits there
+are, how their files are named, how many examples each file holds) and `features.json`
+(how to decode an example).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import glob
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
+from gristmill.dataset.metadata.tfds_info import (
+    INFORMATION,
+    TfdsSplit,
+    format_of_info,
+    parse_info,
+    parse_object,
+)
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.sources.input_directories import check_not_hugging_face
+
+FEATURES_JSON = "features.json"
+
+_OWN = (TFDS_INFO_JSON, layout.DATASET_JSON)
+_MAX_INFORMATION_BYTES = 64 << 20  # 64 MiB; vocabularies stay far below.
+
+
+_unusable = functools.partial(
+    InputError,
+    cure="copy it again from where the dataset was made, or give the files "
+    "themselves as input",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TfdsDirectory:
+    """The metadata of a TFDS directory.
+
+    Attributes:
+        path: The directory.
+        info: The content of `dataset_info.json`.
+        splits: All splits, by name.
+        files: Files beside it that readers need (`features.json`, names of labels,
+            vocabularies), by name.
+        features: The content of `features.json`.
+    """
+
+    path: str
+    info: Mapping[str, Any]
+    splits: Mapping[str, TfdsSplit]
+    files: Mapping[str, bytes]
+    features: dict[str, Any]
+
+
+def is_tfds_directory(path: str) -> bool:
+    """Tells whether a path is a directory with metadata of TFDS."""
+    return storage_for(path).stat(layout.join(path, TFDS_INFO_JSON)) is not None
+
+
+def read_tfds_directory(path: str) -> TfdsDirectory:
+    """Reads the metadata of a TFDS directory of TFRecord or ArrayRecord files.
+
+    Args:
+        path: The directory.
+
+    Raises:
+        InputError: It is not one, or its metadata cannot be used.
+    """
+    path = path.rstrip("/") or "/"
+    storage = storage_for(path)
+    place = layout.join(path, TFDS_INFO_JSON)
+    there = {info.path.rpartition("/")[2]: info for info in storage.list(path)}
+    missing = [name for name in (TFDS_INFO_JSON, FEATURES_JSON) if name not in there]
+    if missing:
+        check_not_hugging_face(path, there)  # It has a dataset_info.json as well.
+        raise InputError(
+            "not a whole TFDS directory",
+            where=path,
+            expected=f"{TFDS_INFO_JSON} and {FEATURES_JSON}",
+            got=f"no {' and no '.join(missing)}",
+            cure="copy the missing file from where the dataset was made, or give the "
+            "files themselves as input",
+        )
+    files = {
+        name: info
+        for name, info in there.items()
+        if INFORMATION.fullmatch(name) and name not in _OWN
+    }
+    for name, file in files.items():
+        if file.size_bytes > _MAX_INFORMATION_BYTES:
+            raise InputError(
+                f"too large to be copied as metadata of the dataset: {name}",
+                where=file.path,
+                expected=f"at most {_MAX_INFORMATION_BYTES:,} bytes",
+                got=f"{file.size_bytes:,}",
+                cure="move the file elsewhere if it is no part of the dataset",
+            )
+    data = storage.read(place)
+    file_format = format_of_info(data, place, _unusable)
+    info, splits = parse_info(data, place, file_format, _unusable)
+    content = {name: storage.read(file.path) for name, file in files.items()}
+    features = content[FEATURES_JSON], layout.join(path, FEATURES_JSON)
+    return TfdsDirectory(
+        path=path,
+        info=info,
+        splits=splits,
+        files=content,
+        features=parse_object(*features, _unusable),
+    )
+
+
+class TfdsConversion(NamedTuple):
+    """How to convert a TFDS directory.
+
+    Attributes:
+        jobs: A job for each split that has files.
+        features: The schema: the content of `features.json`.
+    """
+
+    jobs: tuple[ConversionJob, ...]
+    features: dict[str, Any]
+
+
+def tfds_jobs(
+    directory: str,
+    output: str,
+    *,
+    name: str | None = None,
+    splits: Sequence[str] | None = None,
+    **options: Any,
+) -> TfdsConversion:
+    """Plans the conversion of a TFDS directory, a job for each split.
+
+    Args:
+        directory: The TFDS directory.
+        output: The dataset's directory.
+        name: The dataset's name; by default the one that it has.
+        splits: Which splits; by default all.
+        **options: Other fields of `ConversionJob`, the same for each split.
+            `features.json` has to fit what the function `map` returns.
+
+    Raises:
+        InputError: The directory cannot be used, or not all of it is there.
+    """
+    source = read_tfds_directory(directory)
+    if _same_directory(source.path, output):
+        raise InputError(
+            "the output is the TFDS directory itself",
+            where=output,
+            expected="another directory: the metadata describes one format only",
+            cure="choose another output; it can replace the input afterwards",
+        )
+    for asked in splits or ():
+        if asked not in source.splits:
+            raise InputError(
+                "the TFDS directory has no such split",
+                where=source.path,
+                expected=f"one of {some_of(source.splits, 20)}",
+                got=asked,
+                cure="choose one of these with --split, or leave it out to convert all",
+            )
+    for split in source.splits.values():
+        _check_files(source.path, split)
+    wanted = [
+        split
+        for split in source.splits.values()
+        if split.files and (splits is None or split.name in splits)
+    ]
+    if not wanted:
+        raise InputError(
+            "the TFDS directory has no files to convert",
+            where=source.path,
+            expected="a split with shardLengths",
+            got=f"the splits {some_of(splits or source.splits) or '(none)'}",
+            cure="choose a split that has records, or let TFDS prepare them again",
+        )
+    jobs = tuple(
+        ConversionJob(
+            inputs=(layout.join(glob.escape(source.path), split.pattern),),
+            output=output,
+            name=name or source.info["name"],
+            split=split.name,
+            allow_empty_files=0 in split.file_records,
+            **options,
+        )
+        for split in wanted
+    )
+    return TfdsConversion(jobs, source.features)
+
+
+def _check_files(path: str, split: TfdsSplit) -> None:
+    """Checks that exactly the files that a split should have are there."""
+    named = re.compile(re.escape(layout.join(path, "")) + split.named_alike)
+    files = [layout.join(path, file) for file in split.files]
+    folders = {file.rpartition("/")[0] for file in files} or {path}
+    sizes = {
+        info.path: info.size_bytes
+        for folder in sorted(folders)
+        for info in storage_for(path).list(folder)
+        if named.fullmatch(info.path)
+    }
+    missing = [file for file in files if file not in sizes]
+    surplus = sorted(sizes.keys() - set(files))
+    if missing or surplus:
+        what, odd = ("missing", missing) if missing else ("not among them", surplus)
+        raise InputError(
+            f"the files of split {split.name} are not those that {TFDS_INFO_JSON} "
+            "lists",
+            where=f"{path}, {what}: "
+            + some_of(file.rpartition("/")[2] for file in odd),
+            expected=f"{len(files):,} files",
+            got=f"{len(sizes):,} files, {len(missing):,} missing, {len(surplus):,} "
+            "more than listed",
+            cure="copy the missing files from where the dataset was made"
+            if missing
+            else "move files of another version of the dataset elsewhere",
+        )
+    for file, records in zip(files, split.file_records, strict=True):
+        if records and not sizes[file]:
+            raise InputError(
+                f"a file of split {split.name} is empty",
+                where=file,
+                expected=f"{records:,} records, as {TFDS_INFO_JSON} says",
+                got="0 bytes, as after an interrupted copy",
+                cure="copy it again from where the dataset was made",
+            )
+
+
+def _same_directory(first: str, second: str) -> bool:
+    if "://" in first or "://" in second:
+        return first.rstrip("/") == second.rstrip("/")
+    return os.path.realpath(first) == os.path.realpath(second)

@@ -1,0 +1,1 @@
+"""Functions of the user's: found by name, called on records, named in errors."""

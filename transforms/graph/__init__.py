@@ -1,1 +1,0 @@
-"""What every transform does for Beam, beside its work."""

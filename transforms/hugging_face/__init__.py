@@ -1,1 +1,0 @@
-"""Directories of Hugging Face as input."""
