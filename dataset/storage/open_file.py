@@ -6,6 +6,7 @@ It is not mapped: where a disk cannot read a mapped page, the kernel ends the pr
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -40,9 +41,10 @@ class OpenFile:
         self.size_bytes = about.st_size
         self.stamp = f"{about.st_mtime_ns} {about.st_ctime_ns}"
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # A parameter, as the names of a module are gone when the interpreter ends.
         if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+            close(self.descriptor)
 
     def __getitem__(self, range_bytes: slice) -> bytes:
         """Returns the bytes [start, stop), which lie within the file.

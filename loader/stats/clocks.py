@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 _CPU_LIMIT = "/sys/fs/cgroup/cpu.max"
@@ -54,9 +55,10 @@ class _Counts:
         except (OSError, IndexError, ValueError):
             return 0.0
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        # A parameter, as the names of a module are gone when the interpreter ends.
         if self._file >= 0:
-            os.close(self._file)
+            close(self._file)
 
 
 class _ThisThread(threading.local):

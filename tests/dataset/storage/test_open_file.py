@@ -1,11 +1,13 @@
 """Ranges of local files that are there, that become shorter, and that cannot be read.
 
-Covers: dataset/storage/open_file.py.
+Covers: dataset/storage/open_file.py, loader/stats/clocks.py.
 """
 
 import errno
 import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -60,6 +62,26 @@ def test_it_is_closed_when_it_is_no_longer_used(tmp_path) -> None:
         os.fstat(descriptor)
     with pytest.raises(FileNotFoundError):
         OpenFile(f"{path}.other")
+
+
+_ENDING = """
+import sys, types
+
+early = sys.modules["early"] = types.ModuleType("early")
+from gristmill.dataset.storage import open_file
+from gristmill.loader.stats import clocks
+
+# The interpreter clears the modules that are left, those imported last first.
+sys.kept = early, open_file, clocks
+early.files = open_file.OpenFile(sys.executable), clocks._Counts()
+"""
+
+
+def test_a_program_ends_quietly_with_files_open() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _ENDING], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_file_that_was_truncated_is_named_with_both_sizes(file) -> None:
