@@ -232,10 +232,10 @@ def test_what_cannot_be_is_refused(web, code):
 
 def test_the_contract_names_tests_that_exist():
     here = pathlib.Path(__file__).parent
-    contract = (here.parents[1] / "docs" / "concepts" / "determinism.md").read_text(
+    contract = (here.parents[2] / "docs" / "concepts" / "determinism.md").read_text(
         "utf-8"
     )
-    folders = here, here.parent / "behaviour"
+    folders = here.parent, here.parents[1] / "behaviour"
     paths = [path for folder in folders for path in folder.rglob("test_*.py")]
     tests = "".join(path.read_text("utf-8") for path in paths)
     named = re.findall(r"`(test_\w+)`", contract)

@@ -18,7 +18,7 @@ from tests.support.records import (
     write_tfrecords,
 )
 
-EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "beam_yaml.yaml"
+EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "beam_yaml.yaml"
 RECORDS = text_records(30)
 
 
@@ -83,7 +83,7 @@ def test_a_field_that_rows_do_not_have() -> None:
 
 
 def test_the_example_names_all() -> None:
-    names = re.findall(r"transforms\.beam_yaml\.(\w+)", EXAMPLE.read_text("utf-8"))
+    names = re.findall(r"transforms\.beam\.beam_yaml\.(\w+)", EXAMPLE.read_text("utf-8"))
     public = [name for name in vars(beam_yaml) if name.startswith(("read", "write"))]
     assert sorted(names) == sorted(
         [*public, "convert_tfrecords", "index_arrayrecords", "verify_dataset"]
