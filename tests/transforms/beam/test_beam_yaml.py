@@ -83,7 +83,8 @@ def test_a_field_that_rows_do_not_have() -> None:
 
 
 def test_the_example_names_all() -> None:
-    names = re.findall(r"transforms\.beam\.beam_yaml\.(\w+)", EXAMPLE.read_text("utf-8"))
+    text = EXAMPLE.read_text("utf-8")
+    names = re.findall(r"transforms\.beam\.beam_yaml\.(\w+)", text)
     public = [name for name in vars(beam_yaml) if name.startswith(("read", "write"))]
     assert sorted(names) == sorted(
         [*public, "convert_tfrecords", "index_arrayrecords", "verify_dataset"]
