@@ -1,4 +1,4 @@
-"""Calls that go on in the background, and do not keep the process from ending."""
+"""Calls in the background that do not keep the process from ending."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _LANE_KEYS = (0x6A09E667F3BCC908, 0xBB67AE8584CAA73B)
 
 
 def _mix(values: npt.NDArray[np.uint64], key: int) -> npt.NDArray[np.uint64]:
-    """Scatters 64-bit values: the finaliser of SplitMix64 (Steele et al., 2014)."""
+    """Scrambles 64-bit values: the finaliser of SplitMix64 (Steele et al., 2014)."""
     mixed = values + np.uint64(key)
     mixed ^= mixed >> np.uint64(30)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -53,13 +53,13 @@ def words_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordsDigest:
-    """How many records there are, how many bytes, and a sum over all of them.
+    """Number and bytes of a multiset of records, and a sum over all of them.
 
     Each record contributes a hash of its crc32c and its length, and the hashes are
     added modulo 2**128. So two digests are equal when the same records are there,
     in whatever order; digests of parts add up to the digest of the whole.
 
-    It finds loss, duplication and corruption. It is no defence against somebody who
+    It finds loss, duplication and corruption. It does not protect against somebody who
     forges records to match.
 
     Attributes:
@@ -78,7 +78,7 @@ class RecordsDigest:
     def of(
         cls, crc32cs: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64]
     ) -> Self:
-        """Returns the digest of records given by checksum and length.
+        """Returns the digest of records whose checksums and lengths are given.
 
         Args:
             crc32cs: uint32 [records], the crc32c of each record.
@@ -102,7 +102,7 @@ class RecordsDigest:
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Returns what `pack` packed."""
+        """Returns the digest that `pack` packed."""
         records, raw_bytes, low, high = _PACKED.unpack(data)
         return cls(records=records, raw_bytes=raw_bytes, low=low, high=high)
 
@@ -136,7 +136,7 @@ class RecordsDigest:
 
     @property
     def summary(self) -> str:
-        """The digest as messages show it."""
+        """The digest as it appears in messages."""
         return f"{self.records:,} records, {self.raw_bytes:,} bytes, {self.hex}"
 
     @property

@@ -13,7 +13,7 @@ _FACT = re.compile(r"  ({}):\s+(.*)".format("|".join(_LABELS.values())))
 
 
 def some_of(items: Iterable[object], shown: int = 3) -> str:
-    """Returns the first few of many for a message, and how many more there are.
+    """Returns the first few of many for a message, and the number of the others.
 
     >>> some_of("abcde"), some_of("ab")
     ('a, b, c and 2 more', 'a, b')
@@ -51,13 +51,13 @@ class GristmillError(Exception):
         self.expected = None if expected is None else str(expected)
         self.got = None if got is None else str(got)
         self.cure = cure
-        # Pickle makes the error again from `args`; so does Beam, which adds the name of
+        # Pickle rebuilds the error from `args`; so does Beam, which adds the name of
         # the step to the first. Set here, as OSError would take them for its own.
         self.args = (what, where, self.expected, self.got, cure)
 
     @property
     def summary(self) -> str:
-        """What is wrong and what was there, in one line for another message."""
+        """The `what` and `got` of the error in one line, for another message."""
         return self.what if self.got is None else f"{self.what}: {self.got}"
 
     def facts(self) -> dict[str, str]:
@@ -75,9 +75,9 @@ class GristmillError(Exception):
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """Returns the error that has a message: the inverse of `str(error)`.
+        """Returns the error of a message: the inverse of `str(error)`.
 
-        For errors that other programs pass on as text. A line without a label belongs
+        Reads errors that other programs pass on as text. A line without a label belongs
         to the attribute before it.
         """
         names = {label: name for name, label in _LABELS.items()}
@@ -95,7 +95,7 @@ class InputError(GristmillError, ValueError):
     """The inputs or options of a job cannot be used as they are."""
 
 
-OnCorrupt = Literal["fail", "quarantine"]  # What a conversion does at damaged input.
+OnCorrupt = Literal["fail", "quarantine"]  # Choices at damaged input.
 
 
 class CorruptInputError(GristmillError, ValueError):
@@ -103,13 +103,13 @@ class CorruptInputError(GristmillError, ValueError):
 
 
 class CorruptRecordError(CorruptInputError):
-    """A place in a file where a record should be and is none.
+    """A place in a file where a record should be, and where none is.
 
     Attributes:
         reason: What kind of damage it is, in a word: `truncated`, or `compressed`
             (the decompression cannot go on), or another of the format's own.
         offset: Where the record begins, or would.
-        end: Where it ends if that can be believed, else None.
+        end: Where it ends, if that can be trusted, else None.
         detail: Expected and got in a few words, for the quarantine list.
     """
 
@@ -120,7 +120,7 @@ class CorruptRecordError(CorruptInputError):
 
 
 class CorruptFrameError(CorruptRecordError):
-    """A place in a TFRecord file where a frame should be and is none.
+    """A place in a TFRecord file where a frame should be, and where none is.
 
     Its `reason` is `length` (header checksum, or a length that cannot be), `data`
     (record checksum), `truncated` or `compressed`.
@@ -138,14 +138,14 @@ class CorruptStreamError(CorruptInputError):
 
 
 class RowError(CorruptInputError):
-    """A row of a table of which no record can be made.
+    """A table row that cannot be made into a record.
 
     Codecs know a row by its place in the batch alone. A caller that knows more, such as
     the reader of a file, raises `error.of(...)`, or sets the row aside.
 
     Attributes:
         row: Place of the row in the batch that was given to the codec.
-        column: Name of the feature that could not be made, empty if none is to blame.
+        column: Name of the feature that could not be made, or "" if none is to blame.
     """
 
     def __init__(
@@ -164,11 +164,11 @@ class RowError(CorruptInputError):
         self.row, self.column = row, column
 
     def of(self, where: str | None = None, *, row: int | None = None) -> Self:
-        """Returns this error with the row named, such as `c4.parquet, row 7`.
+        """Returns this error naming the row, such as `c4.parquet, row 7`.
 
         Args:
             where: The row; by default its place in the batch.
-            row: Its place in another batch, if it is now to be known by that.
+            row: Its place in another batch, where that is to be reported instead.
         """
         facts: dict[str, Any] = {**self.facts(), "where": where}
         row = self.row if row is None else row
@@ -176,17 +176,17 @@ class RowError(CorruptInputError):
 
 
 class FalseStartError(CorruptInputError):
-    """A range that was entered by a search for its first frame met damage, real or not.
+    """Damage, real or not, in a range that was entered by a search for its first frame.
 
     The start may have been a frame inside a record, whose end looks like damage. Only
-    reading the file from its beginning tells.
+    reading the file from its start can tell.
     """
 
 
 class FastTokenizerDiffersError(GristmillError, RuntimeError):
-    """The fast path gives other tokens than the tokenizer: that makes the shard again.
+    """The fast path gives other tokens than the tokenizer: the shard is made again.
 
-    It does not end a job.
+    The job goes on.
     """
 
 
@@ -195,7 +195,7 @@ class CorruptShardError(GristmillError, ValueError):
 
 
 class TransposedChunkError(GristmillError, ValueError):
-    """A chunk is transposed: only the official reader decodes those."""
+    """A chunk is transposed: only the official reader decodes transposed chunks."""
 
 
 class NotADatasetError(GristmillError, FileNotFoundError):
@@ -207,7 +207,7 @@ class FormatVersionError(GristmillError, ValueError):
 
     @classmethod
     def unknown(cls, what: str, *, where: str, expected: int, got: object) -> Self:
-        """Returns the error of a `what` of an unknown version."""
+        """Returns the error for a `what` of an unknown version."""
         cure = "install the version of gristmill that wrote it, or a later one"
         return cls(f"{what} of an unknown version", where, expected, got, cure)
 
@@ -217,7 +217,7 @@ class InvalidDatasetError(GristmillError, ValueError):
 
 
 class ReplacedError(InvalidDatasetError):
-    """The edition that is read is not in the dataset any more: another replaced it."""
+    """The edition being read is gone from the dataset: another replaced it."""
 
 
 class JobChangedError(GristmillError, ValueError):
@@ -238,7 +238,7 @@ class SystemLimitError(GristmillError, MemoryError, RuntimeError):
     """The system refuses memory, a thread or an open file.
 
     Attributes:
-        CURES: What to do about an OSError of a limit, by its number.
+        CURES: What to do about an OSError of a limit, by its error number.
     """
 
     CURES: ClassVar[dict[int | None, str]] = {
@@ -249,7 +249,7 @@ class SystemLimitError(GristmillError, MemoryError, RuntimeError):
     }
 
     def __new__(cls, *facts: object, **named: object) -> Self:
-        """Makes one also where `__new__` is called by itself, as by tblib.
+        """Creates an error also where `__new__` is called by itself, as by tblib.
 
         MemoryError's own refuses that.
         """
@@ -258,7 +258,7 @@ class SystemLimitError(GristmillError, MemoryError, RuntimeError):
 
     @classmethod
     def of(cls, error: BaseException) -> Self | None:
-        """Returns this error for one of a limit, None for all others."""
+        """Returns this error for an OSError of a limit, None for all others."""
         if isinstance(error, GristmillError):
             return None
         what, cure = "the system refuses what is needed", None
@@ -281,7 +281,7 @@ class SystemLimitError(GristmillError, MemoryError, RuntimeError):
 
 
 class UserFunctionError(GristmillError, RuntimeError):
-    """A function given by the user failed, or returned what it must not."""
+    """A function given by the user failed, or returned a forbidden value."""
 
 
 class StorageError(GristmillError, OSError):
@@ -289,11 +289,11 @@ class StorageError(GristmillError, OSError):
 
 
 class StorageChangedError(StorageError):
-    """A file is not the one that was seen before: it was written again meanwhile."""
+    """A file has changed since it was first seen."""
 
 
 class StorageMissingError(StorageError):
-    """The storage answers that it does not have a file which should be there."""
+    """The storage reports that a file is missing that should be there."""
 
 
 # Package -> what to install for it.
@@ -321,7 +321,7 @@ class MissingPackageError(GristmillError, ModuleNotFoundError):
 
     @classmethod
     def of(cls, error: ModuleNotFoundError) -> Self | None:
-        """Returns this error for a failed import, None for no optional package."""
+        """Returns this error for a failed import of an optional package, else None."""
         package = (error.name or "").partition(".")[0]
         if package not in _INSTALLED_BY:
             return None
@@ -336,11 +336,11 @@ class WorkerDiedError(GristmillError, RuntimeError):
 
 
 class JobError(GristmillError, RuntimeError):
-    """A job on an engine elsewhere could not be submitted, or has failed."""
+    """A job on a remote engine could not be submitted, or has failed."""
 
 
 class OutOfRangeError(GristmillError, IndexError):
-    """An index, a position or a step lies outside what there is."""
+    """An index, a position or a step is out of range."""
 
 
 class RecordKeyError(OutOfRangeError, ValueError):
@@ -348,11 +348,11 @@ class RecordKeyError(OutOfRangeError, ValueError):
 
 
 class StateMismatchError(GristmillError, ValueError):
-    """A state is of other records, or of another order, than the feed that gets it."""
+    """The state of other records, or of another order, than the feed that gets it."""
 
 
 class DecodeError(GristmillError, ValueError):
-    """A record of a batch is not what the decoder was told to expect.
+    """A record of a batch that is not what the decoder was told to expect.
 
     Decoders know a record by its place in the batch alone. A caller that knows more,
     such as a feed, raises `error.of(...)`.
@@ -376,6 +376,6 @@ class DecodeError(GristmillError, ValueError):
         self.row = row
 
     def of(self, record: str) -> Self:
-        """Returns this error with the record named, such as `record 7 of c4`."""
+        """Returns this error naming the record, such as `record 7 of c4`."""
         facts: dict[str, Any] = {**self.facts(), "row": self.row, "where": record}
         return type(self)(**facts)

@@ -1,7 +1,7 @@
 """`tf.train.Example` messages, decoded and encoded without TensorFlow.
 
 Source: tensorflow/core/example/example.proto and feature.proto. Messages may be split
-and repeated, lists packed or not: what protocol buffers allow, this reads as they do.
+and repeated, lists packed or not: this reader accepts whatever protocol buffers accept.
 Fields that the messages do not have are refused.
 """
 
@@ -31,8 +31,9 @@ class RawFeature(NamedTuple):
     """A feature whose numbers are still encoded.
 
     Attributes:
-        kind: `BYTES`, `FLOATS`, `INTS`, or `NO_KIND` of one that is not set.
-        parts: The values of bytes; of numbers pieces of the packed list.
+        kind: `BYTES`, `FLOATS`, `INTS`, or `NO_KIND` if it is not set.
+        parts: The values if they are bytes; if they are numbers, pieces of the packed
+            list.
     """
 
     kind: int
@@ -40,7 +41,7 @@ class RawFeature(NamedTuple):
 
 
 def _parts(data: bytes, numbers: int, what: str) -> Iterator[tuple[int, bytes]]:
-    """Yields number and bytes of a message's fields, all of them messages or bytes."""
+    """Yields number and bytes of each field of a message of messages or bytes."""
     for number, wire, value in message_fields(data):
         if wire != 2 or number > numbers:
             raise ValueError(
@@ -53,7 +54,7 @@ def _parts(data: bytes, numbers: int, what: str) -> Iterator[tuple[int, bytes]]:
 def _feature(data: bytes) -> RawFeature:
     kind, payload = NO_KIND, b""
     for number, value in _parts(data, 3, "Feature"):
-        # Of different lists the last counts; pieces of one list are merged.
+        # The last of several different lists counts; pieces of one list are merged.
         payload = payload + value if number == kind else value
         kind = number
     if kind in (NO_KIND, BYTES):
@@ -73,7 +74,7 @@ def _feature(data: bytes) -> RawFeature:
 def raw_features(record: bytes) -> dict[bytes, RawFeature]:
     """Returns the features of a `tf.train.Example` by their encoded names.
 
-    Raises ValueError if the record is no such message.
+    Raises ValueError if the record is not such a message.
     """
     features: dict[bytes, RawFeature] = {}
     try:
@@ -103,7 +104,7 @@ def _ints(data: bytes) -> list[int]:
 def decode_example(record: bytes) -> dict[str, Values]:
     """Returns the values of each feature of a serialized `tf.train.Example`, by name.
 
-    Raises ValueError if the record is no such message.
+    Raises ValueError if the record is not such a message.
     """
     features: dict[str, Values] = {}
     try:
@@ -133,8 +134,8 @@ def _length_delimited(number: int, data: bytes) -> bytes:
 def canonical_example(record: bytes) -> bytes:
     """Returns a `tf.train.Example` as the official writers encode it.
 
-    Each message is in one piece, each feature there once, its name before its value,
-    each list of numbers packed. Raises ValueError if the record is no such message.
+    Each message is in one piece, each feature occurs once, its name before its value,
+    each list of numbers packed. Raises ValueError if the record is not such a message.
     """
     entries = bytearray()
     for name, (kind, parts) in raw_features(record).items():
@@ -149,9 +150,9 @@ def canonical_example(record: bytes) -> bytes:
     return _length_delimited(1, bytes(entries))
 
 
-# What of each kind is wrapped in: the number of the list's field in `Feature`.
+# What wraps the values of each kind: the number of the list's field in `Feature`.
 _LIST_KEYS = {BYTES: b"\x0a", FLOATS: b"\x12", INTS: b"\x1a"}
-_FEW_INTS = 12  # So few are encoded faster one by one than by NumPy.
+_FEW_INTS = 12  # This few are encoded faster one by one than by NumPy.
 _INT64S = range(-(1 << 63), 1 << 63)
 _EXPECTED = (
     "text, bytes, integers, floats or booleans: one, a list of one kind, or an array"
@@ -173,7 +174,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
     | an empty list or tuple | a feature without a list |
 
     An array is flattened, the last axis first (C order), and decides by its dtype, also
-    where it is empty: its shape is not kept. What has `__array__`, such as a
+    where it is empty: its shape is not kept. Anything with `__array__`, such as a
     `jax.Array`, is an array.
 
     Args:
@@ -217,7 +218,7 @@ def encode_example(features: Mapping[str, Any]) -> bytes:
 
 
 def ordered_names(names: Iterable[str]) -> list[tuple[bytes, str]]:
-    """Returns names of features, in UTF-8 and as they are, as an example has them.
+    """Returns feature names in the order of an example: in UTF-8, and as they are.
 
     Sorted by their bytes; a name comes after those that begin with it, as in the
     deterministic order of protocol buffers in Python (upb).
@@ -226,7 +227,7 @@ def ordered_names(names: Iterable[str]) -> list[tuple[bytes, str]]:
     ['a/b', 'a', 'b']
 
     Raises:
-        InputError: One is no text, or not Unicode.
+        InputError: A name is not text, or not Unicode.
     """
     try:
         # No byte of UTF-8 is 0xff.
@@ -244,7 +245,7 @@ def ordered_names(names: Iterable[str]) -> list[tuple[bytes, str]]:
 
 
 class _EncodingError(Exception):
-    """What is wrong with a value, what it is, and what to do."""
+    """The fault of a value, what the value is, and what to do."""
 
 
 # By exact type, as this is looked up for every value.
@@ -256,7 +257,7 @@ _KINDS: dict[type, int] = {
 
 
 def _kind_of(kind: type) -> int | None:
-    """Returns the kind of list that values of a type are in, None if in none."""
+    """Returns the kind of list for values of a type, None if there is none."""
     if kind in _KINDS:
         return _KINDS[kind]
     bases = (str, bytes, bytearray, memoryview), (float, np.floating)
@@ -267,7 +268,7 @@ def _kind_of(kind: type) -> int | None:
 
 
 def _of_list(values: Sequence[Any]) -> tuple[int, list[bytes]]:
-    """Returns the kind of a list, and what is in it encoded, in pieces."""
+    """Returns the kind of a list, and its encoded content in pieces."""
     types = set(map(type, values))
     if not types:
         return NO_KIND, []
@@ -292,7 +293,7 @@ def _of_list(values: Sequence[Any]) -> tuple[int, list[bytes]]:
 
 
 def _of_object(value: Any) -> tuple[int, list[bytes]]:
-    """Does the same for an array, or for a value of a derived type."""
+    """Returns the same for an array, or for a value of a derived type."""
     if isinstance(value, np.ndarray) or hasattr(value, "__array__"):
         return _of_array(np.asarray(value))
     if _kind_of(type(value)) is not None:
@@ -326,7 +327,7 @@ def _of_array(given: np.ndarray[Any, Any]) -> tuple[int, list[bytes]]:
 
 
 def _items(kind: int, values: Sequence[Any]) -> list[bytes]:
-    """Returns the content of a list, encoded, in pieces."""
+    """Returns the encoded content of a list, in pieces."""
     if kind == BYTES:
         items: list[bytes] = []
         for value in values:

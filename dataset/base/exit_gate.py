@@ -1,4 +1,4 @@
-"""Keeps threads out of C++ while the interpreter ends.
+"""The gate that keeps threads out of C++ while the interpreter ends.
 
 A thread that comes back from C++ to an interpreter that has begun to end is unwound by
 CPython, which C++ answers with an abort of the whole process ("terminate called without
@@ -27,7 +27,7 @@ class ExitGate:
 
     Args:
         patience_seconds: How long to wait at exit for the threads inside. Calls are
-            short; this bounds one that hangs.
+            short; this limits one that hangs.
     """
 
     def __init__(self, *, patience_seconds: float = 5.0) -> None:

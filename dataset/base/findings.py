@@ -1,4 +1,4 @@
-"""Findings: what `verify` found wrong with a dataset."""
+"""Findings: the faults that `verify` found in a dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.first_items import FirstOf
 
-# Kept of a dataset: a few megabytes. The others are counted.
+# How many are kept for a dataset: a few megabytes. The others are counted.
 _FINDINGS_KEPT = 10_000
 
 # Errors of reading metadata that become findings.
@@ -27,8 +27,8 @@ class Finding:
     Attributes:
         path: The file, relative to the dataset.
         what: What is wrong, with the record where one is concerned.
-        expected: What should be there, or "".
-        got: What is there, or "".
+        expected: What should be there, or "" if that is not known.
+        got: What is there, or "" if that is not known.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Findings(FirstOf[Finding]):
 
 
 def wrong_size(path: str, expected: int, got: int, *, what: str = "shard") -> Finding:
-    """Returns the finding for a shard, or what else it is, of the wrong size."""
+    """Returns the finding for a shard, or another file, of the wrong size."""
     return Finding(
         path, f"{what} has the wrong size", f"{expected:,} bytes", f"{got:,}"
     )

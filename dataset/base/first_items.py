@@ -11,12 +11,12 @@ T = TypeVar("T")
 class FirstOf(Generic[T]):
     """Counts all items that it is given, and keeps the first by their keys.
 
-    Which ones it keeps does not depend on the order in which they come. An item with
-    the key of one that is kept is the same item: it is not counted again.
+    The choice does not depend on the order in which items come. An item with the key of
+    one that is kept counts as the same item, once.
 
     Args:
         limit: How many to keep.
-        key: Gives the key of an item. Must be picklable to pickle the collection.
+        key: Returns the key of an item. Must be picklable to pickle the collection.
     """
 
     def __init__(self, limit: int, key: Callable[[T], Any]):
@@ -26,10 +26,11 @@ class FirstOf(Generic[T]):
         self._more = 0
 
     def add(self, items: Iterable[T], *, more: int = 0) -> Self:
-        """Takes items, and counts others that are not at hand."""
+        """Takes items, and a count of others that are not at hand."""
         for item in items:
             self._items.setdefault(self._key(item), item)
-            # Sorted once for many: as many items as shards would take hours otherwise.
+            # Sorted once for many items: doing so for each would take hours at a
+            # million shards.
             if len(self._items) >= 2 * self._limit:
                 self._drop()
         self._more += more
@@ -47,7 +48,7 @@ class FirstOf(Generic[T]):
 
     @property
     def more(self) -> int:
-        """How many others there are."""
+        """Number of the items that are not kept."""
         self._drop()
         return self._more
 

@@ -1,7 +1,7 @@
 """Names of a package that are imported when they are first used.
 
 Some names of a package need libraries that users of its other names may not have, or
-that are slow to import.
+are slow to import.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
     """Returns the `__getattr__` and `__dir__` of a package (PEP 562).
 
     Args:
-        package: Name of the package. What its `__init__` imports under
-            `if TYPE_CHECKING:` are its names.
+        package: Name of the package. Its names are those that its `__init__` imports
+            under `if TYPE_CHECKING:`.
     """
 
     @functools.cache
@@ -47,7 +47,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
 
 @contextlib.contextmanager
 def packages_named() -> Iterator[None]:
-    """Says what to install where the import of an optional package fails."""
+    """Adds what to install to the failed import of an optional package."""
     try:
         yield
     except ModuleNotFoundError as e:

@@ -8,9 +8,10 @@ from gristmill.dataset.base.varints import encode_varint, varint_at
 
 
 def message_fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yields number, wire type and bytes of each field; a varint stays encoded.
+    """Yields the number, wire type and bytes of each field; varints stay encoded.
 
-    Raises ValueError if the bytes are no message, IndexError if they end in a varint.
+    Raises ValueError if the bytes are not a message, IndexError if they end in a
+    varint.
     """
     at = 0
     while at < len(data):

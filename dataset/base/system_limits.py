@@ -1,4 +1,4 @@
-"""What the system refuses to a process, as errors that say which limit to raise."""
+"""Refusals by the system, as errors that name the limit to raise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_files(count: int, *, what: str) -> None:
     needed = used + count
     if soft != resource.RLIM_INFINITY and needed > soft:
         allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        with contextlib.suppress(OSError, ValueError):  # Then it stays as it is.
+        with contextlib.suppress(OSError, ValueError):  # The limit stays as it is then.
             resource.setrlimit(resource.RLIMIT_NOFILE, (max(allowed, soft), hard))
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if needed > soft:
@@ -43,14 +43,14 @@ def check_files(count: int, *, what: str) -> None:
 def check_stacks(threads: int, *, what: str) -> None:
     """Raises SystemLimitError if the address space has no room for stacks of threads.
 
-    For C++ that waits for ever for threads that the system has not started.
+    Called before C++ that waits forever for threads that the system has not started.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     if limit == resource.RLIM_INFINITY:
         return
     if stack == resource.RLIM_INFINITY:
-        stack = 2 << 20  # What glibc takes then.
+        stack = 2 << 20  # The size that glibc takes in that case.
     with open("/proc/self/statm", encoding="ascii") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     if used + threads * stack > limit:
@@ -65,7 +65,7 @@ def check_stacks(threads: int, *, what: str) -> None:
 
 @contextlib.contextmanager
 def limits_named() -> Iterator[None]:
-    """Turns errors of limits of the system into `SystemLimitError`s."""
+    """Turns errors from system limits into `SystemLimitError`s."""
     try:
         yield
     except GristmillError:
@@ -80,7 +80,7 @@ def limits_named() -> Iterator[None]:
 def _while_importing(error: Exception) -> SystemLimitError | None:
     """Returns the error for a library that did not load where memory is limited.
 
-    Libraries fail in many ways then, some with an error that says nothing of memory.
+    Libraries then fail in many ways, some without a mention of memory.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or isinstance(error, ModuleNotFoundError):

@@ -14,7 +14,7 @@ Int64 = npt.NDArray[np.int64]
 
 def encode_texts(texts: Sequence[str]) -> tuple[npt.NDArray[np.uint8], Int64]:
     """Returns texts as uint8 [bytes] and int64 [texts], the end of each."""
-    if isinstance(texts, Texts):  # A million need not be decoded.
+    if isinstance(texts, Texts):  # A million texts need not be decoded.
         return texts.encoded
     encoded = [text.encode("utf-8", "surrogateescape") for text in texts]
     ends = np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)))
@@ -35,7 +35,7 @@ class Texts(Sequence[str]):
 
     @classmethod
     def joined(cls, parts: Sequence[Texts]) -> Self:
-        """Returns the texts of several, one and more, in order."""
+        """Returns the texts of one or more columns, in order."""
         lengths = [np.diff(part._ends, prepend=0) for part in parts]
         ends = np.cumsum(np.concatenate(lengths)).astype("<i8")
         blob = b"".join(part._blob for part in parts)

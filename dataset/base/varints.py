@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-MAX_VARINT_BYTES = 9  # Of a number below 2**63, which is what int64 holds.
+MAX_VARINT_BYTES = 9  # For a number below 2**63, which is what int64 holds.
 
 _BYTES = [bytes([value]) for value in range(256)]
 
@@ -19,9 +19,9 @@ def varint_at(data: bytes | memoryview, at: int, bits: int = 63) -> tuple[int, i
     """Decodes the varint at a position; returns the number and the position after.
 
     Args:
-        data: Has the varint.
+        data: Bytes that contain the varint.
         at: Where it begins.
-        bits: Most bits that it may take; of ten bytes the low 64 bits count.
+        bits: Maximum number of bits; only the low 64 bits of ten bytes count.
 
     Raises:
         IndexError: It is cut short.
@@ -62,7 +62,7 @@ def decode_varints(data: npt.NDArray[np.uint8]) -> IntArray:
 
 
 def encode_varint(value: int) -> bytes:
-    """Encodes one number that is not negative."""
+    """Encodes one non-negative number."""
     if value < 0x80:
         return _BYTES[value]
     encoded = bytearray()
@@ -74,7 +74,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_varints(values: IntArray) -> tuple[npt.NDArray[np.uint8], IntArray]:
-    """Encodes numbers that are not negative, all at once.
+    """Encodes non-negative numbers, all at once.
 
     Returns:
         uint8 [bytes], the varints end to end, and int64 [values], bytes of each.

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 
-# Python 3.11.7, for example, fails now and then where several threads parse the headers
+# Python 3.11.7, for example, fails now and then when several threads parse the headers
 # of arrays at once: "AST constructor recursion depth mismatch".
 _TRIES = 10
-# What arrays may take decompressed: some are of one value, but none are of that alone.
+# Maximum ratio of decompressed to stored bytes: an array of one value may reach it, but
+# not all of them.
 _LEAST_BYTES, _MOST_RATIO = 64 << 20, 64
 
 
@@ -32,8 +33,8 @@ def columns_of(
 def load_arrays(data: bytes, *, where: str, version: int) -> dict[str, Any]:
     """Returns the arrays of an `.npz` file that carries a version.
 
-    Raises InvalidDatasetError if it cannot be read, FormatVersionError if it has
-    another version.
+    Raises InvalidDatasetError if it cannot be read, and FormatVersionError if its
+    version is unknown.
     """
     try:
         arrays = _arrays(data)
@@ -68,7 +69,7 @@ def _arrays(data: bytes) -> dict[str, Any]:
 def _check_size(file: Any, stored_bytes: int) -> None:
     """Raises ValueError if arrays would take far more memory than their file."""
     most_bytes = _LEAST_BYTES + _MOST_RATIO * stored_bytes
-    # No more than that is decompressed of a member.
+    # No more than this is decompressed from a member.
     found_bytes = sum(member.file_size for member in file.zip.infolist())
     if found_bytes > most_bytes:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Formats that files can have, known by their first bytes, and what to do with each.
+"""File formats, known by their first bytes, and what to do with each.
 
 Sources: the documents of each format, and files that its own writers made.
 """
@@ -19,19 +19,19 @@ from gristmill.dataset.formats.tfrecord.frames import HEADER_BYTES, is_header
 
 # Enough for the magic number of tar, at byte 257, and for some lines of text.
 HEAD_BYTES = 4096
-_TELLING_BYTES = 5  # Of the length of a frame.
+_TELLING_BYTES = 5  # Bytes of a frame's length.
 
 ARRAY_RECORD = "ArrayRecord"
 TAR = "tar"
 TFRECORD = "TFRecord"
 
-# What converts most formats that are read, for errors.
+# The command for most formats that can be read, for errors.
 CONVERT = "convert it with `gristmill convert`"
 _WRITE = (
     "read it with its own library, and write the records with gristmill.dataset.Writer "
     "(docs/prepare/writer.md)"
 )
-# Converted as they are, compressed ones too.
+# Converted as they are, also compressed.
 _STREAMS = (TFRECORD, "CSV", "JSON lines", "TSV", "text")
 _CURES = {
     **dict.fromkeys((*_STREAMS, "Parquet"), CONVERT),
@@ -104,9 +104,9 @@ def compression_of(head: bytes) -> Compression:
 
 
 def format_of(head: bytes) -> FileFormat | None:
-    """Returns the format of a file, or None if its first bytes are of no known one.
+    """Returns the format of a file, or None if its first bytes match none.
 
-    A TFRecord file whose first frame is damaged is of no known one.
+    A TFRecord file whose first frame is damaged has no known format.
 
     >>> format_of(b"PAR1")[0], format_of(b"PAR0")
     ('Parquet', None)
@@ -115,7 +115,7 @@ def format_of(head: bytes) -> FileFormat | None:
         head: The file, or at least its first `HEAD_BYTES` bytes.
     """
     name = _name_of(head)
-    # The first bytes decide, not all that follow, where the stream may be damaged.
+    # Only the first bytes decide, as the rest of the stream may be damaged.
     compression = "none" if name else compression_of(head)
     if compression == "none":
         return None if name is None else FileFormat(name, _CURES.get(name, _WRITE))
@@ -129,7 +129,7 @@ def format_of(head: bytes) -> FileFormat | None:
 
 
 def is_blank(head: bytes) -> bool:
-    r"""Tells whether a plain file is blanks and a byte order mark alone, by its head.
+    r"""Returns whether a file, by its head, has only blanks and a byte order mark.
 
     >>> is_blank(b"\xef\xbb\xbf\r\n"), is_blank(b"\0")
     (True, False)
@@ -140,7 +140,8 @@ def is_blank(head: bytes) -> bool:
 def _name_of(head: bytes) -> str | None:
     if is_header(head):
         return TFRECORD
-    # First: a tar begins with the name of a file, which can be like any of the others.
+    # Checked first: a tar begins with a file name, which can look like any other
+    # format.
     if head.startswith(_TAR_MAGIC, _TAR_OFFSET):
         return TAR
     for magic, name in _MAGIC.items():
@@ -155,12 +156,12 @@ def _name_of(head: bytes) -> str | None:
 def _kind_of_text(head: bytes) -> str | None:
     """Returns what kind of text a file holds, None for other files.
 
-    The length of a TFRecord frame has zeros, which are in no text: those of a record
-    below 4 GiB begin at the fifth byte. What is shorter can be what is left of a frame.
+    The length of a TFRecord frame has zeros, which text never has: those of a record
+    below 4 GiB begin at the fifth byte. Anything shorter may be the rest of a frame.
     """
     if len(head) < _TELLING_BYTES:
         return None
-    marked = head.removeprefix(codecs.BOM_UTF8)  # Errors count without the mark.
+    marked = head.removeprefix(codecs.BOM_UTF8)  # Not counting the mark.
     try:
         text = marked.decode()
     except UnicodeDecodeError as e:
@@ -176,7 +177,7 @@ def _kind_of_text(head: bytes) -> str | None:
     if start.startswith("<?xml"):
         return "XML"
     if start.startswith(("{", "[")):
-        # An object alone is a line too, also one that goes on behind the head.
+        # An object alone is a line too, also one that continues after the head.
         cut = len(lines) == 1 and len(head) >= HEAD_BYTES
         several = start[0] == "{" or len(lines) > 1
         return "JSON lines" if several and (cut or _is_json(lines[0])) else "JSON"

@@ -1,4 +1,4 @@
-"""What the names of files say of the dataset and the split that they belong to."""
+"""The dataset and the split that a file name points to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 from gristmill.dataset.base.errors import InputError, some_of
 
-# As TFDS names files: NAME-SPLIT.FORMAT-00000-of-00010. Those of a later edition have
+# As TFDS names files: NAME-SPLIT.FORMAT-00000-of-00010. Names of a later edition have
 # its number before their own.
 _TFDS = re.compile(
     r"(.+)-(\w+)\.(?:array_record|tfrecords?)-(?:e(\d{5,})-)?\d{5,}-of-(\d{5,})"
 )
-# As others do: NAME-00000-of-00010, with an ending or none.
+# As others do: NAME-00000-of-00010, with or without an ending.
 _NUMBERED = re.compile(r"(.+?)[-_.]\d{5,}-of-\d{5,}(?:\..+)?")
 _SHARD = re.compile(r"\d{5,}")
 _SPLITS = frozenset(
@@ -23,14 +23,14 @@ _SPLITS = frozenset(
 
 
 class FileName(NamedTuple):
-    """What the name of a file says; None for what it does not say.
+    """The parts of a file name; None for those that it lacks.
 
     Attributes:
         dataset: Name of the dataset.
         split: Name of the split.
-        split_files: How many files the split has; only names as of TFDS say that. Of a
-            split with several editions, each says how many its own edition has.
-        edition: The edition that the file is of.
+        split_files: Number of files of the split, which only names in the style of TFDS
+            have; of its edition, if the split has several.
+        edition: The edition that the file belongs to.
     """
 
     dataset: str | None
@@ -40,7 +40,7 @@ class FileName(NamedTuple):
 
 
 def parse_file_name(path: str) -> FileName:
-    """Returns what the name of a file says, and that of its directory.
+    """Returns the parts of a file name, and of its directory.
 
     >>> parse_file_name("c4/c4-train_small.tfrecord-00003-of-00008")
     FileName(dataset='c4', split='train_small', split_files=8, edition=1)
@@ -55,7 +55,7 @@ def parse_file_name(path: str) -> FileName:
     words = re.findall("[a-z]+", file.lower())
     folder = parent.rpartition("/")[2].lower()
     found = _SPLITS.intersection(words) or _SPLITS.intersection([folder])
-    # Of several words, none says which split it is.
+    # If there are several words, none names the split.
     split = next(iter(found)) if len(found) == 1 else None
     dataset = None
     if numbered := _NUMBERED.fullmatch(file):
@@ -65,7 +65,7 @@ def parse_file_name(path: str) -> FileName:
 
 
 class JoinedFiles(NamedTuple):
-    """Which splits and datasets files are of, by their names, with numbers of files.
+    """The splits and datasets of files, by their names, with numbers of files.
 
     Attributes:
         splits: The splits.
@@ -77,7 +77,7 @@ class JoinedFiles(NamedTuple):
 
     @classmethod
     def of(cls, paths: Iterable[str]) -> JoinedFiles:
-        """Counts the files of each."""
+        """Counts the files of each split and dataset."""
         joined = cls(Counter(), Counter())
         # Most of a million names differ in the number of the shard only.
         alike = Counter(_SHARD.sub("00000", path) for path in paths)
@@ -90,7 +90,7 @@ class JoinedFiles(NamedTuple):
         return joined
 
     def notice(self) -> str | None:
-        """Returns what is joined, None for files of one split and one dataset."""
+        """Returns the splits or datasets that are joined, None for one of each."""
         for kind, counts in (("splits", self.splits), ("datasets", self.datasets)):
             if len(counts) > 1:
                 return f"files of several {kind} are joined: {listed(counts)}"
@@ -110,12 +110,12 @@ def listed(counts: Counter[str]) -> str:
 
 
 def check_joined(patterns: Sequence[str], paths: Iterable[str]) -> str | None:
-    """Checks which files patterns join.
+    """Checks which splits and datasets a list of files joins.
 
-    Several patterns say that their files are meant to be joined.
+    Files of several patterns are meant to be joined.
 
     Returns:
-        A notice for the user: what is joined, None for nothing.
+        A notice for the user of what is joined, or None.
 
     Raises:
         InputError: A single pattern matches files of several splits.

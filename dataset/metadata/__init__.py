@@ -1,1 +1,1 @@
-"""What a dataset says of itself: its names, tables, indexes and `dataset.json`."""
+"""The metadata of a dataset: its names, tables, indexes and `dataset.json`."""

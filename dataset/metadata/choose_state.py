@@ -1,4 +1,4 @@
-"""The split and the state of it that a command is given."""
+"""The split, and the state of it, that a command is given."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gristmill.dataset.metadata.splits import Split
 
 
 def chosen_split(dataset: str, manifest: Manifest, split: str | None) -> str:
-    """Returns the name of a split, None for the only one; raises InputError."""
+    """Returns the name of a split, by default of the only one; raises InputError."""
     if split is None and len(manifest.splits) == 1:
         return next(iter(manifest.splits))
     if split is None or split not in manifest.splits:
@@ -29,12 +29,12 @@ def states_of(split: Split) -> dict[int, Split]:
         try:
             found[edition] = split.until(edition)
         except IndexError:
-            continue  # It was never the newest of a state that is kept.
+            continue  # It was never the newest edition of a state that is kept.
     return found
 
 
 def state_of(dataset: str, split: Split, edition: int) -> Split:
-    """Returns a split as it was when an edition was the newest; raises InputError."""
+    """Returns a split as it was when an edition was its newest; raises InputError."""
     states = states_of(split)
     if edition not in states:
         raise InputError(

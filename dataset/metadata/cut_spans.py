@@ -1,7 +1,7 @@
-"""The spans of a shard from which records were removed.
+"""The spans of a shard after records were removed from it.
 
-A span is cut at each removed record, so that the place of every other record in its
-file is found as before: by the begin of its span and what lies between.
+A span is cut at each removed record, so that every other record is still found in its
+file by the start of its span and the lengths in between.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ def cut_spans(
 ) -> tuple[SourceSpan, ...]:
     """Returns the spans of a shard's records without some of them.
 
-    Spans that do not add up to the records stay: what was made of them is not known.
-    Spans of which no record is left are left out.
+    Spans that do not add up to the records stay, as their records are not known. Spans
+    without any record left are dropped.
 
     Args:
-        spans: Those of the shard as it is.
-        removed: int64 [removed], numbers of records of the shard, rising.
-        lengths: int64 [records], the length of each record, of the removed ones too.
+        spans: Spans of the shard as it is.
+        removed: int64 [removed], numbers of the shard's records, ascending.
+        lengths: int64 [records], the length of each record, including removed ones.
         files: The files that spans count.
-        regions: What was set aside of these files.
+        regions: Regions of these files that were set aside.
         changed: Whether a function of the user's changed records: their lengths in
-            the files are not known then.
+            the files are then not known.
     """
     counts = np.array([span.records for span in spans], np.int64)
     if counts.sum() != len(lengths):
@@ -76,7 +76,7 @@ def _cut(
     kind: str,
     regions: Sequence[DamagedRegion],
 ) -> Iterator[SourceSpan]:
-    """Yields the runs of records between those that were removed."""
+    """Yields the runs of records between those removed."""
     places = None
     if not span.skipped_records:
         places = places_of(span, lengths, kind, regions)
@@ -107,17 +107,17 @@ def places_of(
     kind: str,
     regions: Sequence[DamagedRegion],
 ) -> IntArray | None:
-    """Returns the places of all records of a span in its file.
+    """Returns the place of each record of a span in its file.
 
     Args:
         span: The range of the input that was taken.
         lengths: int64 [records], the bytes of each record.
         kind: The format of the file.
-        regions: What was set aside of that file.
+        regions: Regions of that file that were set aside.
 
     Returns:
-        int64 [records]: byte offsets of frames, or numbers of records. None if they are
-        not known, or only by the file itself.
+        int64 [records]: byte offsets of frames, or numbers of records. None if only the
+        file itself can tell, or nothing.
     """
     if kind in NUMBERED:
         return record_numbers(span, np.arange(len(lengths)), regions)

@@ -1,7 +1,7 @@
 """Changes of a split as `dataset.json` has it: pure functions.
 
-Each returns the split as it is to be. No number of an edition is given out twice, so no
-file of an edition has the name of one that was there before.
+Each returns the new split. Edition numbers are never reused, so no file of an edition
+has the name of an earlier file.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from gristmill.dataset.metadata.splits import Split
 def with_edition(
     split: Split | None, made: Split, *, replaces: bool = False, keep: bool = False
 ) -> Split:
-    """Returns a split with one more edition, or with one in the place of all.
+    """Returns a split with one more edition, or with one in place of all.
 
-    What the job of an edition has made again takes the place of that edition alone.
+    An edition that its job has made again takes the place of that edition alone.
 
     Args:
-        split: The split as it is, None if there is none.
+        split: The split as it is, or None if there is none.
         made: The edition.
-        replaces: Whether it replaces those that are there. By default it is appended.
+        replaces: Whether it replaces the present ones. By default it is appended.
         keep: Whether the state that it replaces is kept.
 
     Raises:
-        StorageChangedError: Another change has been given the number of the edition.
+        StorageChangedError: Another change has taken the edition's number.
     """
     if split is None and (replaces or made.edition == 1):
         return made
@@ -42,7 +42,7 @@ def with_edition(
 
 
 def with_parts(split: Split, made: Mapping[int, Split], *, keep: bool = True) -> Split:
-    """Returns a split with other editions in the places of some.
+    """Returns a split with other editions in place of some.
 
     Args:
         split: The split as it is.
@@ -50,8 +50,8 @@ def with_parts(split: Split, made: Mapping[int, Split], *, keep: bool = True) ->
         keep: Whether the state before is kept.
 
     Raises:
-        StorageChangedError: An edition to replace is not there any more, or another
-            change has been given the number of a new one.
+        StorageChangedError: An edition to replace is gone, or another change has taken
+            the number of a new one.
     """
     gone = sorted(made.keys() - {*split.numbers})
     taken = [new.edition for new in made.values()]
@@ -80,14 +80,14 @@ def _of_parts(split: Split, parts: Sequence[Split], *, keep: bool) -> Split:
     states = [*split.replaced, *([split.alone] if keep else ())]
     return dataclasses.replace(
         new,
-        # The begin of a state need not be kept beside it.
+        # The beginning of a state need not be kept beside it.
         replaced=tuple(state for state in states if not _begins_with(new, state)),
         last_edition=split.last_edition,
     )
 
 
 def _begins_with(split: Split, state: Split) -> bool:
-    """Tells whether a state is found in a split without being kept."""
+    """Returns whether a state is found in a split without being kept."""
     try:
         return split.until(state.edition) == state
     except IndexError:
@@ -107,7 +107,7 @@ def _made_again(split: Split, made: Split) -> Split:
 
 
 def is_same(split: Split, other: Split) -> bool:
-    """Tells whether the same job or write made two editions."""
+    """Returns whether the same job or write made two editions."""
     own, others = (
         [one.source.get(name) for name in ("job", "write")] for one in (split, other)
     )

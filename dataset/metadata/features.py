@@ -1,6 +1,6 @@
-"""What the records of a split hold, where they are `tf.train.Example`.
+"""The features of the records of a split, where they are `tf.train.Example`.
 
-It is what a decoder needs to know, so that no one writes a schema by hand.
+A decoder needs nothing else, so nobody writes a schema by hand.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _DTYPES: Mapping[str, frozenset[str]] = {
     ),
 }
 
-# How the types of Arrow begin whose numbers have a unit.
+# Prefixes of the Arrow types whose numbers have a unit.
 _TIMES = ("date", "time", "duration")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeatureSpec:
-    """What one feature of the records is.
+    """One feature of the records.
 
     Attributes:
         kind: Which list of a `tf.train.Feature` holds its values.
-        dtype: The type of these values: `bytes`, or a name of numpy's that says which
-            numbers occur.
+        dtype: The type of these values: `bytes`, or a name of numpy's for the range of
+            the numbers.
         shape: The shape of the values of a record: `()` for a single one, `(None,)`
             for a list of any length, `(3,)` for one of three.
         optional: Whether records may lack the feature.
         type: What a value means, in the words of Arrow, such as `string`,
             `timestamp[us, tz=UTC]` or `double`; empty if nothing more is known. An
             `image`, `audio` or `video` is a whole file; a `class_label` has names.
-        names: The names of classes, of which values are the numbers.
+        names: The names of the classes that values number.
     """
 
     kind: Kind
@@ -69,7 +69,7 @@ class FeatureSpec:
 
     @property
     def values(self) -> int | None:
-        """How many values each record has, None if that varies."""
+        """Number of values of each record, None if it varies."""
         sizes = [size for size in self.shape if size is not None]
         return math.prod(sizes) if len(sizes) == len(self.shape) else None
 
@@ -90,7 +90,7 @@ class FeatureSpec:
         """Parses such an object; fields that this version does not know are ignored.
 
         Raises:
-            KeyError, TypeError, ValueError: It is none.
+            KeyError, TypeError, ValueError: It is not such an object.
         """
         shape, names = fields["shape"], fields.get("names", [])
         if not isinstance(shape, list) or not isinstance(names, list):
@@ -110,7 +110,7 @@ Features = Mapping[str, FeatureSpec]
 
 
 def encode_features(features: Features) -> dict[str, Any]:
-    """Returns features as a JSON object, as `dataset.json` and jobs have it."""
+    """Returns features as a JSON object, for `dataset.json` and jobs."""
     return {name: spec.encode() for name, spec in features.items()}
 
 
@@ -118,7 +118,7 @@ def parse_features(fields: Mapping[str, Any]) -> dict[str, FeatureSpec]:
     """Parses such an object.
 
     Raises:
-        ValueError: It is none; the message names the feature.
+        ValueError: It is not such an object; the message names the feature.
     """
     features = {}
     for name, spec in fields.items():
@@ -131,17 +131,17 @@ def parse_features(fields: Mapping[str, Any]) -> dict[str, FeatureSpec]:
 
 
 def joined_features(several: Sequence[Features | None]) -> Features | None:
-    """Returns what records hold that are of several descriptions.
+    """Returns the description of records that fit one of several descriptions.
 
-    A feature that only some have, or that is optional in some, is optional. Of types
-    that differ, the wider one counts.
+    A feature that only some have, or that is optional in some, is optional. If types
+    differ, the wider one counts.
 
     Args:
         several: The descriptions.
 
     Returns:
-        The description of all, None if there is none: one is not known, or a feature
-        has other lists or units of time in another.
+        The common description; None if one is not known, or if a feature has other
+        lists or units of time in another.
     """
     joined: dict[str, FeatureSpec] = {}
     for features in several:
@@ -164,7 +164,7 @@ def joined_features(several: Sequence[Features | None]) -> Features | None:
 def joined_descriptions(
     several: Sequence[Mapping[str, Any] | None],
 ) -> Mapping[str, Any] | None:
-    """Does the same for JSON objects; one that is not understood is not known."""
+    """Returns the same for JSON objects; what cannot be parsed is not known."""
     if all(fields == several[0] for fields in several):
         return several[0]
     try:
@@ -177,17 +177,17 @@ def joined_descriptions(
 
 
 def _joined(first: FeatureSpec, second: FeatureSpec) -> FeatureSpec | None:
-    """Returns the description of a feature that is as either says, None for none."""
+    """Returns the common description of two features, None if there is none."""
     if (first.kind, first.shape[1:]) != (second.kind, second.shape[1:]):
         return None
     if len(first.shape) != len(second.shape):
         return None
     types = (first.type, second.type)
     if first.type != second.type and any(each.startswith(_TIMES) for each in types):
-        return None  # The numbers would have several units.
+        return None  # The numbers would have different units.
     dtype = first.dtype
     if dtype != second.dtype:
-        # Integers are below 2**63, also of the unsigned type of 64 bits.
+        # Integers are below 2**63, also of the unsigned 64-bit type.
         wider = np.promote_types(dtype, second.dtype)
         dtype = "int64" if first.kind == "int64" and wider.kind == "f" else wider.name
     return FeatureSpec(
@@ -203,14 +203,14 @@ def _joined(first: FeatureSpec, second: FeatureSpec) -> FeatureSpec | None:
 def described_features(
     fields: Mapping[str, Any] | None, *, where: str
 ) -> dict[str, FeatureSpec] | None:
-    """Parses what `dataset.json` says of a split's features, None if that is nothing.
+    """Parses the features of a split in `dataset.json`, None if there are none.
 
     Args:
         fields: `Split.features`.
         where: The split, for messages.
 
     Raises:
-        InvalidDatasetError: It cannot be understood.
+        InvalidDatasetError: It cannot be parsed.
     """
     try:
         return None if fields is None else parse_features(fields)

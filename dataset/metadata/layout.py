@@ -81,10 +81,10 @@ def check_split(split: str) -> str:
 
 
 def edition_key(split: str, edition: int) -> str:
-    """Returns what stands for an edition of a split, in names of files and in jobs.
+    """Returns the key of an edition of a split, for file names and jobs.
 
-    It is the split's name for the first edition. Functions of this module that take a
-    split take such a key as well.
+    The key of the first edition is the split's name. Functions of this module that take
+    a split take such a key as well.
 
     >>> edition_key("train", 1), edition_key("train", 2)
     ('train', 'train.e00002')
@@ -95,7 +95,7 @@ def edition_key(split: str, edition: int) -> str:
 def parse_edition_key(key: str) -> tuple[str, int]:
     """Returns the split and the number of the edition that a key stands for.
 
-    Raises InputError if it is no such key.
+    Raises InputError if it is not such a key.
 
     >>> parse_edition_key("train.e00002")
     ('train', 2)
@@ -109,7 +109,7 @@ def parse_edition_key(key: str) -> tuple[str, int]:
 
 
 def edition_mark(key: str) -> str:
-    """Returns what names of shards have of the edition that a key stands for.
+    """Returns the mark in shard names for the edition that a key stands for.
 
     >>> edition_mark("train.e00002"), edition_mark("train")
     ('e00002-', '')
@@ -119,7 +119,7 @@ def edition_mark(key: str) -> str:
 
 
 def described_edition(path: str, name: str, split: str) -> int | None:
-    """Returns which edition of a split a file describes, None if it is no such file.
+    """Returns the edition of a split that a file describes, or None.
 
     >>> described_edition("index/c4-train.e00002.shards.npz", "c4", "train")
     2
@@ -138,7 +138,7 @@ def shard_name(name: str, split: str, index: int, count: int) -> str:
     """Returns the file name of one shard.
 
     Globs that match the shards of a split match those of its editions, and sort them
-    behind.
+    after it.
 
     >>> shard_name("c4", "train", 3, 64)
     'c4-train.array_record-00003-of-00064'
@@ -152,7 +152,7 @@ def shard_name(name: str, split: str, index: int, count: int) -> str:
 
 
 def shard_prefix(name: str, split: str) -> str:
-    """Returns how the shards of a split begin, however many there are.
+    """Returns the prefix of a split's shard names, whatever their number.
 
     >>> shard_prefix("c4", "train")
     'c4-train.array_record-'
@@ -173,7 +173,7 @@ def shard_glob(name: str, split: str) -> str:
 
 
 def edition_of(shard_path: str, name: str, split: str) -> int:
-    """Returns which edition of a split a shard is of, by its name; 1 without a mark.
+    """Returns the edition of a shard, by its name; 1 without a mark.
 
     >>> edition_of("c4-train.array_record-e00002-00003-of-00064", "c4", "train")
     2
@@ -184,7 +184,7 @@ def edition_of(shard_path: str, name: str, split: str) -> int:
 
 
 def named_edition(path: str, name: str, split: str) -> int | None:
-    """Returns the edition whose shard `shard_name` may have named so, None for none.
+    """Returns the edition that has a shard of this name, None if there is none.
 
     >>> named_edition("c4-train.array_record-00003-of-00064", "c4", "train")
     1
@@ -196,7 +196,7 @@ def named_edition(path: str, name: str, split: str) -> int | None:
 
 
 def index_path(shard_path: str) -> str:
-    """Returns where the index of a shard is, both relative to the dataset.
+    """Returns the path of a shard's index, both relative to the dataset.
 
     >>> index_path("c4-train.array_record-00003-of-00064")
     'index/c4-train.array_record-00003-of-00064.index'
@@ -205,7 +205,7 @@ def index_path(shard_path: str) -> str:
 
 
 def segments_path(shard_path: str) -> str:
-    """Returns where the segment index of a packed shard is.
+    """Returns the path of a packed shard's segment index.
 
     >>> segments_path("c4-train.array_record-00003-of-00064")
     'index/c4-train.array_record-00003-of-00064.segments'
@@ -214,17 +214,17 @@ def segments_path(shard_path: str) -> str:
 
 
 def temporary_dir(dataset: str, name: str, split: str) -> str:
-    """Returns where the unfinished files of a split are."""
+    """Returns the directory of a split's unfinished files."""
     return join(dataset, f"tmp-{name}-{split}")
 
 
 def aside_dir(dataset: str, name: str, split: str) -> str:
-    """Returns where earlier releases made the files that were to replace a split."""
+    """Returns the directory where earlier releases wrote replacements of a split."""
     return join(dataset, f"{ASIDE_PREFIX}{name}-{split}")
 
 
 def quarantine_paths(shard_path: str) -> tuple[str, str]:
-    """Returns where bytes set aside for a shard are, and the list of their regions.
+    """Returns the paths of the bytes set aside for a shard and of the list of regions.
 
     >>> quarantine_paths("c4-train.array_record-00003-of-00064")[1]
     'quarantine/c4-train.array_record-00003-of-00064.jsonl'
@@ -234,45 +234,45 @@ def quarantine_paths(shard_path: str) -> tuple[str, str]:
 
 
 def table_path(name: str, split: str) -> str:
-    """Returns where the table of shards of a split is, relative to the dataset."""
+    """Returns the path of a split's table of shards, relative to the dataset."""
     return join(INDEX_DIR, f"{name}-{split}.shards.npz")
 
 
 def job_path(name: str, split: str) -> str:
-    """Returns where the description of a conversion is, relative to the dataset."""
+    """Returns the path of a conversion's description, relative to the dataset."""
     return join(INDEX_DIR, f"{name}-{split}.job.json")
 
 
 def inputs_path(name: str, split: str) -> str:
-    """Returns where the input files are listed, relative to the dataset."""
+    """Returns the path of the list of input files, relative to the dataset."""
     return join(INDEX_DIR, f"{name}-{split}.inputs.npz")
 
 
 def write_path(name: str, split: str) -> str:
-    """Returns where an unfinished write of records is described."""
+    """Returns the path of the description of an unfinished write of records."""
     return join(INDEX_DIR, f"{name}-{split}.write.json")
 
 
 def removed_path(name: str, split: str) -> str:
-    """Returns where the records are listed that an edition leaves out."""
+    """Returns the path of the list of records that an edition leaves out."""
     return join(INDEX_DIR, f"{name}-{split}.removed.npz")
 
 
 def result_path(name: str, split: str, job: str) -> str:
-    """Returns where workers leave a note until the commit.
+    """Returns the path where workers leave a note until the commit.
 
-    A Beam runner hands over the result of a command so.
+    A Beam runner hands over the result of a command this way.
 
     Args:
         name: The dataset's name.
         split: The first split that the command is about.
-        job: 16 digits that tell the command, or the job, from others.
+        job: 16 digits that identify the command or the job.
     """
     return f"{RESULT_PREFIX}{name}-{split}-{job}"
 
 
 def split_paths(name: str, split: str) -> list[str]:
-    """Returns where the files that describe a split are, relative to the dataset."""
+    """Returns the paths of the files that describe a split, relative to the dataset."""
     paths = (job_path, inputs_path, table_path, write_path)
     return [path(name, split) for path in paths]
 
@@ -280,7 +280,7 @@ def split_paths(name: str, split: str) -> list[str]:
 def check_shard(file: str, *, where: str) -> str:
     """Returns a file name; raises InputError if no shard can have it.
 
-    No reader would open such a file, or the dataset itself has one of that name.
+    Otherwise no reader would open such a file, or the dataset has a file of that name.
     """
     if re.search(r"[/\\\0]", file) or file in (
         *("", ".", ".."),

@@ -1,8 +1,8 @@
-"""The datasets that records passed through before they came into this one.
+"""The datasets that records passed through before this one.
 
-A conversion of a dataset keeps what that dataset knew of its own inputs: which range of
-which file each of its shards was made of, and what it knew of datasets before it. So
-the original files are found when the datasets in between are gone.
+A conversion of a dataset keeps what that dataset knew about its own inputs: which range
+of which file each of its shards came from, and which datasets came before it. So the
+original files are found even when the datasets in between are gone.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ _REGION_COLUMNS = {
 
 
 class Taken(NamedTuple):
-    """A run of records of a shard, and the range of an input file that they were.
+    """A run of records of a shard, and the range of an input file that it came from.
 
     Attributes:
         file: The file.
         span: The range.
-        first_record: Number of the first, among the records of all shards.
-        regions: What was set aside of that file.
+        first_record: Number of the first record, among those of all shards.
+        regions: Regions of that file that were set aside.
     """
 
     file: SourceFile
@@ -66,16 +66,16 @@ class Taken(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ancestor:
-    """A split that records were read from, and what it was made of.
+    """A split that records were read from, and its inputs.
 
     Attributes:
         dataset: Its directory, as it was given to the conversion that read it.
         split: Its name.
-        function: The user's function that changed its records, None if none did.
-        files: Its input files; none where they are not known.
-        columns: What its table says of its shards, and what was set aside of its
-            inputs. Arrays by name: `records` and `span_ends` [shards], `span_*`
-            [spans], `region_*` [regions].
+        function: The user's function that changed its records, or None.
+        files: Its input files; empty if they are not known.
+        columns: The columns of its table, and the regions of its inputs that were set
+            aside. Arrays by name: `records` and `span_ends` [shards], `span_*` [spans],
+            `region_*` [regions].
     """
 
     dataset: str
@@ -85,19 +85,19 @@ class Ancestor:
     columns: Mapping[str, npt.NDArray[Any]]
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Returns a column; of records that were skipped 0, where it has none."""
+        """Returns a column; `skipped_records` is 0 where it is missing."""
         if name == SKIPPED_COLUMN and name not in self.columns:
             return np.zeros(len(self.columns["span_file"]), np.int64)
         return self.columns[name]
 
     @property
     def records(self) -> int:
-        """How many records it has."""
+        """Number of its records."""
         return int(self.columns["records"].sum())
 
     @classmethod
     def joined(cls, parts: Sequence[Ancestor]) -> Self:
-        """Returns the shards of several, one and more, as those of one split."""
+        """Returns the shards of one or more splits as those of one."""
         if len(parts) == 1:
             return cls(**vars(parts[0]))
         columns: dict[str, npt.NDArray[Any]] = {}
@@ -129,7 +129,7 @@ class Ancestor:
         )
 
     def taken(self, shard: int, record: int) -> Taken | None:
-        """Returns the run that a record of a shard belongs to, None if unknown."""
+        """Returns the run that contains a record of a shard, None if unknown."""
         columns = self.columns
         ends = columns["span_ends"]
         rows = slice(int(ends[shard - 1]) if shard else 0, int(ends[shard]))
@@ -169,10 +169,10 @@ class Origins(NamedTuple):
     """Where the documents of packed rows come from.
 
     Attributes:
-        columns: As the segment indexes of the shards have their spans, all of them:
-            arrays `span_ends` [shards] and `span_*` [spans].
+        columns: All spans, as in the segment indexes of the shards: arrays `span_ends`
+            [shards] and `span_*` [spans].
         files: The files of these spans.
-        ancestors: The datasets that the files are of, the nearest first.
+        ancestors: The datasets that the files belong to, the nearest first.
     """
 
     columns: Mapping[str, npt.NDArray[Any]]
@@ -190,19 +190,19 @@ def origins_of(
     files: Sequence[SourceFile],
     ancestors: Sequence[Ancestor],
 ) -> Origins:
-    """Returns where the documents of shards come from, however often they were packed.
+    """Returns the origin of the documents of shards, however often they were packed.
 
-    The segment index of rows that were packed again has the places in the files that
-    were packed first, span by span of all shards that were read.
+    For rows that were packed again, the segment index has the places in the files of
+    the first packing, span by span of all shards that were read.
 
     Args:
-        columns: What the table says of the spans of all shards.
-        shards: Those that are meant.
-        files: The files of these.
+        columns: The columns of the table about the spans of all shards.
+        shards: The shards in question.
+        files: The files of these spans.
         ancestors: The datasets that records were read from, the nearest first.
 
     Raises:
-        IndexError or ValueError: The ancestors are not those of the files.
+        IndexError or ValueError: The ancestors do not belong to the files.
     """
     ends = columns["span_ends"][shards.start : shards.stop]
     first = int(columns["span_ends"][shards.start - 1]) if shards.start else 0
@@ -242,9 +242,9 @@ def _span_of(columns: Mapping[str, npt.NDArray[Any]], row: int) -> SourceSpan:
 
 
 def ancestors_of(dataset: str, name: str, split: Split) -> tuple[Ancestor, ...]:
-    """Returns a split as the ancestor of what is made of it, then its own ancestors.
+    """Returns a split as an ancestor of its results, then its own ancestors.
 
-    Of several editions, the files of all follow one another, as their shards do.
+    The files of several editions follow one another, as their shards do.
 
     Args:
         dataset: The directory of the dataset.
@@ -285,7 +285,7 @@ def _chain_of(dataset: str, name: str, split: Split) -> list[Ancestor]:
 
 
 def _level(chain: Sequence[Ancestor], level: int) -> Ancestor:
-    """Returns an ancestor; behind the last, one whose shards were made of nothing."""
+    """Returns an ancestor; after the last, one whose shards have no inputs."""
     if level < len(chain):
         return chain[level]
     shards = len(chain[-1].files) if level == len(chain) else 0
@@ -319,7 +319,7 @@ def _region_columns(
 
 
 def encode_lineage(ancestors: Sequence[Ancestor]) -> dict[str, npt.NDArray[Any]]:
-    """Returns ancestors as named arrays, to be kept beside a list of files."""
+    """Returns ancestors as named arrays, to be stored beside a list of files."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     for level, ancestor in enumerate(ancestors):
         files = list(ancestor.files)

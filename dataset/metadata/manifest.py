@@ -25,9 +25,9 @@ from gristmill.dataset.metadata.splits import (
 
 FORMAT = "gristmill.dataset"
 FORMAT_VERSION = 1
-EDITIONS_VERSION = 2  # Of a dataset with a split of several editions.
+EDITIONS_VERSION = 2  # The version for a dataset with a split of several editions.
 EXCHANGE = "exchange"  # A field of earlier releases.
-NUMBERS_VERSION = 3  # Of one where editions were replaced, or have other numbers.
+NUMBERS_VERSION = 3  # For editions that were replaced, or renumbered.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,7 @@ class Manifest:
 
     @property
     def editions(self) -> dict[str, Split]:
-        """All editions of all splits, by `layout.edition_key`: one and more of each."""
+        """All editions of all splits, by `layout.edition_key`: at least one of each."""
         return {
             layout.edition_key(name, part.edition): part
             for name, split in self.splits.items()
@@ -68,7 +68,7 @@ class Manifest:
 
     @property
     def known(self) -> dict[str, Split]:
-        """The same with the editions of the states that splits have replaced."""
+        """The same, and the editions of the states that splits have replaced."""
         return {
             layout.edition_key(name, number): part
             for name, split in self.splits.items()
@@ -76,7 +76,7 @@ class Manifest:
         }
 
     def find(self, key: str) -> Split | None:
-        """Returns a split, or an edition by `layout.edition_key`; None for neither."""
+        """Returns a split, or an edition by `layout.edition_key`; or None."""
         return self.splits.get(key) or self.editions.get(key)
 
     @property
@@ -100,7 +100,7 @@ class Manifest:
             "extra": dict(self.extra),
         }
         text = json.dumps(merge_extra(document), indent=2, ensure_ascii=False)
-        # Names of files can hold bytes that are not UTF-8, which Python keeps as lone
+        # File names can hold bytes that are not UTF-8, which Python keeps as lone
         # surrogates: written as JSON escapes, so that any JSON reader accepts them.
         return text.encode("utf-8", "backslashreplace") + b"\n"
 

@@ -1,4 +1,4 @@
-"""Which ArrayRecord files a pattern or a directory means."""
+"""The ArrayRecord files that a pattern or a directory stands for."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _METADATA = (layout.DATASET_JSON, layout.TFDS_INFO_JSON, "features.json")
 
 
 def match_shards(pattern: str) -> list[FileInfo]:
-    """Lists the files that a pattern matches, without those that describe a dataset.
+    """Lists the files that a pattern matches, except those that describe a dataset.
 
     They are beside the shards: a pattern that matched all files before these were
-    indexed matches `dataset.json` as well afterwards. `**` in a bucket also matches
+    indexed matches `dataset.json` as well afterwards. In a bucket, `**` also matches
     files that are to replace others: they are left out unless the pattern names them.
     """
     found = [] if pattern.endswith("/") else storage_for(pattern).match(pattern)
@@ -29,7 +29,7 @@ def match_shards(pattern: str) -> list[FileInfo]:
 
 
 def list_shard_files(directory: str) -> list[FileInfo]:
-    """Lists the files directly in a directory that can be shards, by their names.
+    """Lists the files directly in a directory whose names can be those of shards.
 
     Hidden files, markers such as `_SUCCESS` and files that describe a dataset cannot.
     """

@@ -1,4 +1,4 @@
-"""Opens the manifest of a committed dataset, or says what there is instead."""
+"""The manifest of a committed dataset, or an error that says what is there instead."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def open_manifest(dataset: StrPath) -> Manifest:
     """Returns the manifest of a committed dataset.
 
     Raises:
-        NotADatasetError: The directory holds none: it is no dataset, or its
-            conversion did not finish.
+        NotADatasetError: The directory has none: it is not a dataset, or its conversion
+            did not finish.
     """
     dataset = path_text(dataset, "dataset")
     manifest = read_manifest(dataset)
@@ -41,7 +41,7 @@ def open_manifest(dataset: StrPath) -> Manifest:
 
 
 def not_a_dataset(path: str) -> NotADatasetError:
-    """Returns the error for a path where there is no `dataset.json`."""
+    """Returns the error for a path without a `dataset.json`."""
     if "://" not in path and not os.path.lexists(path):
         return NotADatasetError(
             "not a committed dataset",
@@ -85,7 +85,7 @@ def not_a_dataset(path: str) -> NotADatasetError:
 
 
 def _near(path: str) -> str:
-    """Returns a cure for a local path where nothing is."""
+    """Returns a cure for a local path that does not exist."""
     parent, name = os.path.split(path.rstrip("/"))
     while parent and not os.path.isdir(parent):
         parent, name = os.path.split(parent)
@@ -99,7 +99,7 @@ def _near(path: str) -> str:
 
 
 def _datasets_in(path: str) -> list[str]:
-    """Returns the datasets directly in a local folder; to list a bucket takes long."""
+    """Returns the datasets in a local folder; listing a bucket would take long."""
     pattern = layout.join(glob.escape(path), "*", layout.DATASET_JSON)
     local = "://" not in path
     found = storage_for(path).match(pattern) if local else []

@@ -1,9 +1,9 @@
-"""From which frame of which input file a record came.
+"""The input file, and the frame in it, that a record came from.
 
-A conversion keeps the records of an input in their order, and the table of shards has
-the range of each input that went into a shard. A frame is 16 bytes longer than its
-record, so the lengths of the records before it say where a record's frame begins: the
-input itself is not needed. Every result is checked against the end of the range.
+A conversion keeps the records of an input in their order, and the table of shards
+records the range of each input that went into a shard. A frame is 16 bytes longer than
+its record, so the lengths of the records before it say where a record's frame begins:
+the input itself is not needed. Every result is checked against the end of the range.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
-PART_COLUMN = "part"  # Of a table of shards: int64 [shards], which part each is of.
-PARTS_FIELD = "parts"  # Of a split's source: the number of parts.
+PART_COLUMN = "part"  # Column of a table of shards: int64 [shards], the part of each.
+PARTS_FIELD = "parts"  # Field of a split's source: the number of parts.
 
 NUMBERED = ("arrayrecord", "parquet")
 """Formats in which the place of a record is its number."""
@@ -48,11 +48,11 @@ class SourceFile:
         path: As the conversion was given it, possibly relative to where that ran.
         compression: One of `COMPRESSIONS`.
         format: What the file is, such as `tfrecord`.
-        size_bytes: Its size as it is stored; 0 if it is not known.
-        version: What changes when it is written again; None if it is not known.
-        noted_ns: When the system noted a change of it; 0 if it is not known.
-        spec: How its records were made, as JSON; None where its format says all, or if
-            it is not known.
+        size_bytes: Its size as stored; 0 if not known.
+        version: A mark that changes when it is written again; None if not known.
+        noted_ns: When the system recorded its last change; 0 if not known.
+        spec: How its records were made, as JSON; None if its format says all, or if not
+            known.
     """
 
     path: str
@@ -65,12 +65,12 @@ class SourceFile:
 
 
 class SourceFiles(Sequence[SourceFile]):
-    """The files of a list, made on access: there may be a hundred thousand.
+    """The files of a list, made on access: there may be hundreds of thousands.
 
     Args:
         arrays: The list, as `load_inputs` returns it.
 
-    Raises an error of any builtin kind if that is no such list.
+    Raises a builtin error of any kind if it is not such a list.
     """
 
     def __init__(self, arrays: Mapping[str, Any]):
@@ -106,7 +106,7 @@ class SourceFiles(Sequence[SourceFile]):
 
     @property
     def stored_bytes(self) -> int:
-        """Their size together, as they are stored; 0 if it is not known."""
+        """Their total size as stored; 0 if not known."""
         return int(self._sizes.sum())
 
     @property
@@ -123,21 +123,21 @@ class SourceFiles(Sequence[SourceFile]):
 
 
 def numbers_of(files: Sequence[SourceFile], path: str) -> list[int]:
-    """Returns which of some files have a path."""
+    """Returns whether each of some files has a path."""
     known = files.paths() if isinstance(files, SourceFiles) else (f.path for f in files)
     return [number for number, other in enumerate(known) if other == path]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DamagedRegion:
-    """Bytes of an input that were set aside: the half-open range of one file.
+    """Bytes of an input that were set aside: a half-open range of one file.
 
     Attributes:
         path: The file.
-        begin_bytes: First byte.
+        begin_bytes: Offset of the first byte.
         end_bytes: One past the last.
-        compressed: Whether that counts the bytes of a compressed file as it is stored.
-        rows: Which rows of a table it has, half-open; None for other files.
+        compressed: Whether offsets count the compressed bytes of the file as stored.
+        rows: Half-open range of rows if the file is a table, else None.
     """
 
     path: str
@@ -148,7 +148,7 @@ class DamagedRegion:
 
 
 def place_of_inputs(dataset: str, split: Split) -> tuple[str, str] | None:
-    """Returns where the list of a split's input files is, and its digest, if known."""
+    """Returns the path of a split's list of inputs, and its digest if known."""
     relative, digest = map(split.source.get, ("file_list", "file_list_digest"))
     if not isinstance(relative, str) or not isinstance(digest, str):
         return None
@@ -157,13 +157,13 @@ def place_of_inputs(dataset: str, split: Split) -> tuple[str, str] | None:
 
 
 def load_inputs(path: str, digest: str) -> dict[str, Any] | None:
-    """Returns a list of input files as named arrays; None if it is not there.
+    """Returns a list of input files as named arrays; None if it is missing.
 
-    Or if it is damaged or another one: the records can be read without it.
+    Also None if it is damaged or another list: records can be read without it.
 
     Args:
         path: The list.
-        digest: Of the names and sizes in it.
+        digest: Digest of the names and sizes in it.
     """
     found = storage_for(path).load(path)
     if found is None:
@@ -178,12 +178,12 @@ def load_inputs(path: str, digest: str) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=8)
 def kept_inputs(path: str, digest: str) -> Mapping[str, Any] | None:
-    """Returns what `load_inputs` does, and keeps it: callers locate many records."""
+    """Returns the cached result of `load_inputs`: callers locate many records."""
     return load_inputs(path, digest)
 
 
 def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
-    """Returns the input files that spans count, none if there is no list."""
+    """Returns the input files that spans count, empty if there is no list."""
     place = place_of_inputs(dataset, split)
     return () if place is None else _source_files(*place)
 
@@ -195,20 +195,20 @@ def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
 
 
 def part_count(split: Split) -> int | None:
-    """Returns how many parts a split was made in, None if it was made otherwise."""
+    """Returns the number of parts that a split was made in, None if it has none."""
     parts = split.source.get(PARTS_FIELD)
     return parts if type(parts) is int else None
 
 
 def part_column(table: ShardTable, *, where: str) -> IntArray:
-    """Returns the part of each shard, int64 [shards], of a split that has parts.
+    """Returns the part of each shard, int64 [shards], for a split that has parts.
 
     Args:
         table: The table of its shards.
         where: The table's path, for messages.
 
     Raises:
-        InvalidDatasetError: It does not say.
+        InvalidDatasetError: It does not have them.
     """
     column = table.columns.get(PART_COLUMN)
     if column is None or column.shape != (len(table),) or column.dtype != np.int64:
@@ -223,7 +223,7 @@ def part_column(table: ShardTable, *, where: str) -> IntArray:
 def written_position(
     dataset: str, split: Split, shard: str, record: int
 ) -> tuple[int, int]:
-    """Returns which part a record of a `Writer` is of, and its number there.
+    """Returns the part of a record made by a `Writer`, and its number in the part.
 
     Args:
         dataset: The dataset's directory.
@@ -232,7 +232,7 @@ def written_position(
         record: Number of the record in the shard.
 
     Raises:
-        InvalidDatasetError: The table does not say.
+        InvalidDatasetError: The table does not have the parts.
     """
     place = layout.join(dataset, split.table)
     rows, parts, before = _written_shards(place, split.table_crc32c)
@@ -244,8 +244,8 @@ def written_position(
 def _written_shards(
     place: str, crc32c: int
 ) -> tuple[dict[str, int], IntArray, IntArray]:
-    """Returns the row of each shard, its part, and the part's records before it."""
-    del crc32c  # In the key of the cache: the split may have been replaced.
+    """Returns each shard's row, its part, and the records of the part before it."""
+    del crc32c  # Part of the cache's key: the split may have been replaced.
     table = ShardTable.decode(storage_for(place).read(place), where=place)
     parts = part_column(table, where=place)
     before = np.cumsum(table.records) - table.records
@@ -255,7 +255,7 @@ def _written_shards(
 
 
 def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
-    """Returns what was set aside of a shard's inputs, as its quarantine lists it."""
+    """Returns the regions of a shard's inputs that its quarantine lists."""
     path = layout.join(dataset, layout.QUARANTINE_DIR, f"{shard}.jsonl")
     content = storage_for(path).load(path)
     if content is None:
@@ -263,7 +263,7 @@ def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
     text = content.data.decode("utf-8", "surrogateescape")
     regions = []
     try:
-        # Not at U+2028 and the like, which texts in it can have.
+        # Does not split at U+2028 and the like, which texts can have.
         for fields in map(json.loads, text.removesuffix("\n").split("\n")):
             rows = None
             if "begin_row" in fields:
@@ -287,12 +287,12 @@ def read_damaged_regions(dataset: str, shard: str) -> Sequence[DamagedRegion]:
 def record_numbers(
     span: SourceSpan, records: IntArray, regions: Sequence[DamagedRegion]
 ) -> IntArray | None:
-    """Returns the numbers of records in a file whose places are such.
+    """Returns the numbers of records in a file whose places are record numbers.
 
     Args:
         span: The range of the input that was taken.
         records: int64 [records], their numbers among the records of the span.
-        regions: What was set aside of that file.
+        regions: Regions of that file that were set aside.
 
     Returns:
         int64 [records]; None if they are not known.
@@ -306,24 +306,24 @@ def record_numbers(
         if span.start_bytes <= begin < span.stop_bytes:
             lost -= min(end, span.stop_bytes) - begin
             numbers = np.where(numbers >= begin, numbers + end - begin, numbers)
-    return numbers if lost == 0 else None  # Not all that was set aside is listed.
+    return numbers if lost == 0 else None  # The list of regions is incomplete.
 
 
 def frame_offsets(
     span: SourceSpan, lengths: IntArray, regions: Sequence[DamagedRegion]
 ) -> IntArray | None:
-    """Returns where the frames of all records of a span begin.
+    """Returns the offset of the frame of each record of a span.
 
-    `frame_offset` does that of one, without all lengths.
+    `frame_offset` does so for one record, without all lengths.
 
     Args:
         span: The range of the input that was taken.
         lengths: int64 [records], the bytes of each record.
-        regions: What was set aside of that file.
+        regions: Regions of that file that were set aside.
 
     Returns:
-        int64 [records], byte offsets in the decompressed file; None if lengths do not
-        fit the span.
+        int64 [records], byte offsets in the decompressed file; or None if lengths do
+        not fit the span.
     """
     if span.start_bytes is None or span.stop_bytes is None:
         return None
@@ -348,16 +348,16 @@ def frame_offset(
     lengths_of: Callable[[int, int], Sequence[int]],
     regions: Sequence[DamagedRegion] = (),
 ) -> int | None:
-    """Returns where the frame of a record begins, None if lengths do not fit the span.
+    """Returns the offset of a record's frame, None if lengths do not fit the span.
 
     Args:
         span: The range of the input that was taken.
         record: Number of the record among those of the span.
-        runs: int64 [runs, 2], how many records there are in each run of the span's
-            records and their bytes: what one chunk of a shard holds.
+        runs: int64 [runs, 2], the number of records in each run of the span's records,
+            and their bytes. One chunk of a shard holds one run.
         lengths_of: Returns the lengths of records [first, stop) of the span, in bytes.
             Called for few runs.
-        regions: What was set aside of that file.
+        regions: Regions of that file that were set aside.
 
     Returns:
         The byte offset in the decompressed file.
@@ -366,14 +366,14 @@ def frame_offset(
         return None
 
     def cut(runs: IntArray, run: int) -> IntArray:
-        """Cuts a run into its records."""
+        """Splits a run into its records."""
         first = int(runs[:run, 0].sum())
         lengths = lengths_of(first, first + int(runs[run, 0]))
         singles = np.stack([np.ones(len(lengths), np.int64), lengths], axis=1)
         return np.concatenate([runs[:run], singles, runs[run + 1 :]])
 
     def edges(runs: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the records before each run and where it begins; and of the end."""
+        """Returns the records before each run and its offset; the same for the end."""
         sizes = runs[:, 0] * FRAME_OVERHEAD_BYTES + runs[:, 1]
         offsets = np.concatenate([[span.start_bytes], sizes]).cumsum()
         return np.concatenate([[0], runs[:, 0]]).cumsum(), offsets
@@ -391,7 +391,7 @@ def frame_offset(
             run = int(np.searchsorted(offsets, region.begin_bytes, side="right")) - 1
         if offsets[run] != region.begin_bytes:
             return None
-        # A run of no records: nothing but bytes between two frames.
+        # A run without records: only bytes between two frames.
         gap = [[0, region.end_bytes - region.begin_bytes]]
         runs = np.concatenate([runs[:run], gap, runs[run:]])
     before, offsets = edges(runs)

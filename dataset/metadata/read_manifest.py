@@ -1,4 +1,4 @@
-"""Reads `dataset.json` and the tables of shards that it describes."""
+"""`dataset.json` and the tables of shards that it describes, read and checked."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def read_manifest(dataset: StrPath) -> Manifest | None:
 
 
 def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
-    """Returns the manifest or None, and the version of `dataset.json`, "" for none.
+    """Returns the manifest or None, and the version of the file or "".
 
-    A writer of a changed manifest names that version as the one to replace, so that
-    changes by others are not lost.
+    A writer names that version as the one to replace, so that changes by others are not
+    lost.
     """
     path = layout.join(dataset, layout.DATASET_JSON)
     found = storage_for(dataset).load(path)
@@ -40,11 +40,11 @@ def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
 
 
 def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
-    """Does the same for a writer that replaces a `dataset.json` that cannot be read.
+    """Returns the same for a writer that replaces an unreadable `dataset.json`.
 
-    Returns None instead of the manifest then.
+    The manifest is then None.
     """
-    # First: if another writer comes between, its file has another version.
+    # Asked first: if another writer comes in between, its file has another version.
     path = layout.join(dataset, layout.DATASET_JSON)
     version = version_of(path)
     try:
@@ -62,11 +62,11 @@ def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
 def check_not_replaced(dataset: str, name: str, split: Split) -> None:
     """Checks that the files of a split are still those of the dataset.
 
-    It may have later editions by now, or be kept beside them.
+    By now, there may be later editions, also with this one kept beside them.
 
     Raises:
-        ReplacedError: Another edition has replaced it, and its files are deleted, or
-            will be.
+        ReplacedError: Another edition has replaced it, and its files are or will be
+            deleted.
     """
     manifest = read_manifest(dataset)
     only, _ = layout.parse_edition_key(name)
@@ -85,7 +85,7 @@ def check_not_replaced(dataset: str, name: str, split: Split) -> None:
 
 
 def _instead(found: Split | None, there: Split | None) -> str:
-    """Says what a split has in the place of an edition."""
+    """Returns what a split has in place of an edition."""
     if found is None:
         return "no such split any more"
     if there is not None:
@@ -98,7 +98,7 @@ def _instead(found: Split | None, there: Split | None) -> str:
 def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
     """Reads the table of a split of a committed dataset, and checks its paths.
 
-    The name can be the `layout.edition_key` of a single edition.
+    The name can be the `layout.edition_key` of one edition.
 
     Raises:
         InvalidDatasetError: It is damaged.
@@ -108,7 +108,7 @@ def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
     try:
         table = read_table(dataset, split)
     except (InvalidDatasetError, StorageError):
-        check_not_replaced(dataset, name, split)  # That would be why.
+        check_not_replaced(dataset, name, split)  # That would explain it.
         raise
     table.check_paths(where=layout.join(dataset, split.table))
     return table
@@ -117,8 +117,8 @@ def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
 def read_table(dataset: StrPath, split: Split) -> ShardTable:
     """Reads the table of shards of a split and compares it with the manifest.
 
-    Of several editions, it has the shards of all, in order. The spans of a shard count
-    the input files of its edition.
+    If there are several editions, it has the shards of all, in order. The spans of a
+    shard count the input files of its edition.
 
     Raises:
         InvalidDatasetError: It is not the table that the manifest describes.

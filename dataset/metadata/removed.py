@@ -1,9 +1,9 @@
-"""The list of what an edition leaves out of the one that it was made of.
+"""The list of records that an edition leaves out of the one it was made from.
 
-That is records, or documents of packed rows, whose rows stay.
+For packed rows, it lists documents, whose rows stay.
 
-It stays when the files of that other edition are deleted: who has read it knows by the
-numbers what is left, and by the digests what was removed.
+It is kept when the files of that other edition are deleted: the numbers tell a reader
+of that edition what is left, and the digests tell what was removed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
 VERSION = 1
-REMOVAL_FORMAT = "gristmill removal"  # In the description of unfinished work.
+REMOVAL_FORMAT = "gristmill removal"  # Key in the description of unfinished work.
 _TYPES = {"records": "<i8", "digest_low": "<u8", "digest_high": "<u8"}
-# Of documents of packed rows, two more.
+# Documents of packed rows have two more.
 _DOCUMENT_TYPES = {"pieces": "<i8", "tokens": "<i8"}
 _ID_BYTES = 4
 _CURE = "restore the file from a copy"
@@ -38,13 +38,13 @@ class RemovedRecords:
     """Records that were removed from an edition, or documents. All are [removed].
 
     Attributes:
-        records: int64, rising: their numbers among the records of that edition. Of
-            documents the rows in which they begin, of which several can be the same.
+        records: int64, ascending: their numbers among the records of that edition. For
+            documents, the rows in which they begin, of which several can be the same.
         digest_low: uint64, the first lane of the digest of each.
         digest_high: uint64, the second.
-        pieces: int64, of documents alone: the number of the piece in its row with which
-            each begins. Rising where rows are the same.
-        tokens: int64, likewise: tokens of each.
+        pieces: int64, for documents only: the number in its row of the piece that
+            begins each. Ascending where rows are the same.
+        tokens: int64, for documents only: tokens of each.
     """
 
     records: npt.NDArray[np.int64]
@@ -64,9 +64,9 @@ class RemovedRecords:
         """Returns the list of records, or of documents.
 
         Args:
-            records: int64 [removed], their numbers, rising.
+            records: int64 [removed], their numbers, ascending.
             words: uint64 [removed], as `digest.words_of` returns them.
-            pieces: As the attribute.
+            pieces: As in `Removed`.
         """
         low, high = lanes_of(words)
         tokens = None
@@ -82,7 +82,7 @@ class RemovedRecords:
 
     @property
     def digest_hex(self) -> str:
-        """The digest of all of them, as `RecordsDigest.hex` has it."""
+        """The digest of all of them, as in `RecordsDigest.hex`."""
         low, high = (
             int(np.sum(lane, dtype=np.uint64))
             for lane in (self.digest_low, self.digest_high)
@@ -128,7 +128,7 @@ class RemovedRecords:
 
 
 def _rise(numbers: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64] | None) -> bool:
-    """Returns whether numbers rise, and where they are the same, numbers of pieces."""
+    """Returns whether numbers ascend, or where they are equal, numbers of pieces."""
     rising = numbers[1:] > numbers[:-1]
     if pieces is not None:
         same = numbers[1:] == numbers[:-1]
@@ -138,7 +138,7 @@ def _rise(numbers: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64] | None) 
 
 
 def is_removal(description: bytes) -> bool:
-    """Tells whether unfinished work, by its description, is a removal."""
+    """Returns whether a description of unfinished work is that of a removal."""
     try:
         return bool(json.loads(description)["format"] == REMOVAL_FORMAT)
     except (KeyError, TypeError, ValueError):
@@ -148,8 +148,7 @@ def is_removal(description: bytes) -> bool:
 def removals(split: Split) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yields what was removed on the way to an edition, the last first.
 
-    Each is the number of the edition that it was removed from, and what
-    `Split.removed` says of it.
+    Each is the number of the edition that it was removed from, and its `Split.removed`.
     """
     removed = split.removed
     while isinstance(removed, Mapping):
@@ -162,7 +161,7 @@ def read_removed(dataset: str, removed: Mapping[str, Any]) -> RemovedRecords:
 
     Args:
         dataset: The dataset's directory.
-        removed: What `Split.removed` says of it.
+        removed: Its `Split.removed`.
 
     Raises:
         InvalidDatasetError: The list is damaged, or not the one of this removal.

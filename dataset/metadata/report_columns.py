@@ -1,7 +1,7 @@
-"""The reports of all shards of a job, as columns: a commit may hold a million.
+"""The reports of all shards of a job, as columns, for a million shards.
 
-A report takes two kilobytes as an object, some 200 bytes as a row of columns, and some
-80 compressed.
+A report takes two kilobytes as an object, about 200 bytes as a row of columns, and
+about 80 compressed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ShardReports(Sequence[ShardReport]):
             )
 
     def miscounted(self, *, mapped: bool) -> list[int]:
-        """Returns the rows of shards that do not hold what was read for them.
+        """Returns the rows of shards that differ from the records read for them.
 
         Args:
             mapped: Whether a function of the user's may have changed records.
@@ -117,7 +117,7 @@ class ShardReports(Sequence[ShardReport]):
 
     @property
     def changed_records(self) -> int:
-        """Records of which the user's function returned only others."""
+        """Records that the user's function replaced by others."""
         return int(self._more["changed_records"].sum())
 
     @property
@@ -149,7 +149,7 @@ class ReportCollector:
             self._pack()
 
     def extend(self, other: ReportCollector) -> None:
-        """Adds the reports of another collector of the job, in no certain order."""
+        """Adds the reports of another collector of the job, in any order."""
         if other.job != self.job:
             raise ValueError(f"reports of job {other.job} among those of {self.job}")
         self._blocks += other._blocks
@@ -181,7 +181,7 @@ class ReportCollector:
             self._pending = []
 
     def __getstate__(self) -> dict[str, Any]:
-        # Of a bundle of few shards: as columns these would take more, and longer.
+        # A bundle of few shards: columns would take more memory and time.
         if len(self._pending) >= _FEW_REPORTS:
             self._pack()
         return self.__dict__

@@ -1,4 +1,4 @@
-"""The index of one shard: where every chunk is, and the checksum of every record.
+"""The index of one shard: the place of every chunk and the checksum of every record.
 
 A reader needs nothing else to fetch a record, not even the shard's footer. The file is
 little-endian, made to be memory-mapped, and opened by reading only its first 80 bytes.
@@ -33,7 +33,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.regular_file import open_regular
 
 MAGIC = b"GMINDEX\n"
-# Of an index without checksums and report: only loaders' caches hold these.
+# Magic of an index without checksums and report: only caches of loaders hold these.
 _FOOTER_MAGIC = b"GMFOOTR\n"
 VERSION = 1
 HEADER_BYTES = 80
@@ -42,10 +42,10 @@ HEADER_BYTES = 80
 # shard, largest decoded chunk, base stride, report bytes, body crc, header crc, zeros.
 _HEADER = struct.Struct("<8sIIqqqqqIIIIQ")
 _CRC_AT = 68
-# A base of 64 bits every 64 chunks: 4.125 bytes a chunk instead of 8.
+# A 64-bit base every 64 chunks: 4.125 bytes a chunk instead of 8.
 _STRIDE = 64
 
-# In the report: quotes within its texts are escaped.
+# Found in the report, as quotes within its texts are escaped.
 _FILE_CRC32C = re.compile(rb'"file_crc32c":(\d+)')
 
 _CURE = "delete this index and run the conversion, or `gristmill index`, again"
@@ -59,11 +59,11 @@ class ShardIndex:
         path: Where it came from, for messages.
         records: Number of records in the shard.
         chunks: Number of chunks.
-        group_size: Records in every chunk but the last, 0 if that varies.
+        group_size: Records in every chunk but the last, 0 if it varies.
         file_bytes: Size of the shard.
         max_chunk_decoded_bytes: Size of the largest decoded chunk.
         crc32cs: uint32 [records], the checksum of each record; uint32 [0] in an
-            index that was made of a footer alone, which has none.
+            index made from a footer alone.
     """
 
     path: str
@@ -83,7 +83,7 @@ class ShardIndex:
     _body: memoryview
 
     def chunk_offsets(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns where chunks begin in the shard: int64 [n] physical byte offsets.
+        """Returns the physical byte offsets of chunks in the shard: int64 [n].
 
         Args:
             chunks: int64 [n], numbers of chunks; `self.chunks` gives the end of the
@@ -110,7 +110,7 @@ class ShardIndex:
         return chunks, records - self._first_records[chunks]
 
     def chunk_records(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns how many records chunks hold: int64 [n] for int64 [n]."""
+        """Returns the number of records in each chunk: int64 [n] for int64 [n]."""
         if self.group_size:
             return np.minimum(self.group_size, self.records - chunks * self.group_size)
         after = np.minimum(chunks + 1, self.chunks - 1)
@@ -120,7 +120,7 @@ class ShardIndex:
         return np.asarray(ends - self._first_records[chunks])
 
     def place_records(self, records: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns what `find_records` does, faster for many records: int64 [n, 5]."""
+        """Returns the same as `find_records`, faster for many records: int64 [n, 5]."""
         table = np.empty((len(records), 5), np.int64)
         chunks, table[:, 4] = self.chunk_of(records)
         table[:, 0] = chunks
@@ -132,10 +132,10 @@ class ShardIndex:
     def find_records(
         self, records: Sequence[int]
     ) -> list[tuple[int, int, int, int, int]]:
-        """Returns where records are, faster for a few records.
+        """Returns the places of records, faster for a few records.
 
         A batch in random order has only a few records of each shard, and a call of
-        numpy takes as long as this loop takes for thirty.
+        numpy takes as long as this loop for thirty.
 
         Returns:
             For each (chunk, begin, end, records in the chunk, number of the record
@@ -165,7 +165,7 @@ class ShardIndex:
 
     @functools.cached_property
     def _columns(self) -> tuple[Any, Any, Any]:
-        # As memory views, which give plain numbers, and faster than numpy does.
+        # Memory views return plain numbers, faster than numpy.
         columns = (self._bases, self._relative, self._first_records)
         bases, relative, firsts = (column.data for column in columns)
         return bases, relative, firsts
@@ -183,7 +183,7 @@ class ShardIndex:
     def entry_ranges(
         self, records: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Returns which bytes of the file, beside its head, say where records are.
+        """Returns the bytes of the file, beside its head, that locate records.
 
         Uses the head alone, so that a reader can fetch the rest by range. They are
         half-open ranges, as int64 [2n] begins and int64 [2n] ends.
@@ -200,8 +200,8 @@ class ShardIndex:
 
     @property
     def file_crc32c(self) -> int:
-        """The checksum of the whole shard, of which the report says more."""
-        # The report of a shard that was made of many files takes milliseconds to parse.
+        """The checksum of the whole shard, which the report has in full."""
+        # The report of a shard made from many files takes milliseconds to parse.
         found = _FILE_CRC32C.search(self._report)
         return int(found[1]) if found else self.report().file_crc32c
 
@@ -223,7 +223,7 @@ class ShardIndex:
 
 
 def index_of_footer(footer: Footer, *, path: str, file_bytes: int) -> ShardIndex:
-    """Returns the index of a file that has none, from its footer.
+    """Returns an index made from the footer of a file that has none.
 
     It has no checksums of records, and no report.
     """
@@ -241,7 +241,7 @@ def encode_index(
     Args:
         footer: The shard's footer.
         crc32cs: uint32 [records], the checksum of each record.
-        report: What was counted while it was written.
+        report: Counts made while it was written.
     """
     if len(crc32cs) != footer.records:
         raise ValueError(f"{len(crc32cs)} checksums for {footer.records} records")
@@ -257,7 +257,7 @@ def with_report(data: bytes, report: ShardReport, *, path: str) -> bytes:
         path: Where it came from, for messages.
 
     Raises:
-        InvalidDatasetError: It is no index, or damaged.
+        InvalidDatasetError: It is not an index, or is damaged.
         FormatVersionError: Its version is unknown.
     """
     index = parse_index(data, path=path)
@@ -270,7 +270,7 @@ def with_report(data: bytes, report: ShardReport, *, path: str) -> bytes:
 
 
 def encode_footer(footer: Footer, *, file_bytes: int) -> bytes:
-    """Returns what `index_of_footer` does as the bytes of a file for `map_footer`."""
+    """Returns the result of `index_of_footer` as a file's bytes, for `map_footer`."""
     return _encode(_FOOTER_MAGIC, footer, np.empty(0, np.uint32), b"", file_bytes)
 
 
@@ -318,7 +318,7 @@ def _encode(
 
 
 def _joined(fields: Sequence[Any], body: bytes) -> bytes:
-    """Returns the bytes of the file that has these fields of its header."""
+    """Returns the bytes of a file with these header fields."""
     header = _HEADER.pack(*fields, google_crc32c.value(body), 0, 0)
     crc = google_crc32c.value(header[:_CRC_AT])
     return b"".join((header[:_CRC_AT], struct.pack("<IQ", crc, 0), body))
@@ -359,7 +359,7 @@ def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
     """Opens an index from the bytes of its whole file, copying none of them.
 
     Raises:
-        InvalidDatasetError: It is no index, or damaged.
+        InvalidDatasetError: It is not an index, or is damaged.
         FormatVersionError: Its version is unknown.
     """
     return _parse(data, MAGIC, path)

@@ -1,4 +1,4 @@
-"""The report of one shard: what its writer counted, kept in the shard's index."""
+"""The report of one shard: its writer's counts, kept in the shard's index."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ class SourceSpan:
     """The part of one input file that went into a shard.
 
     Attributes:
-        file_index: Which input file, in the job's sorted list.
-        begin_bytes: Planned begin; a frame belongs to the span of its first byte.
+        file_index: Number of the input file in the job's sorted list.
+        begin_bytes: Planned start; a frame belongs to the span of its first byte.
         end_bytes: Planned end, exclusive.
-        start_bytes: Where the bytes that were taken begin: at a frame, or at a region
-            that was set aside. None if no frame begins in the span. Offsets count
-            decompressed bytes.
-        stop_bytes: Where they end, None likewise. It can lie past `end_bytes`.
-        records: Frames taken, bad ones not counted.
+        start_bytes: Where the bytes taken begin: at a frame, or at a region set aside.
+            None if no frame begins in the span. Offsets count decompressed bytes.
+        stop_bytes: Where they end, or None as well. It can lie past `end_bytes`.
+        records: Number of good frames taken.
         whole: Whether reading went on to the end of the file.
-        skipped_records: Frames of these bytes before those that were taken: they were
-            removed, or are in the span before, of the same bytes.
+        skipped_records: Frames of these bytes before those taken: they were removed, or
+            belong to the previous span of the same bytes.
     """
 
     file_index: int
@@ -44,7 +43,7 @@ class ShardReport:
     """Counts and checksums of one finished shard.
 
     Records in = records out + dropped - added, where records in are the good frames;
-    regions that were set aside are counted apart.
+    regions set aside are counted apart.
 
     Attributes:
         path: The shard, relative to the dataset.
@@ -53,16 +52,16 @@ class ShardReport:
         file_bytes: Size of the shard.
         file_crc32c: crc32c of the whole file.
         read: Digest of the records read from the inputs.
-        written: Digest of the records in the shard, counted from the finished file.
+        written: Digest of the records in the shard, read back from the finished file.
         dropped_records: Records for which the user's function returned nothing.
-        added_records: Records that it returned beyond one for each.
-        changed_records: Records of which it returned only others.
+        added_records: Records that it returned beyond one each.
+        changed_records: Records that it replaced by others.
         null_rows: Rows of the inputs that were left out for their nulls.
         quarantined_regions: Damaged regions of the inputs that were set aside.
         quarantined_bytes: Their size.
         spans: Where the records came from, in order.
-        packed: What the records hold if they are packed rows, else None. The counts of
-            records read, dropped and added are those of documents then.
+        packed: Totals of the packed rows, None if the records are not packed rows. The
+            counts of records read, dropped and added are then counts of documents.
         segments_bytes: Size of the segment index of packed rows.
         segments_crc32c: crc32c of that whole file.
     """
@@ -108,7 +107,7 @@ class ShardReport:
         """Parses a report.
 
         Raises:
-            InvalidDatasetError: It is not one.
+            InvalidDatasetError: It is not a report.
         """
         try:
             fields: dict[str, Any] = json.loads(data)

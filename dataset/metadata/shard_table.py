@@ -1,7 +1,7 @@
 """The table of shards of one split, as columns: cheap at a million shards.
 
 It is a numpy `.npz` file, one array a column, so that any numpy reads it. Texts are
-one UTF-8 blob and the end of each in it.
+one UTF-8 blob, and the end of each text in it.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _SPAN_COLUMNS = {
     "span_records": "<i8",
     "span_whole": "|b1",
 }
-# One more, only where records were removed.
+# One more column, only where records were removed.
 SKIPPED_COLUMN = "span_skipped_records"
 _ALL_SPAN_COLUMNS = _SPAN_COLUMNS | {SKIPPED_COLUMN: "<i8"}
-# Those of the shards of packed rows.
+# Columns of the shards of packed rows.
 _SEGMENT_COLUMNS = {"segments_bytes": "<i8", "segments_crc32c": "<u4"}
 _ROW_COLUMNS = PACKED_COLUMNS | _SEGMENT_COLUMNS
-# Those that are not stored where they are 0, or that earlier versions did not store.
+# Columns that are not stored where they are 0, or that earlier versions lack.
 _REMOVED_COLUMNS = [f"packed_{name}" for name in REMOVED]
 _OPTIONAL_COLUMNS = (*_REMOVED_COLUMNS, f"packed_{MOST_PIECES}")
 
@@ -97,7 +97,7 @@ def total_digest(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardTable:
-    """All shards of a split. Arrays are [shards] unless they say otherwise.
+    """All shards of a split. Arrays are [shards] unless noted.
 
     Attributes:
         paths: Relative to the dataset.
@@ -142,8 +142,8 @@ class ShardTable:
     def shards_digest(self) -> str:
         """SHA-256 over path, size, crc32c and records of each shard, in order.
 
-        Over the values and not over the file, whose bytes depend on the version of
-        the library that compresses it.
+        The bytes of the file itself depend on the version of the library that
+        compresses it.
         """
         blob, ends = encode_texts(self.paths)
         hasher = hashlib.sha256()
@@ -152,7 +152,7 @@ class ShardTable:
         return "sha256:" + hasher.hexdigest()
 
     def spans(self, shard: int) -> tuple[SourceSpan, ...]:
-        """Returns where the records of a shard came from, in order."""
+        """Returns the spans that the records of a shard came from, in order."""
         ends = self.columns["span_ends"]
         begin = int(ends[shard - 1]) if shard else 0
         return tuple(self._spans(begin, int(ends[shard])))
@@ -200,7 +200,7 @@ class ShardTable:
         return self.columns.keys() >= _ROW_COLUMNS.keys()
 
     def packed(self, begin: int, end: int) -> Iterator[PackedCounts | None]:
-        """Yields what the rows of shards [begin, end) hold, None if they are none."""
+        """Yields totals of the packed rows of shards [begin, end), else None."""
         if not self.is_packed:
             yield from itertools.repeat(None, end - begin)
             return
@@ -209,7 +209,7 @@ class ShardTable:
             yield PackedCounts(**dict(zip(_PACKED_FIELDS, row, strict=True)))
 
     def packed_total(self, shards: slice = slice(None)) -> PackedCounts | None:
-        """Returns what the rows of all or some shards hold, None if they are none."""
+        """Returns totals of the packed rows of all or some shards, else None."""
         if not self.is_packed:
             return None
         # Lanes of digests add up modulo 2**64.
@@ -222,17 +222,17 @@ class ShardTable:
         return PackedCounts(**counts)
 
     def taken(self, shards: Int64) -> ShardTable:
-        """Returns a table of some of the shards. This one is empty then.
+        """Returns a table of some of the shards, and empties this one.
 
         Both at once would need gigabytes at millions of shards.
 
         Args:
-            shards: int64 [shards], which, in their order.
+            shards: int64 [shards], the rows to keep, in order.
         """
         ends = self.columns.pop("span_ends")
         counts = np.diff(ends, prepend=0)[shards]
         new_ends = np.cumsum(counts)
-        # From where the spans of each shard begin, so many steps further.
+        # Counted from where the spans of each shard begin.
         shifts = (ends - np.diff(ends, prepend=0))[shards] - (new_ends - counts)
         rows = np.repeat(shifts, counts) + np.arange(counts.sum())
         columns = {
@@ -244,9 +244,9 @@ class ShardTable:
 
     @classmethod
     def joined(cls, tables: Sequence[ShardTable]) -> Self:
-        """Returns the shards of several tables, one and more. They are empty then.
+        """Returns the shards of one or more tables, and empties those.
 
-        Of columns that this version does not know, those stay that all tables have.
+        Columns that this version does not know stay if all tables have them.
         """
         counts = [np.diff(t.columns.pop("span_ends"), prepend=0) for t in tables]
         if any(SKIPPED_COLUMN in table.columns for table in tables):
@@ -267,7 +267,7 @@ class ShardTable:
 
     @classmethod
     def of(cls, reports: Sequence[ShardReport]) -> Self:
-        """Builds the table from the reports of all shards, in the order of shards."""
+        """Returns the table of the reports of all shards, in the order of shards."""
         spans = (
             [-1 if value is None else value for value in _span_values(span)]
             for report in reports
@@ -290,11 +290,11 @@ class ShardTable:
     def of_columns(
         cls, paths: Sequence[str], columns: Mapping[str, npt.NDArray[Any]]
     ) -> Self:
-        """Builds the table of shards that come from no files, from columns.
+        """Returns the table of shards that come from no files.
 
         Args:
             paths: Relative to the dataset.
-            columns: Numbers of each shard by name; those that are not there are 0.
+            columns: Numbers of each shard by name; missing ones are 0.
         """
         shards = len(paths)
         full = {
@@ -323,7 +323,7 @@ class ShardTable:
 
     @classmethod
     def decode(cls, data: bytes, *, where: str) -> Self:
-        """Parses a table and checks that it makes sense.
+        """Parses a table and checks it.
 
         Raises:
             InvalidDatasetError: It is damaged or contradicts itself.
@@ -374,10 +374,10 @@ class ShardTable:
         return cls(paths=Texts(blob, ends), columns=arrays)
 
     def check_paths(self, *, where: str) -> None:
-        """Checks that every path stays in the dataset, and that none is there twice.
+        """Checks that every path stays in the dataset, and that none occurs twice.
 
         Raises:
-            InvalidDatasetError: One does not, or is.
+            InvalidDatasetError: A path leaves it, or occurs twice.
         """
         if isinstance(self.paths, Texts) and _are_plain_names(*self.paths.encoded):
             return
@@ -395,9 +395,9 @@ class ShardTable:
 
 
 def _are_plain_names(blob: npt.NDArray[np.uint8], ends: Int64) -> bool:
-    """Returns whether texts are plain names of one length, each above that before.
+    """Returns whether texts are plain names of one length, in ascending order.
 
-    So are those of the shards of a conversion. Of a million it takes a moment.
+    Names of the shards of a conversion are. A million take a moment.
     """
     lengths = np.unique(np.diff(ends, prepend=0))
     if len(lengths) != 1 or not lengths[0]:

@@ -1,4 +1,4 @@
-"""The splits of a dataset as `dataset.json` has them, and what replaces them."""
+"""The splits of a dataset in `dataset.json`, and what replaces them."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ class Split:
         raw_bytes: Size of the records.
         file_bytes: Size of the shards.
         records_digest: Order-independent digest of all records, 32 hex digits.
-        shards_digest: SHA-256 over names and contents of all shards, in order; of
-            several editions, over theirs.
+        shards_digest: SHA-256 over names and contents of all shards, in order; if there
+            are several editions, over their digests.
         table: The table of shards, relative to the dataset.
-        table_bytes: Its size.
-        table_crc32c: Its checksum.
+        table_bytes: Size of that file.
+        table_crc32c: Checksum of that file.
         writer_options: Options of the official writer.
-        source: Where the data came from: patterns, file list digest, options, version.
+        source: The origin of the data: patterns, file list digest, options, version.
         dropped_records: Records for which the user's function returned nothing.
-        added_records: Records that it returned beyond one for each.
+        added_records: Records that it returned beyond one each.
         quarantined_regions: Damaged regions of the inputs that were set aside.
         quarantined_bytes: Their size.
-        features: What the records hold, as `features.encode_features` describes it,
-            None if that is not known.
-        packed: How the records are packed rows, and what they hold, added up;
-            None if they are none. See docs/reference/format.md.
-        editions: The editions in the order of their records, where that is more than
-            one. Table, writer options and source of this split are those of the first
-            then, and its features those that hold for all, None if there are none.
-        edition: The number of the edition, which no other edition of the split ever
-            has; of several the highest.
+        features: The features of the records, as `features.encode_features` describes
+            them; None if not known.
+        packed: Layout and totals of the records if they are packed rows, else None. See
+            docs/reference/format.md.
+        editions: The editions in the order of their records, if there is more than one.
+            Table, writer options and source of this split are then those of the first,
+            and its features those that hold for all, or None.
+        edition: The number of the edition, never reused within the split; the highest
+            if there are several.
         replaced: Earlier states of the split that are kept, in the order in which they
-            were replaced, none with such states of its own.
-        last_edition: The highest number that was ever given to an edition.
-        removed: Of an edition whose records are those of another one without some:
-            that other edition's number, what was removed, and where it is listed; see
-            docs/reference/format.md. None otherwise.
+            were replaced, each without such states of its own.
+        last_edition: The highest number ever given to an edition.
+        removed: For an edition made by removing records from another one: that
+            edition's number, what was removed, and where it is listed; see
+            docs/reference/format.md. Otherwise None.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -93,7 +93,7 @@ class Split:
 
     @property
     def parts(self) -> tuple[Split, ...]:
-        """The editions, each as a split of its own: one and more."""
+        """The editions, each as a split of its own: at least one."""
         return self.editions or (self.alone,)
 
     @property
@@ -103,7 +103,7 @@ class Split:
 
     @property
     def known(self) -> dict[int, Split]:
-        """All editions by their numbers: these, and those of the states it replaced."""
+        """All editions by their numbers: also those of the states that it replaced."""
         states = *self.replaced, self
         return {part.edition: part for state in states for part in state.parts}
 
@@ -116,11 +116,11 @@ class Split:
         return origin
 
     def part(self, edition: int) -> Split:
-        """Returns one of the editions; raises IndexError if it has none so numbered."""
+        """Returns one of the editions; raises IndexError for an unknown number."""
         return self.parts[self.place(edition)]
 
     def place(self, edition: int) -> int:
-        """Returns how many editions come before one; raises as `part` does."""
+        """Returns the number of editions before one; raises as `part` does."""
         if edition not in self.numbers:
             raise IndexError(edition)
         return self.numbers.index(edition)
@@ -128,16 +128,16 @@ class Split:
     def until(self, edition: int) -> Split:
         """Returns the split as it was when an edition was the newest.
 
-        Raises IndexError if none is known that has this number.
+        Raises IndexError if no such edition is known.
         """
         for state in (self, *reversed(self.replaced)):
             newest = [*itertools.accumulate(state.numbers, max)]
             if edition == newest[-1]:
                 return state
             if edition in newest:
-                # What came behind it is newer, or it would not be the newest.
+                # Later editions are newer, or it would not be the newest.
                 count = len(newest) - newest[::-1].index(edition)
-                # Unless one change made both, of editions that were there before.
+                # Unless one change made both, from earlier editions.
                 if all(part.origin > edition for part in state.parts[count:]):
                     return Split.of_editions(state.parts[:count])
         raise IndexError(edition)
@@ -151,7 +151,7 @@ class Split:
     def of_editions(
         cls, editions: Sequence[Split], *, extra: Mapping[str, Any] | None = None
     ) -> Split:
-        """Returns the split of these editions, in order: of one, the edition itself."""
+        """Returns the split of these editions, in order; a single one as it is."""
         editions = tuple(one.alone for one in editions)
         if len(editions) == 1 and not extra:
             return editions[0]
@@ -206,7 +206,7 @@ class Split:
         )
 
 
-# Fields of a split that add up a column of its table.
+# Fields of a split that are sums of a column of its table.
 TOTALS = (
     *("records", "raw_bytes", "file_bytes", "dropped_records", "added_records"),
     *("quarantined_regions", "quarantined_bytes"),
@@ -215,14 +215,14 @@ _DIGESTS = {
     "records_digest": "[0-9a-f]{32}",
     "shards_digest": "sha256:[0-9a-f]{64}",
 }
-# Fields that say how editions follow each other, written only where they must be.
+# Fields for the order of editions, written only if needed.
 _HISTORY = ("editions", "edition", "replaced", "last_edition", "removed")
 _SPLIT_FIELDS = {
     field.name: field.type
     for field in dataclasses.fields(Split)
     if field.name not in (*_HISTORY, "extra")
 }
-# Fields that each of several editions has, and their split has not.
+# Fields that each of several editions has, but their split does not.
 _EDITION_FIELDS = (
     *("table", "table_bytes", "table_crc32c", "writer_options", "source", "features"),
     "packed",
@@ -243,7 +243,7 @@ def mapping_or_none(value: Any, name: str) -> Mapping[str, Any] | None:
 
 
 def unknown_fields(fields: Mapping[str, Any], known: Any) -> dict[str, Any]:
-    """Returns the fields that are not known, to be kept."""
+    """Returns the unknown fields, to be kept."""
     return {name: value for name, value in fields.items() if name not in known}
 
 
@@ -278,7 +278,7 @@ def _encode_split(split: Split, position: int = 1) -> dict[str, Any]:
 
 
 def parse_splits(fields: Mapping[str, Any]) -> dict[str, Split]:
-    """Parses such objects; raises an error of any builtin kind if they are bad."""
+    """Parses such objects; raises a builtin error of any kind if they are invalid."""
     return {
         layout.check_split(name): _parse_split(split) for name, split in fields.items()
     }

@@ -1,4 +1,4 @@
-"""`features.json`: what the records hold, in the words of TensorFlow Datasets.
+"""`features.json`: the features of records, as TensorFlow Datasets writes them.
 
 Read as plain JSON. Sources: features/*.py, example_serializer.py and
 proto/feature.proto in tensorflow_datasets/core.
@@ -29,10 +29,10 @@ _TENSORS: Mapping[str, tuple[Kind, str]] = {
 
 
 def parse_tfds_features(document: Mapping[str, Any]) -> dict[str, FeatureSpec]:
-    """Returns what records of TFDS hold, by the names of the features in the records.
+    """Returns the features of TFDS records, by their names in the records.
 
-    Features that TFDS keeps in a way of its own are left out: sequences of sequences,
-    video, audio, and any that this version does not know.
+    Features that TFDS stores in its own way are left out: nested sequences, video,
+    audio, and any unknown to this version.
 
     Args:
         document: The content of `features.json`.
@@ -40,7 +40,7 @@ def parse_tfds_features(document: Mapping[str, Any]) -> dict[str, FeatureSpec]:
     try:
         return dict(_fields("", document["featuresDict"], ()))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
-        return {}  # Of a version with another form.
+        return {}  # From a version with another form.
 
 
 def _fields(

@@ -1,4 +1,4 @@
-"""`dataset_info.json`: which files TFDS says a directory has.
+"""`dataset_info.json`: the files of a TFDS directory.
 
 Read as plain JSON. Sources: naming.py, splits.py, dataset_info.py and
 proto/dataset_info.proto in tensorflow_datasets/core.
@@ -27,7 +27,7 @@ def path_template(split: str) -> str:
     return FILEPATH_TEMPLATE.replace("{SHARD_X_OF_Y}", f"{mark}{{SHARD_X_OF_Y}}")
 
 
-# Called with what, where, expected, got and, where it knows better, a cure.
+# Called with what, where, expected, got and, if there is a better one, a cure.
 UnusableError = Callable[..., GristmillError]
 TfdsFormat = Literal["tfrecord", "array_record"]
 
@@ -41,7 +41,7 @@ class TfdsSplit:
         files: Its files, in order.
         file_records: Records in each file.
         pattern: A glob pattern that matches these files.
-        named_alike: A regular expression for the files that TFDS would name so,
+        named_alike: A regular expression for all files that TFDS would name like this,
             whatever their number.
     """
 
@@ -53,7 +53,7 @@ class TfdsSplit:
 
 
 def parse_object(data: bytes, place: str, error: UnusableError) -> dict[str, Any]:
-    """Returns a JSON object; raises an error that `error` makes if it is none."""
+    """Returns a JSON object; raises an error made by `error` if it is not one."""
     try:
         document = json.loads(data)
     except ValueError as e:
@@ -71,12 +71,12 @@ def parse_object(data: bytes, place: str, error: UnusableError) -> dict[str, Any
 
 
 def format_of_info(data: bytes, place: str, error: UnusableError) -> TfdsFormat:
-    """Returns the format in which the files of a TFDS directory are to be converted.
+    """Returns the format to use for the files of a TFDS directory.
 
     Args:
         data: The content of `dataset_info.json`.
         place: The file.
-        error: As for `parse_info`.
+        error: As in `parse_info`.
     """
     info = parse_object(data, place, error)
     others = info.get("alternativeFileFormats")
@@ -98,14 +98,15 @@ def parse_info(
         data: The content of the file.
         place: The file.
         file_format: The format of the files that are to be read.
-        error: Makes the error that is raised if the file cannot be used.
+        error: Creates the error for a file that cannot be used.
 
     Returns:
         The content, and the splits by name.
     """
     info = parse_object(data, place, error)
     try:
-        # First: the package datasets of Hugging Face writes a file of this name, too.
+        # Checked first: the package datasets of Hugging Face also writes a file of this
+        # name.
         splits = _parse_splits(info, file_format, place)
         # Directories older than the field hold TFRecords.
         own = info.get("fileFormat") or "tfrecord"
@@ -179,7 +180,7 @@ def _parse_split(
     files = tuple(expand(f"{i:0{digits}d}", total) for i in range(len(records)))
     if len(set(files)) != len(files):
         raise ValueError(f"split {name} has files of the same name: {template}")
-    for file in files[:1]:  # The others differ in digits only.
+    for file in files[:1]:  # The other names differ in digits only.
         layout.check_relative(file, where=place)
     return TfdsSplit(
         name=name,

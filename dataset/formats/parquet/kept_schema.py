@@ -1,4 +1,4 @@
-"""Whether the columns of a Parquet file are those that its writer had.
+"""A comparison of a Parquet file's columns with those that its writer had.
 
 The footer of a file has no checksum. Writers that are built on Arrow keep the schema of
 the table in it a second time: a name, or a kind of values, that differs between the two
@@ -20,11 +20,11 @@ _KEY = b"ARROW:schema"
 def difference(
     schema: pa.Schema, metadata: Mapping[bytes, bytes] | None
 ) -> tuple[str, str] | None:
-    """Returns the first column that differs: as its writer had it, and as it is read.
+    """Returns the first column that differs: as written, and as it is read.
 
     Args:
         schema: The columns as pyarrow reads them.
-        metadata: That of the file.
+        metadata: Metadata of the file.
 
     Returns:
         None if there is none, or if the writer kept no schema.
@@ -47,7 +47,7 @@ def difference(
 
 
 def _kind(kind: pa.DataType) -> tuple[object, ...]:
-    """Returns what writing and reading keep of a type."""
+    """Returns the part of a type that writing and reading keep."""
     from pyarrow import types
 
     if getattr(kind, "storage_type", None) is not None:
@@ -59,7 +59,7 @@ def _kind(kind: pa.DataType) -> tuple[object, ...]:
         named = types.is_struct(kind)
         children = [kind.field(number) for number in range(kind.num_fields)]
         return tuple((named and child.name, _kind(child.type)) for child in children)
-    # What is none of these is bytes or text. Widths of integers are not always kept.
+    # Any other type is bytes or text. Widths of integers are not always kept.
     tests = (
         *(types.is_floating, types.is_boolean, types.is_decimal, types.is_null),
         *(types.is_integer, types.is_temporal),

@@ -1,4 +1,4 @@
-"""Reading one version of a Parquet file, row group by row group, in bounded memory."""
+"""A reader of one version of a Parquet file, by row groups, in bounded memory."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
 LEAST_BYTES = 12  # The magic bytes twice, and the length of the footer.
 _BATCH_BYTES = 2 << 20
-# Of columns with dictionaries, sizes in the footer do not tell how large values are.
+# Sizes in the footer do not tell how large the values of dictionary columns are.
 _BATCH_ROWS = 4096
-_BUFFER_BYTES = 256 << 10  # Read at a time of each column; pyarrow's own 0 is all.
+_BUFFER_BYTES = 256 << 10  # Per column; pyarrow's 0 reads all.
 
 
 class ParquetFile:
@@ -39,8 +39,8 @@ class ParquetFile:
     A page of each column and the rows of one batch are in memory at a time, whatever
     the size of row groups. Checksums of pages are compared where the writer made them.
 
-    Metadata of columns is not asked for here: where a footer is damaged, pyarrow ends
-    the process then.
+    Metadata of columns is never requested here: pyarrow ends the process at some
+    damaged footers.
 
     Args:
         path: The file.
@@ -55,7 +55,7 @@ class ParquetFile:
         CorruptRecordError: The footer is damaged; its `offset` is 0.
         InputError: The file is encrypted.
         MissingPackageError: pyarrow is not installed.
-        StorageError: The file cannot be read, or is of another version.
+        StorageError: The file cannot be read, or has another version.
     """
 
     def __init__(self, path: str, size_bytes: int, version: str | None):
@@ -129,10 +129,10 @@ class ParquetFile:
         return RowPlaces.of(rows, raw_bytes, size_bytes)
 
     def null_rows(self, column: str) -> int:
-        """Returns in how many rows a column is null, as far as the footer tells.
+        """Returns how many values of a column are null, if the footer tells.
 
         Args:
-            column: Its name, or that of a field of one, `a.b`.
+            column: Its name, or the path of a nested field, `a.b`.
         """
         metadata, nulls = self._file.metadata, 0
         for number in range(metadata.num_row_groups):
@@ -164,18 +164,18 @@ class ParquetFile:
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a row group, some at a time.
 
-        The same rows come together each time.
+        Batches are the same each time.
 
         Args:
             group: The row group.
-            columns: Names of the columns to read, in the order to give them.
-            most_rows: Most rows at a time.
+            columns: Names of the columns to read, in the order of the result.
+            most_rows: Maximum number of rows at a time.
 
         Raises:
             CorruptRecordError: Rows cannot be read, after all before them were
                 yielded. Its `offset` is the number of the first such row in the file,
                 its `end` that of the row after the row group.
-            StorageError: The file cannot be read, or has changed.
+            StorageError: The file cannot be read, or it has changed.
         """
         damage = functools.partial(_damage, f"row group {group.number:,}")
         row, end, rows = group.first_row, group.end_row, 0
@@ -202,13 +202,13 @@ class ParquetFile:
             )
 
     def _prepare(self, group: RowGroup, columns: Sequence[str]) -> None:
-        """Lets the reader know how these columns of a row group will be read."""
+        """Tells the reader how these columns of a row group will be read."""
         leaves = {field.name: _leaves(field.type) for field in self.schema}
         every, chosen = sum(leaves.values()), sum(map(leaves.__getitem__, columns))
         stored = group.end_bytes - group.begin_bytes
-        # A row group that is in few blocks is read by few, whatever its columns.
+        # A row group of few blocks needs few readers, whatever its columns.
         blocks = 1 + stored * chosen // every // MAX_BLOCK_BYTES
-        # All columns are read without a gap between them. Of small row groups, a gap
+        # All columns are read without a gap between them. In small row groups, a gap
         # takes less time than a request.
         gaps = chosen < every and stored > MAX_BLOCK_BYTES
         run = stored // every if gaps else MAX_BLOCK_BYTES
@@ -243,7 +243,7 @@ def _damage(
     try:
         yield
     except (GristmillError, MemoryError):
-        raise  # Of the storage, by way of pyarrow; memory says nothing of the file.
+        raise  # Errors of storage and memory come through pyarrow.
     except (pa.ArrowException, OSError, OverflowError, ValueError) as e:
         lines = str(e).splitlines() or [type(e).__name__]
         raise corrupt_rows(

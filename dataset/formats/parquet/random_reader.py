@@ -1,4 +1,4 @@
-"""Reading one version of a file at any place, as a seekable Python file."""
+"""One version of a file as a seekable Python file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MIN_BLOCK_BYTES = 256 << 10
 
 
 class RandomReader(io.RawIOBase):
-    """Reads one version of a file at any place.
+    """Reads any part of one version of a file.
 
-    Where the storage is remote, blocks of the file are asked for and kept. If one is
-    read after the one before it, the next two are asked for as well: several streams
-    can be read forward at the same time. Memory: 64 MiB, or 1 MiB for each of very many
+    On remote storage, blocks of the file are requested and kept. If a block is read
+    after the one before it, the next two are requested as well: several streams can be
+    read forward at the same time. Memory: 64 MiB, or 1 MiB for each of very many
     streams.
 
     Args:
@@ -39,7 +39,8 @@ class RandomReader(io.RawIOBase):
         self._position = 0
         self._storage = storage_for(path)
         self._file = None if self._storage.remote else self._open(0, None)
-        # By number, the one used last at the end: bytes, or the file that gives them.
+        # Blocks by number, the most recently used last: bytes, or the file that returns
+        # them.
         self._blocks: OrderedDict[int, bytes | BinaryIO] = OrderedDict()
         self._block_bytes = 0
         self.set_streams(1, run_bytes=_MIN_BLOCK_BYTES)  # Few read more than footers.
@@ -49,7 +50,7 @@ class RandomReader(io.RawIOBase):
 
         Args:
             streams: How many.
-            run_bytes: About how much is read of each, until it goes on elsewhere.
+            run_bytes: Approximate bytes read in each before it goes on elsewhere.
         """
         kept = max(1, streams) * (2 + _AHEAD)
         share = min(_KEPT_BYTES // kept, run_bytes)
@@ -62,7 +63,7 @@ class RandomReader(io.RawIOBase):
             self._block_bytes = block_bytes
 
     def forget(self) -> None:
-        """Lets everything be asked for again."""
+        """Lets everything be requested again."""
         self._blocks.clear()
 
     def _open(self, begin: int, end: int | None) -> BinaryIO:
@@ -86,7 +87,7 @@ class RandomReader(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Returns the byte offset of what is read next."""
+        """Returns the byte offset of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
@@ -96,7 +97,7 @@ class RandomReader(io.RawIOBase):
         return self._position
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Returns so many bytes, fewer only at the end of the file; all by default."""
+        """Returns so many bytes, by default all; fewer only at the end of the file."""
         left = max(0, self._size_bytes - self._position)
         wanted = left if size is None or size < 0 else min(size, left)
         pieces = []
@@ -126,12 +127,12 @@ class RandomReader(io.RawIOBase):
         return block[start : start + wanted]
 
     def _range_of(self, number: int) -> tuple[int, int]:
-        # Counted from the end, where the footer is, in one of them if it is small.
+        # Blocks count from the end, so that a small footer is in one of them.
         begin = self._size_bytes + number * self._block_bytes
         return max(begin, 0), min(begin + self._block_bytes, self._size_bytes)
 
     def _ask(self, number: int) -> None:
-        """Asks for a block, if it was not; forgets those that were used long ago."""
+        """Requests a block unless that was done; drops the least recently used."""
         begin, end = self._range_of(number)
         if begin >= end:
             return

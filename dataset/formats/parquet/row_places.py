@@ -1,10 +1,10 @@
-"""Which rows of a Parquet file lie in a range of its bytes: pure functions.
+"""The rows of a Parquet file that lie in a range of its bytes: pure functions.
 
 A row has no place of its own in a file: its columns are stored apart, each among those
 of the other rows of a row group. So rows are given places. The row groups of a file
-share its bytes, each as many as its uncompressed size asks for, and the rows of a row
-group share those evenly. These places rise with the rows, and every range of a file
-holds about as much as any other of its size.
+share its bytes, in proportion to their uncompressed sizes, and the rows of a row group
+share those evenly. These places rise with the rows, and every range of a file holds
+about as much as any other of its size.
 
 ```
 bytes      0                         600                1,000
@@ -27,11 +27,11 @@ class RowGroup(NamedTuple):
     """The rows of a file that are stored together.
 
     Attributes:
-        number: Of the row group in the file.
+        number: Number of the row group in the file.
         first_row: Number of its first row in the file.
-        rows: How many rows it has.
-        begin_bytes: Where its rows have their places, see the module.
-        end_bytes: Where those of the next row group begin, or the end of the file.
+        rows: Number of its rows.
+        begin_bytes: Start of the places of its rows; see the module.
+        end_bytes: Start of those of the next row group, or the end of the file.
         raw_bytes: Its size when it is not compressed.
     """
 
@@ -62,10 +62,10 @@ class RowPlaces:
     def of(
         cls, rows: Sequence[int], raw_bytes: Sequence[int], size_bytes: int
     ) -> RowPlaces:
-        """Returns the places of rows.
+        """Returns the places of the rows of a file.
 
         Args:
-            rows: [row groups], the rows that each has.
+            rows: [row groups], the number of rows of each.
             raw_bytes: [row groups], their sizes when they are not compressed.
             size_bytes: Size of the file.
         """
@@ -90,7 +90,7 @@ class RowPlaces:
 
     @property
     def rows(self) -> int:
-        """How many rows the file has."""
+        """Number of rows of the file."""
         return self.groups[-1].end_row if self.groups else 0
 
     @functools.cached_property
@@ -102,7 +102,7 @@ class RowPlaces:
         return [group.first_row for group in self.groups]
 
     def rows_before(self, offset: int) -> int:
-        """Returns how many rows have a place before a byte offset.
+        """Returns the number of rows that have a place before a byte offset.
 
         The place of row i of the n rows of a row group in bytes [b, e) is
         b + i * (e - b) // n.
@@ -119,15 +119,15 @@ class RowPlaces:
         return group.first_row + -(-distance * group.rows // length)
 
     def groups_from(self, row: int) -> Iterator[RowGroup]:
-        """Yields the row groups that have a row or rows after it, in order."""
+        """Yields the row groups with rows after it, in order."""
         if row < self.rows:
             yield from self.groups[bisect.bisect_right(self._first_rows, row) - 1 :]
 
     def cuts(self, range_bytes: int) -> Iterator[int]:
-        """Yields where row groups begin, at least some bytes from one another.
+        """Yields where row groups begin, keeping a distance between them.
 
         Args:
-            range_bytes: Least bytes between two of them, and from 0 to the first.
+            range_bytes: Minimum bytes between two of them, and from 0 to the first.
         """
         last = 0
         for begin in self._begins:

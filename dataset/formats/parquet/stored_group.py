@@ -1,16 +1,16 @@
-"""Where a row group is stored: read from the footer itself, for damaged files.
+"""The bytes of a row group, read from the footer itself, for damaged files.
 
-pyarrow ends the process when it is asked for this of some damaged footers. A footer is
-a struct in the compact protocol of Thrift, whose fields have numbers.
+pyarrow ends the process when asked for this in some damaged footers. A footer is a
+struct in the compact protocol of Thrift, whose fields have numbers.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-_ROW_GROUPS = 4  # Of the file.
-_COLUMNS = 1  # Of a row group.
-_METADATA = 3  # Of a column of it.
+_ROW_GROUPS = 4  # Fields of a file.
+_COLUMNS = 1  # Fields of a row group.
+_METADATA = 3  # Fields of its columns.
 _COMPRESSED_BYTES, _DATA_PAGE, _DICTIONARY_PAGE = 7, 9, 11
 _MAX_DEPTH = 32
 
@@ -77,7 +77,7 @@ class _Reader:
         if kind in (9, 10):
             header = self._byte()
             size = header >> 4 if header >> 4 < 15 else self._varint()
-            # Each takes a byte at least: a false size ends with the data.
+            # Each takes at least a byte: a false size ends with the data.
             return [self._value(header & 15) for _ in range(size)]
         if kind == 12:
             return self.struct()

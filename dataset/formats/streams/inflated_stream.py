@@ -19,10 +19,11 @@ COMPRESSIONS: tuple[Compression, ...] = get_args(Compression)
 
 _WINDOW_BITS = {"gzip": 31, "zlib": 15}
 _ZSTD_MAGIC = b"(\xb5/\xfd"
-# Of a frame that decoders skip, which pzstd writes first: any of 16 magic numbers.
+# Magic numbers of frames that decoders skip, which pzstd writes first.
 _ZSTD_SKIPPED = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 _BLOCK_BYTES = 1 << 20
-# Four bytes of zstd can hold 128 KiB: so much at a time, and less after much came.
+# Four bytes of zstd can hold 128 KiB: read this many at a time, fewer if they held
+# much.
 _ZSTD_STEP_BYTES = 4096
 _ZSTD_MUCH_BYTES, _ZSTD_SHORT_STEP_BYTES = 1 << 20, 256
 
@@ -47,7 +48,7 @@ def inflated_head(head: bytes, compression: Compression, size: int) -> bytes:
     Args:
         head: Its first bytes as stored.
         compression: How it is compressed.
-        size: How many to return, at most.
+        size: Maximum number to return.
     """
     found = b""
     stream = InflatedStream(io.BytesIO(head), path="", compression=compression)
@@ -67,7 +68,7 @@ class Readable(Protocol):
 class _ZstdInflater:
     """Decompresses one zstd frame, with the interface of zlib's objects.
 
-    It returns what some bytes hold, however much is asked for.
+    It returns all that its input holds, whatever size is requested.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class _ZstdInflater:
         return self._inflater.unused_data + self.unconsumed_tail
 
     def copy(self) -> _ZstdInflater:
-        return self  # Data before damage is that of the steps before.
+        return self  # Data before damage was returned by earlier steps.
 
     def decompress(self, data: bytes, size: int) -> bytes:
         found, used = b"", 0
@@ -108,16 +109,16 @@ class InflatedStream:
 
     Concatenated gzip members are read as one, as TensorFlow does, and so are zstd
     frames; zeros after a gzip member are passed over, as gzip(1) does. Memory is
-    bounded by the size of one read, whatever the compressed data claims; of zstd, by
-    what 4 KiB can hold: 128 MiB. Data before damage is returned before the error is
-    raised.
+    bounded by the size of one read, whatever the compressed data claims; for zstd, by
+    the most that 4 KiB can hold, 128 MiB. Data before damage is returned before the
+    error is raised.
 
     Args:
         stream: The compressed bytes.
-        path: For messages.
+        path: Path of the file, for messages.
         compression: `gzip`, `zlib` or `zstd`.
-        marks: Offsets in the compressed bytes, ascending and above 0: it is noted how
-            many decompressed bytes those before each of them hold.
+        marks: Offsets in the compressed bytes, ascending and above 0: the number of
+            decompressed bytes before each is recorded.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class InflatedStream:
     def read(self, size: int, /) -> bytes:
         """Returns up to `size` bytes; an empty result means the end.
 
-        Raises CorruptStreamError if the stream is damaged here, or cut short.
+        Raises CorruptStreamError if the stream is damaged or cut short here.
         """
         if self._surplus:
             return self._up_to(size, self._surplus)
@@ -182,7 +183,7 @@ class InflatedStream:
         return bytes(data[:size])
 
     def _next_bytes(self) -> int:
-        """Returns how much to read: no further than to the next mark."""
+        """Returns how much to read: at most up to the next mark."""
         if not self._ahead:
             return _BLOCK_BYTES
         return min(_BLOCK_BYTES, self._ahead[0] - self.compressed_bytes)
@@ -191,10 +192,10 @@ class InflatedStream:
         return bool(self._ahead) and self.compressed_bytes == self._ahead[0]
 
     def _drained(self, size: int) -> bytes:
-        """Returns what the bytes before a mark still hold; notes the mark after that.
+        """Returns the rest of the bytes before a mark, and records the mark.
 
-        What so many bytes of a stream hold follows from the format, not from how much
-        was asked for at a time. The last of them can be damaged.
+        What a number of bytes decompress to depends on the format, not on the size of
+        reads. The last of them can be damaged.
         """
         data: bytes = b""
         if self._started and not self._inflater.eof:
@@ -205,9 +206,9 @@ class InflatedStream:
         return data
 
     def inflated_offset(self, mark: int) -> int | None:
-        """Returns how many decompressed bytes are before a mark.
+        """Returns the number of decompressed bytes before a mark.
 
-        None as long as no byte behind it was asked for: then it is behind all that were
+        None until a byte after the mark was read: it is then after all that were
         returned.
         """
         return self._passed.get(mark)
@@ -221,7 +222,7 @@ class InflatedStream:
             self._error = self._damaged(str(e))
             return b""
         except zlib.error as e:
-            if str(e).startswith("Error -4 "):  # Z_MEM_ERROR: no damage.
+            if str(e).startswith("Error -4 "):  # Z_MEM_ERROR is not damage.
                 raise MemoryError(f"zlib: {e}") from e
             data = self._salvage(before)
             self._error = self._damaged(str(e))
@@ -244,7 +245,7 @@ class InflatedStream:
 
     @property
     def compressed_offset(self) -> int:
-        """Compressed bytes used up: after an error, about where the damage is."""
+        """Compressed bytes used; after an error, roughly where the damage is."""
         return self.compressed_bytes - len(self._pending)
 
     def _damaged(self, got: str) -> CorruptStreamError:

@@ -10,11 +10,11 @@ class RecordBatch(NamedTuple):
     """Records that follow one another in a file. Lists are [records].
 
     Attributes:
-        places: Where each is, ascending: the offset of its first byte in the
+        places: Place of each, ascending: the offset of its first byte in the
             (decompressed) file, or its number among the rows or records of the file.
         records: The records.
         crc32cs: Their (unmasked) checksums, checked if they came with one.
-        null_rows: How many rows among them were left out for their nulls, one number.
+        null_rows: Number of rows among them that were left out for their nulls.
     """
 
     places: Sequence[int]

@@ -1,4 +1,4 @@
-"""The bytes of a stream from a position on, as many as are asked for."""
+"""The bytes of a stream from a position on, as many as requested."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gristmill.dataset.formats.streams.inflated_stream import Readable
 
 
 class StreamBuffer:
-    """Reads a stream forward in blocks; what reads a format from it derives from it.
+    """Reads a stream forward in blocks; readers of formats derive from it.
 
     Args:
         stream: Bytes from `offset` on.
@@ -21,7 +21,7 @@ class StreamBuffer:
     def __init__(self, stream: Readable | BinaryIO, *, offset: int, block_bytes: int):
         self._block_bytes = block_bytes
         self._buffer_offset = offset  # File offset of the buffer's first byte.
-        self._position = 0  # In the buffer: what is read next begins here.
+        self._position = 0  # Position in the buffer of the next byte to read.
         self.restart(stream)
 
     def restart(self, stream: Readable | BinaryIO) -> None:
@@ -59,7 +59,7 @@ class StreamBuffer:
         return missing <= 0
 
     def at_end(self) -> bool:
-        """Returns whether no byte is left."""
+        """Returns whether all bytes are used."""
         return not self._fill(1)
 
     def skip(self, to: int, sink: Callable[[bytes], None] | None = None) -> None:
@@ -76,5 +76,5 @@ class StreamBuffer:
             self._pass(piece)
 
     def _pass(self, data: bytes) -> None:
-        """Moves forward behind the next bytes, which are these."""
+        """Skips the next bytes, which are these."""
         self._position += len(data)

@@ -1,8 +1,8 @@
-"""What is in doubt behind a damaged header of a tar, and where it ends.
+"""The members in doubt after a damaged tar header, and where doubt ends.
 
-The member of a damaged header can have been in the sample before it, in the one behind
-it, or in neither. Its name and the headers around it mostly tell; where they do not,
-both neighbours are in doubt.
+The member of a damaged header may have been in the sample before it, in the one after
+it, or in neither. Its name and the headers around it usually tell; if they do not, both
+neighbours are in doubt.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from gristmill.dataset.formats.tar.member_reader import (
 )
 from gristmill.dataset.formats.tar.samples import split_name
 
-_LOOK_BYTES = 256 << 20  # Over a member behind a damaged header.
+_LOOK_BYTES = 256 << 20  # After a member that follows a damaged header.
 
 
 class Doubt(NamedTuple):
-    """What is known behind damage.
+    """The facts known after damage.
 
     Attributes:
-        key: Of the sample that was damaged; None if it can be any.
-        resume: Where the next header is; None if it must be searched for.
+        key: Key of the damaged sample; None if it can be any.
+        resume: Offset of the next header; None if it must be searched for.
     """
 
     key: bytes | None = None
@@ -41,14 +41,14 @@ class Doubt(NamedTuple):
 
 
 def believe(reader: MemberReader, at: int, first: Member | None) -> Doubt:
-    """Returns what can be known of a damaged header.
+    """Returns the facts known about a damaged header.
 
     Its size must lead to another header. And two must agree on the sample that its
-    member was in: its name, the header behind it, and the sample before it.
+    member was in: its name, the header after it, and the sample before it.
 
     Args:
-        reader: Has the header.
-        at: Where it is.
+        reader: The reader at the header.
+        at: Its offset.
         first: The first member of the sample before it.
     """
     before = None if first is None else first.key
@@ -76,12 +76,12 @@ def believe(reader: MemberReader, at: int, first: Member | None) -> Doubt:
     key = None if split is None else split.key
     if key is None or key not in (before, after):
         return Doubt(None, resume)
-    # The damage may have turned the name of one neighbour into that of the other: then
-    # the checksum fits the other.
+    # The damage may have changed one neighbour's name into the other's: then the
+    # checksum fits the other.
     other = before if key == after else after
     if other is not None and surplus and surplus == sum(key) - sum(other):
         return Doubt(None, resume)
-    # Headers may have been lost with this one: what is behind begins a sample if it
+    # Headers may have been lost with this one: what follows begins a sample if it
     # begins as this one did.
     if key != after and first and member and member.extension != first.extension:
         return Doubt(None, resume)
@@ -93,13 +93,13 @@ def _is_content(
 ) -> bool:
     """Returns whether a range is the content of a member with a damaged header.
 
-    If its size is what was damaged, there are other members in it.
+    If the damage is in its size, the range has other members.
     """
     at = reader.header_within(begin, end)
     if at is None:
         return True
-    # Those of a tar within the tar begin at its begin; so do others if the member
-    # was empty. Then each digit of its size was a zero.
+    # The members of a tar within the tar begin where its content does; so do others if
+    # the member was empty. Then each digit of its size was a zero.
     digits = sum(int(digit) for digit in f"{header.size_bytes:o}")
     return at == begin and surplus not in (None, digits)
 
@@ -107,24 +107,24 @@ def _is_content(
 def leave_damage(
     reader: MemberReader, doubt: Doubt, sink: Sink | None
 ) -> Member | None:
-    """Moves behind all members that may belong to a sample that is damaged.
+    """Moves past all members that may belong to a damaged sample.
 
     Args:
-        reader: It is behind the begin of the damage.
-        doubt: What is known.
+        reader: It is past the start of the damage.
+        doubt: What is known after the damage.
         sink: Called with the bytes that are passed over, in order.
 
     Returns:
-        The first member of the next sample, where the reader is then; None if there is
-        none, and the reader is at the end of the file.
+        The first member of the next sample, where the reader then is; None if the
+        reader is at the end of the file.
     """
     key, resume = doubt
-    bare = False  # Whether `key` is of a header whose long name may be lost.
+    bare = False  # Whether `key` comes from a header whose long name may be lost.
     while True:
         if resume is not None:
             reader.skip(resume, sink)
         elif reader.search(None, sink):
-            key = None  # Other members may have been in what was passed.
+            key = None  # Other members may have been in the bytes passed over.
         else:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Finding a sample of a tar by its number in a range that was read before."""
+"""Finding a sample of a tar by its number in a range that has been read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class FoundSample(NamedTuple):
     """A sample, and where it is.
 
     Attributes:
-        key: Its name.
-        offset: Of its first header, in the (decompressed) file.
+        key: Its key.
+        offset: Offset of its first header, in the (decompressed) file.
         members: Contents by extension.
     """
 
@@ -31,7 +31,7 @@ class FoundSample(NamedTuple):
     members: Mapping[str, bytes]
 
     def gave(self, record: bytes) -> bool:
-        """Returns whether a record was made of this sample."""
+        """Returns whether a record was made from this sample."""
         if record in (self.key, *self.members.values()):
             return True
         known = {KEY: self.key, **self.members}
@@ -50,16 +50,16 @@ def find_sample(
     compression: Compression = "none",
     regions: Sequence[tuple[int, int]] = (),
 ) -> FoundSample | None:
-    """Returns a sample of a tar; None if it is not there, or the tar is another one.
+    """Returns a sample of a tar; None if it is missing or the tar has changed.
 
-    Reads the tar from `start` on, a compressed one from its begin.
+    Reads the tar from `start` on, a compressed one from its start.
 
     Args:
         path: The file.
         start: Offset of the range's first sample, in the (decompressed) file.
-        number: Which of the samples from there on, without those in `regions`.
+        number: Number of the sample from there on, without those in `regions`.
         compression: How the file is compressed.
-        regions: What was set aside: half-open, in the (decompressed) file.
+        regions: Regions that were set aside: half-open, in the (decompressed) file.
 
     Raises:
         StorageError: The file cannot be read.

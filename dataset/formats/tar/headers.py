@@ -1,8 +1,8 @@
 """Headers of tar archives: the blocks of 512 bytes before the contents of members.
 
 Sources: POSIX.1-2008, "ustar Interchange Format" and "pax Header Block"; the manual of
-GNU tar, "Basic Tar Format". `tarfile` reads them too, in twice the time, and says
-nothing of a header that is damaged.
+GNU tar, "Basic Tar Format". `tarfile` reads them too, in twice the time, and does not
+report damaged headers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = {
     b"6": "a FIFO",
     SPARSE: "a sparse file",
 }
-_EMPTY = frozenset((*_NAMES, DIRECTORY)) - {SPARSE}  # Their size says nothing.
+_EMPTY = frozenset((*_NAMES, DIRECTORY)) - {SPARSE}  # Their size means nothing.
 
 _POSIX_MAGIC = b"ustar\0"
 _SIZE_DIGITS = 20  # Python refuses to convert thousands of them.
@@ -36,7 +36,7 @@ _PAX_RECORD = re.compile(rb"([0-9]{1,9}) ([^=\n]+)=")
 
 
 class Header(NamedTuple):
-    """What one header says.
+    """The fields of one header.
 
     Attributes:
         name: Name of the member.
@@ -59,7 +59,7 @@ def padded(size_bytes: int) -> int:
 
 
 def kind_name(kind: bytes) -> str:
-    """Returns what people call a type of member.
+    """Returns the usual name for a type of member.
 
     >>> kind_name(b"2"), kind_name(b"V")
     ('a symbolic link', "a member of type 'V'")
@@ -68,10 +68,10 @@ def kind_name(kind: bytes) -> str:
 
 
 def parse_header(block: bytes) -> Header | None:
-    """Returns what a header says, None if it is none.
+    """Returns the fields of a header, None if there is none.
 
-    One without a magic number, as writers made before 1988, counts as none: a sum of
-    bytes alone often fits other bytes.
+    One without a magic number, as writers made before 1988, does not count: a sum of
+    bytes often fits other data.
     """
     if not block.startswith(MAGIC, MAGIC_AT) or checksum_surplus(block) != 0:
         return None
@@ -79,7 +79,7 @@ def parse_header(block: bytes) -> Header | None:
 
 
 def believed_header(block: bytes) -> Header | None:
-    """Returns what a header says, whatever its checksum; None if its size is none."""
+    """Returns the fields of a header, whatever its checksum; None without a size."""
     size, kind = _number(block[124:136]), block[156:157]
     if size is None:
         return None
@@ -87,14 +87,14 @@ def believed_header(block: bytes) -> Header | None:
     if block.startswith(_POSIX_MAGIC, MAGIC_AT) and (prefix := _text(block[345:500])):
         name = prefix + b"/" + name
     if kind == b"\0" and name.endswith(b"/"):
-        kind = DIRECTORY  # From before there was a type for it.
+        kind = DIRECTORY  # From before this type existed.
     return Header(name, 0 if kind in _EMPTY else size, kind)
 
 
 def checksum_surplus(block: bytes) -> int | None:
     """Returns by how much the sum of a header's bytes exceeds its checksum.
 
-    It is 0 for an intact header, and None if the checksum is no number.
+    It is 0 for an intact header, and None if the checksum is not a number.
     """
     stored = _number(block[148:156])
     if stored is None or len(block) != BLOCK_BYTES:

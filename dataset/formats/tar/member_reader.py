@@ -29,8 +29,8 @@ from gristmill.dataset.formats.tar.headers import (
 from gristmill.dataset.formats.tar.samples import split_name
 
 _SHOWN_BYTES = 200
-_NAME_BYTES = 1 << 20  # Of a name or an extended header: far more than any has.
-_ZEROS_BYTES = 64 << 20  # Behind the last member: GNU tar's own are 10 KiB.
+_NAME_BYTES = 1 << 20  # Of a name or an extended header: far above any real one.
+_ZEROS_BYTES = 64 << 20  # After the last member: GNU tar writes 10 KiB.
 _SPARSE = b"GNU.sparse."
 _NOT_ZERO = re.compile(rb"[^\0]")
 
@@ -41,14 +41,14 @@ class Member(NamedTuple):
     """One member; all numbers are offsets in the file.
 
     Attributes:
-        start: Of its first header.
-        begin: Of its content.
-        end: Behind its content.
+        start: Offset of its first header.
+        begin: Where its content begins.
+        end: Where its content ends.
         stop: Where the next header is.
         name: As it is stored.
-        key: Of its sample; None if it is in none.
+        key: Key of its sample; None if it belongs to none.
         extension: The rest of its name.
-        refused: What it is, if it is nothing that can be read.
+        refused: What it is, if it cannot be read.
     """
 
     start: int
@@ -62,15 +62,15 @@ class Member(NamedTuple):
 
     @property
     def extended(self) -> bool:
-        """Whether other headers precede its own, which can have its name."""
+        """Whether other headers precede its own, one of which may have its name."""
         return self.start < self.begin - BLOCK_BYTES
 
 
 class BrokenError(Exception):
-    """What is at an offset is not what a tar has there.
+    """Bytes at an offset that do not belong there in a tar.
 
     Attributes:
-        reason: As of a `CorruptRecordError`.
+        reason: As in `CorruptRecordError`.
         what: What is wrong.
         at: The offset.
         expected: What should be there.
@@ -97,17 +97,17 @@ class BrokenError(Exception):
 class MemberReader:
     """Reads the members of a tar from one stream.
 
-    What was read stays in memory from `offset` on.
+    The bytes read stay in memory from `offset` on.
 
     Args:
         stream: Bytes from `offset` on.
         offset: Offset in the (decompressed) file of the stream's first byte.
-        size_bytes: Size of the file where known; None for compressed streams.
+        size_bytes: Size of the file if known; None for compressed streams.
         read_bytes: How much to read at a time.
 
     Attributes:
         offset: Where the reader is, in the file.
-        stream_error: Why a compressed stream ended before its end.
+        stream_error: Why a compressed stream ended early.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class MemberReader:
         self.stream_error: CorruptStreamError | None = None
 
     def at_end(self) -> bool:
-        """Returns whether no byte is left."""
+        """Returns whether all bytes are used."""
         return not self.fill(self.offset + 1)
 
     def fill(self, stop: int) -> bool:
@@ -152,12 +152,12 @@ class MemberReader:
         return bytes(self._buffer[begin - self._base : end - self._base])
 
     def drop_passed(self) -> None:
-        """Gives the memory free of what is before `offset`."""
+        """Frees the memory of what is before `offset`."""
         del self._buffer[: self.offset - self._base]
         self._base = self.offset
 
     def end_offset(self) -> int:
-        """Returns where the file ends; its last bytes are asked for already."""
+        """Returns where the file ends; its last bytes were already requested."""
         if self.size_bytes is not None:
             return self.size_bytes
         return self._base + len(self._buffer)
@@ -186,7 +186,7 @@ class MemberReader:
             self.offset += len(piece)
 
     def header_within(self, begin: int, end: int) -> int | None:
-        """Returns where the first header is within bytes that are available."""
+        """Returns where the first header lies within the available bytes."""
         find = self._buffer.find
         at = begin - 1
         while (
@@ -198,14 +198,14 @@ class MemberReader:
         return None
 
     def search(self, limit: int | None, sink: Sink | None) -> bool:
-        """Moves forward to the next header, at `offset` or behind it.
+        """Moves forward to the next header, at or after `offset`.
 
         Args:
             limit: File offset at which the search gives up, exclusive.
             sink: Called with the bytes that are passed over, in order.
 
         Returns:
-            Whether there is one; if not, the reader is at `limit` or at the end.
+            Whether there is a header; if not, the reader is at `limit` or at the end.
         """
         while self.fill(self.offset + BLOCK_BYTES):
             stop = self._base + len(self._buffer)
@@ -222,10 +222,10 @@ class MemberReader:
     def member(self, at: int) -> Member | None:
         """Returns the member whose first header is at an offset, None at the tar's end.
 
-        Its content need not be there.
+        Its content may be missing.
 
         Raises:
-            BrokenError: There is no header, or what it says cannot be.
+            BrokenError: There is no header, or its values are impossible.
         """
         start = at
         fields: dict[bytes, bytes] = {}
@@ -244,7 +244,7 @@ class MemberReader:
             begin, kind = at + BLOCK_BYTES, header.kind
             if kind not in EXTENDING:
                 break
-            # Of several headers the first counts, as for `tarfile`.
+            # If there are several headers, the first counts, as for `tarfile`.
             fields = self._fields(at, header) | fields
             at = begin + padded(header.size_bytes)
         if kind == SPARSE:
@@ -324,7 +324,7 @@ class MemberReader:
                 )
 
     def _fields(self, at: int, header: Header) -> dict[bytes, bytes]:
-        """Returns what a header says of the member behind it."""
+        """Returns the member that a header describes."""
         begin, size = at + BLOCK_BYTES, header.size_bytes
         expected = "fields for the member behind it"
         if size > _NAME_BYTES:
@@ -353,7 +353,7 @@ class MemberReader:
         )
 
     def _behind_sparse_map(self, at: int) -> int:
-        """Returns where the content of a sparse file begins, of GNU's old kind."""
+        """Returns where the content of an old-style GNU sparse file begins."""
         more, stop = self.data(at + 482, at + 483), at + BLOCK_BYTES
         while more != b"\0":
             if not self.fill(stop + BLOCK_BYTES):
@@ -367,7 +367,7 @@ class MemberReader:
         return self.size_bytes is not None and offset > self.size_bytes
 
     def cut(self, begin: int, end: int, member: Member | None = None) -> BrokenError:
-        """Returns what is broken where the file ends within what should be there."""
+        """Returns what is missing where the file ends early."""
         have = self.end_offset() - begin
         what = "header" if member is None else f"member {name_text(member.name)}"
         return BrokenError(
@@ -386,7 +386,7 @@ def name_text(name: bytes) -> str:
 
 
 def _shown(block: bytes) -> str:
-    """Returns what a damaged header still says, for an error."""
+    """Returns what is still legible in a damaged header, for an error."""
     if block[MAGIC_AT : MAGIC_AT + len(MAGIC)] != MAGIC:
         return f"bytes that are none: {block[:16].hex(' ')} ..."
     name = block[:100].partition(b"\0")[0]

@@ -1,9 +1,9 @@
 """Reading the samples of a tar forward from a stream, and finding one after damage.
 
-A tar says little of itself: a header has a checksum, the content of a member has none.
-A sample ends where one with another key begins, so it is complete only once the header
-behind it was read. Where that is damaged, what it said can still tell whether the
-sample before it had another member; if it cannot, both neighbours are in doubt.
+A tar describes itself poorly: headers have checksums, contents have none. A sample ends
+where one with another key begins, so it is complete only once the header after it was
+read. If that is damaged, its remains may still tell whether the sample before it had
+another member; if not, both neighbours are in doubt.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class _TooLongError(BrokenError):
 class SampleReader(MemberReader):
     """Reads samples forward from one stream, and finds the next one after damage.
 
-    Memory: one sample, or one block where that is larger. A false size cannot make it
+    Memory: one sample or one block, whichever is larger. A false size never makes it
     allocate more than the file holds.
 
     Args:
         stream: Bytes from `offset` on.
-        path: For messages.
-        make: Makes the record of a sample.
+        path: Path of the file, for messages.
+        make: Builds the record of a sample.
         offset: Offset in the (decompressed) file of the stream's first byte.
-        size_bytes: Size of the file where known; None for compressed streams.
+        size_bytes: Size of the file if known; None for compressed streams.
         read_bytes: How much to read at a time.
     """
 
@@ -77,8 +77,8 @@ class SampleReader(MemberReader):
     ):
         self._path = path
         self._make = make
-        self._ahead: Member | None = None  # At `offset`, if it was parsed already.
-        self._doubt: Doubt | None = None  # Since damage at `offset`.
+        self._ahead: Member | None = None  # The parsed header at `offset`.
+        self._doubt: Doubt | None = None  # Facts known since damage at `offset`.
         super().__init__(
             stream, offset=offset, size_bytes=size_bytes, read_bytes=read_bytes
         )
@@ -91,14 +91,14 @@ class SampleReader(MemberReader):
     def batches(
         self, end: End = None, *, limit_records: int = sys.maxsize
     ) -> Iterator[RecordBatch]:
-        """Yields the samples that begin before `end`, some at a time.
+        """Yields the samples that begin before `end`, in groups.
 
         A sample begins at the header of its first member.
 
         Args:
             end: File offset, exclusive; None for the end of the file. Or a function
-                that returns it, None as long as it is behind what was read.
-            limit_records: Samples to yield at most.
+                that returns it, None as long as it is not yet known.
+            limit_records: Maximum number of samples.
 
         Raises:
             CorruptRecordError: At the first place that is damaged, after all samples
@@ -128,14 +128,15 @@ class SampleReader(MemberReader):
                 raise error
 
     def _next(self, end: End) -> tuple[int, bytes] | None:
-        """Moves behind the next sample; returns where it began, and its record.
+        """Skips the next sample; returns where it began, and its record.
 
-        None if no sample begins before `end`; the reader is at the first behind then.
+        None if no sample begins before `end`; the reader is then at the first one after
+        it.
         """
         self.drop_passed()
         ahead, self._ahead, self._doubt = self._ahead, None, None
         if ahead is not None and ahead.start != self.offset:
-            ahead = None  # It was passed over.
+            ahead = None  # It was skipped.
         if not self._is_before(end, self.offset):
             self._ahead = ahead
             return None
@@ -206,7 +207,7 @@ class SampleReader(MemberReader):
         return key is not None and key != members[0].key
 
     def _damage(self, broken: BrokenError, members: list[Member]) -> CorruptRecordError:
-        """Returns the error of what is broken; the reader moves to where it begins."""
+        """Returns the error of a fault, and moves the reader to where it begins."""
         first = members[0] if members else None
         doubt, end = Doubt(), None
         if broken.reason == "header":
@@ -215,7 +216,7 @@ class SampleReader(MemberReader):
             key = broken.member.key if first is None else first.key
             doubt = Doubt(key, resume=broken.member.stop)
         elif broken.reason == "truncated":
-            # Raised once: a caller that sets the damage aside goes on behind it.
+            # Raised once: a caller that sets the damage aside goes on after it.
             error, self.stream_error = self.stream_error, None
             if error is None:
                 end = self.end_offset()
@@ -254,20 +255,20 @@ class SampleReader(MemberReader):
     def resync(self, *, limit: int | None = None, sink: Sink | None = None) -> bool:
         """Moves forward to the next sample that is whole, as far as that can be known.
 
-        Behind damage that is one of which no member can have been in what was damaged.
-        Elsewhere, the reader can be in the middle of a sample, whose other members it
-        has not seen: it takes a member for a first one if the next sample begins with
-        the same extension. And it can be within a member that is itself a tar. So a
-        reader that starts in the middle of a file must compare its first sample with
-        where the reader before it ended.
+        After damage, that is one of which no member can have been damaged. Elsewhere,
+        the reader can be in the middle of a sample, whose earlier members it has not
+        seen: it takes a member for a first one if the next sample begins with the same
+        extension. It can also be within a member that is itself a tar. So a reader that
+        starts in the middle of a file must compare its first sample with where the
+        reader before it ended.
 
         Args:
             limit: File offset at which the search gives up, exclusive.
             sink: Called with the bytes that are passed over, in order.
 
         Returns:
-            Whether a sample was found; if not, the reader is at `limit` or behind it,
-            or at the end.
+            Whether a sample was found; if not, the reader is at or after `limit`, or at
+            the end.
         """
         doubt, self._doubt = self._doubt, None
         if doubt is not None:
@@ -277,7 +278,7 @@ class SampleReader(MemberReader):
             try:
                 found = self._first_whole(self.offset)
             except BrokenError:
-                # Reading shows where the damage is, if it is any.
+                # Reading shows where the damage is, if there is any.
                 return True
             if found is None:
                 self.skip(self.offset + 1, sink)
@@ -293,7 +294,7 @@ class SampleReader(MemberReader):
             at = member.stop
             if member.key is None:
                 continue
-            # The header that has the long name of the first may be behind us.
+            # The header that has the long name of the first may already be passed.
             if first is None or (member.extended and not first.extended):
                 first = member
             elif member.key != first.key:
@@ -304,6 +305,6 @@ class SampleReader(MemberReader):
 
     def _is_before(self, end: End, offset: int) -> bool:
         if callable(end):
-            self.fill(offset + 1)  # What is not known then is behind it.
+            self.fill(offset + 1)  # Whatever is not known then comes after it.
             end = end()
         return end is None or offset < end

@@ -1,6 +1,6 @@
-"""Samples of a WebDataset: what belongs to one, and the record that it becomes.
+"""Samples of a WebDataset: the members of one, and the record that it becomes.
 
-Source: the package webdataset, 1.0.2, whose reader groups members in this way.
+Source: the package webdataset, 1.0.2, whose reader groups members this way.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _META = re.compile(rb"__[^/]*__(/|$)")
 
 
 class SampleError(ValueError):
-    """A sample whose members are intact, and which cannot become a record."""
+    """A sample whose members are intact but that cannot become a record."""
 
 
 class Name(NamedTuple):
     """The name of a member, split where webdataset splits it.
 
     Attributes:
-        key: Of the sample: the path up to the first dot of the base name.
+        key: Key of the sample: the path up to the first dot of the base name.
         extension: What follows that dot, in lower case.
     """
 
@@ -35,13 +35,13 @@ class Name(NamedTuple):
 
 
 def split_name(name: bytes) -> Name | None:
-    """Splits the name of a member; None if it is in no sample.
+    """Splits the name of a member; None if it belongs to no sample.
 
     >>> split_name(b"train/0001.Seg.png")
     Name(key=b'train/0001', extension='seg.png')
 
-    Names without an extension and what is below `__...__` are in no sample. An
-    extension that is no UTF-8 comes with surrogates.
+    Names without an extension and names below `__...__` belong to no sample. An
+    extension that is not UTF-8 comes with surrogates.
     """
     match = None if _META.match(name) else _NAME.fullmatch(name)
     if match is None:
@@ -57,11 +57,11 @@ class RecordMaker(Protocol):
         """Returns the record.
 
         Args:
-            key: Of the sample.
+            key: Key of the sample.
             members: Contents by extension.
 
         Raises:
-            SampleError: The sample cannot become one.
+            SampleError: The sample cannot become a record.
         """
 
 
@@ -69,13 +69,13 @@ def check_member(extension: str, seen: Collection[str], *, refused: str | None) 
     """Checks that a member can join a sample.
 
     Args:
-        extension: Of the member.
-        seen: Those that the sample has already.
-        refused: What the member is, if it is no file.
+        extension: Extension of the member.
+        seen: Extensions that the sample already has.
+        refused: What the member is, if it is not a file.
 
     Raises:
-        SampleError: It is no file, its sample has one of this extension, or the
-            extension is no UTF-8.
+        SampleError: It is not a file, its sample has one with this extension, or the
+            extension is not UTF-8.
     """
     if refused is not None:
         raise SampleError(f"a member {extension!r} that is {refused}")
@@ -94,7 +94,7 @@ class ExampleMaker:
 
     Args:
         known: Names of the features that a sample may have; None for any.
-        chosen: Names of the features to keep; none of them for all.
+        chosen: Names of the features to keep; empty for all.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class MemberMaker:
     """Makes records that are the bytes of one member.
 
     Args:
-        extension: Of the member.
+        extension: Extension of the member.
     """
 
     def __init__(self, extension: str):

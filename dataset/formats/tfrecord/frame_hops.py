@@ -1,4 +1,4 @@
-"""Going from frame to frame by their headers, without looking at the records."""
+"""Steps from frame to frame by their headers, without reading the records."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ BLOCK_BYTES = 1 << 20
 class FrameHops:
     """Finds where frames begin, one after the other, from one that is known.
 
-    The checksums of their lengths are compared, some blocks at a time; those of the
-    records are not. Memory: one block.
+    Checksums of lengths are compared, some blocks at a time; those of records are not.
+    Memory: one block.
 
     Args:
         open_at: Opens the file for reading forward from an offset.
         offset: Where a frame begins.
-        far_bytes: The file is opened anew behind a record that reaches further than
-            this beyond what was read; a shorter one is read.
+        far_bytes: The file is reopened after a record that extends more than this
+            beyond the bytes read; a shorter one is read.
         block_bytes: How much is read at a time.
 
     Attributes:
-        offset: Where the next frame begins. It can be behind the end of a file that was
+        offset: Where the next frame begins. It can lie past the end of a file that was
             cut.
     """
 
@@ -51,9 +51,10 @@ class FrameHops:
         self._block_bytes = block_bytes
 
     def until(self, end: int) -> Iterator[list[int]]:
-        """Yields where the frames begin that begin before `end`, some at a time.
+        """Yields the offsets of the frames that begin before `end`, in groups.
 
-        It stops where no valid header is: `offset` is there then, before `end`.
+        It stops where there is no valid header: `offset` is then that place, before
+        `end`.
         """
         file = self._open_at(self.offset)
         try:
@@ -82,7 +83,7 @@ class FrameHops:
         """Moves over the frames whose headers are in the buffer.
 
         Returns:
-            Where they begin, and whether all of the headers were valid.
+            Their offsets, and whether all of the headers were valid.
         """
         stop = min(len(buffer) - HEADER_BYTES + 1, end - base)
         position, unpack = self.offset - base, U64.unpack_from

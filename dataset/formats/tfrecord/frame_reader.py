@@ -30,7 +30,7 @@ from gristmill.dataset.formats.tfrecord.frames import (
     mask,
 )
 
-BLOCK_BYTES = 1 << 20  # Half the CPU of 4 MiB: a block stays in the cache.
+BLOCK_BYTES = 1 << 20  # Takes half the CPU of 4 MiB: a block stays in the cache.
 _crc32c = google_crc32c.value
 End = int | Callable[[], int | None] | None
 
@@ -44,14 +44,14 @@ def _count_equal(a: npt.NDArray[np.uint32], b: npt.NDArray[np.uint32]) -> int:
 class FrameReader(StreamBuffer):
     """Reads frames forward from one stream, and finds the next one after damage.
 
-    Memory: one block or one record, whichever is larger. A false length field cannot
-    make it allocate more than the file holds.
+    Memory: one block or one record, whichever is larger. A false length field never
+    makes it allocate more than the file holds.
 
     Args:
         stream: Bytes from `offset` on.
-        path: For messages.
+        path: Path of the file, for messages.
         offset: Offset in the (decompressed) file of the stream's first byte.
-        size_bytes: Size of the file where known; None for compressed streams.
+        size_bytes: Size of the file if known; None for compressed streams.
         block_bytes: How much to read at a time.
     """
 
@@ -78,13 +78,13 @@ class FrameReader(StreamBuffer):
     def batches(
         self, end: End = None, *, limit_records: int = sys.maxsize
     ) -> Iterator[RecordBatch]:
-        """Yields the frames that begin before `end`, those of one block at a time.
+        """Yields the frames that begin before `end`, one block at a time.
 
         Args:
             end: File offset, exclusive; None for the end of the file. The last frame
                 may reach past it: a frame belongs to the range of its first byte. Or a
-                function that returns it, None as long as it is behind what was read.
-            limit_records: Frames to yield at most.
+                function that returns it, None as long as it is not yet known.
+            limit_records: Maximum number of frames.
 
         Raises:
             CorruptFrameError: At the first frame that is damaged, after all before it
@@ -119,7 +119,7 @@ class FrameReader(StreamBuffer):
     def _borders(self, stop: int) -> list[int]:
         """Returns where frames begin before `stop`, and where the last one ends.
 
-        These are positions in the buffer, if the lengths are right.
+        These are positions in the buffer, valid if the lengths are right.
         """
         buffer, unpack = self._buffer, U64.unpack_from
         position = self._position
@@ -134,7 +134,7 @@ class FrameReader(StreamBuffer):
     ) -> tuple[RecordBatch, CorruptFrameError | None]:
         """Returns the good frames up to the first damaged one, and its error.
 
-        Checksums are compared by numpy: in a loop it takes as long as computing them.
+        Checksums are compared by numpy: a loop takes as long as computing them.
         """
         buffer, base = self._buffer, self._buffer_offset
         headers = headers_at(buffer, borders[:-1])
@@ -211,7 +211,7 @@ class FrameReader(StreamBuffer):
             )
 
     def _check_stream(self) -> None:
-        # Raised once: a caller that sets the damage aside goes on behind it.
+        # Raised once: a caller that sets the damage aside goes on after it.
         error, self._stream_error = self._stream_error, None
         if error is not None:
             raise self._corrupt(
@@ -265,9 +265,9 @@ class FrameReader(StreamBuffer):
     ) -> bool:
         """Moves forward to the next frame whose two checksums both fit.
 
-        A chance match has probability 2**-64. A record that itself holds TFRecord
-        frames does match: a reader that starts in the middle of a file must compare
-        its first frame with where the reader before it ended.
+        A chance match has probability 2**-64. Frames inside a record do match: a reader
+        that starts in the middle of a file must compare its first frame with where the
+        reader before it ended.
 
         Args:
             limit: File offset at which the search gives up, exclusive.
@@ -296,7 +296,7 @@ class FrameReader(StreamBuffer):
         return False
 
     def _confirm(self, offset: int, sink: Callable[[bytes], None] | None) -> bool:
-        """Moves to a frame whose header fits, if its record's checksum fits too."""
+        """Moves to a frame whose header fits, if its record's checksum does too."""
         start = offset - self._buffer_offset
         (length,) = U64.unpack_from(self._buffer, start)
         keep = self._position

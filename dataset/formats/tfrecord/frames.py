@@ -28,7 +28,7 @@ HEADER_BYTES = 12
 FOOTER_BYTES = 4
 FRAME_OVERHEAD_BYTES = HEADER_BYTES + FOOTER_BYTES
 
-# Longest record that is accepted: no chunk of an ArrayRecord file could hold more.
+# Length of the longest record accepted: no ArrayRecord chunk could hold more.
 MAX_RECORD_BYTES = 1 << 31
 
 U32 = struct.Struct("<I")
@@ -77,7 +77,7 @@ def is_header(head: bytes) -> bool:
 
 
 class Frame(NamedTuple):
-    """One record and where it was.
+    """One record and its place.
 
     Attributes:
         offset: First byte of the frame in the (decompressed) file.
@@ -112,13 +112,13 @@ def headers_at(buffer: Any, positions: Positions) -> npt.NDArray[np.void]:
 
     Args:
         buffer: Bytes, or uint8 [n].
-        positions: int [headers], with the bytes of a header behind each.
+        positions: int [headers], each followed by the bytes of a header.
     """
     return _at(buffer, positions, _HEADER_DTYPE)
 
 
 def footers_before(buffer: Any, ends: Sequence[int]) -> npt.NDArray[np.uint32]:
-    """Returns uint32 [frames], the masked checksums of frames that end at `ends`."""
+    """Returns the masked checksums of frames that end at `ends`, uint32 [frames]."""
     return _at(buffer, np.array(ends, np.int64) - FOOTER_BYTES, np.dtype("<u4"))
 
 
@@ -130,7 +130,7 @@ def _at(buffer: Any, positions: Positions, dtype: np.dtype[Any]) -> npt.NDArray[
 
 
 def header_crc32cs(headers: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-    """Returns uint32 [headers], the checksums that their lengths have."""
+    """Returns the checksums of lengths, uint32 [headers]."""
     lengths = np.ascontiguousarray(headers["length"])
     crcs = np.full(len(lengths), _crc32c(bytes(8)), np.uint32)
     # The upper bytes of lengths are nearly always zero, which adds nothing.
