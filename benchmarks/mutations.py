@@ -34,7 +34,7 @@ from gristmill.dataset.arrayrecord.walk import chunk_ranges
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask
 from gristmill.transforms.sources.shards.shard_list import list_shards
-from gristmill.transforms.sources.shards.shard_range import read_chunks
+from gristmill.transforms.sources.shards.shard_range import ChunkRange
 
 _MARKS = ("<!-- plain: begin -->", "<!-- plain: end -->")
 _BLOCK_BYTES = 1 << 16
@@ -225,7 +225,7 @@ def read_with_loader(path: str) -> tuple[int, Pieces]:
 
 def read_with_transform(path: str) -> tuple[int, Pieces]:
     """Reads as `ReadArrayRecords` does, without a pipeline."""
-    (shard,) = list_shards(path, None)
+    (shard,) = list_shards([path], None)
     footer = footer_of(path)
     ends = np.cumsum(footer.chunk_records)
 
@@ -236,7 +236,7 @@ def read_with_transform(path: str) -> tuple[int, Pieces]:
                 range(begin, int(ends[last - 1])),
                 lambda first=first, last=last: [
                     record
-                    for batch in read_chunks(shard, first, last)
+                    for batch in ChunkRange(shard, first, last).batches()
                     for record in batch.records
                 ],
             )

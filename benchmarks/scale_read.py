@@ -23,14 +23,8 @@ from typing import Any
 from benchmarks.scale_steps import Steps, graph_bytes
 from benchmarks.scale_verify import make_dataset
 from gristmill.transforms import ReadTFRecords
-from gristmill.transforms.beam.read_tfrecords import (
-    DEFAULT_RANGE_BYTES,
-    _by_file,
-    _cut,
-    _FileRange,
-    _list_parts,
-    _Walk,
-)
+from gristmill.transforms.beam.read_ranges import DEFAULT_RANGE_BYTES, FileRange
+from gristmill.transforms.beam.read_tfrecords import _by_file, _cut, _list_parts, _Walk
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.shards.shard_list import list_shards
 from gristmill.transforms.sources.shards.shard_range import ChunkRange
@@ -75,14 +69,14 @@ def _list_files(steps: Steps, files: int) -> None:
             steps.sent(part)
             file = InputFile(*part.file[:3], "gzip")
             steps.sent(_Walk(file, 0, ()))
-            steps.sent(_FileRange(file, 0, -1))
+            steps.sent(FileRange(file, 0, -1))
     if count != files:
         raise RuntimeError(f"{count} parts, wanted {files}")
 
 
 def _list_shards(steps: Steps, dataset: str, shards: int) -> None:
     count = 0
-    for count, shard in enumerate(list_shards(dataset, "train"), 1):
+    for count, shard in enumerate(list_shards([dataset], "train"), 1):
         if count == shards:
             steps.sent(ChunkRange(steps.sent(shard), 1000, 2000))
     if count != shards:

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from gristmill.dataset.base.findings import Finding
     from gristmill.transforms.beam.convert_files import ConvertTFRecords
     from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
-    from gristmill.transforms.beam.read_all import ReadAllArrayRecords, ReadAllTFRecords
     from gristmill.transforms.beam.read_arrayrecords import (
+        ReadAllArrayRecords,
         ReadArrayRecords,
-        ShardRecord,
     )
-    from gristmill.transforms.beam.read_records import PlacedRecord, ReadRecords
-    from gristmill.transforms.beam.read_tfrecords import ReadTFRecords, SourceRecord
+    from gristmill.transforms.beam.read_ranges import (
+        PlacedRecord,
+        ShardRecord,
+        SourceRecord,
+    )
+    from gristmill.transforms.beam.read_records import ReadRecords
+    from gristmill.transforms.beam.read_tfrecords import ReadAllTFRecords, ReadTFRecords
     from gristmill.transforms.beam.remove_records import RemoveRecords
     from gristmill.transforms.beam.verify_dataset import VerifyDataset
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords

@@ -26,7 +26,7 @@ from gristmill.pipelines.text.messages import next_step, note
 
 if TYPE_CHECKING:
     from gristmill.dataset.packed.row_format import RowFormat
-    from gristmill.transforms.sources.first_records import SourceRecord
+    from gristmill.transforms.sources.first_records import NumberedRecord
 
 _PATHS_TOLD = 3  # A longer command is none to copy.
 
@@ -153,7 +153,7 @@ class _Shown(NamedTuple):
     number: int
     record: bytes
     row_format: RowFormat | None = None
-    source: SourceRecord | None = None
+    source: NumberedRecord | None = None
 
     def text(self, *, full: bool) -> str:
         from gristmill.pipelines.text.packed_rows import shown_text

@@ -6,7 +6,7 @@ here, as Beam takes the types of options from them.
 
 import functools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, get_type_hints
 
 import apache_beam as beam
@@ -20,10 +20,12 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.beam.convert_files import ConvertTFRecords
 from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
-from gristmill.transforms.beam.read_all import ReadAllArrayRecords, ReadAllTFRecords
-from gristmill.transforms.beam.read_arrayrecords import ReadArrayRecords, ShardRecord
-from gristmill.transforms.beam.read_records import PlacedRecord, ReadRecords
-from gristmill.transforms.beam.read_tfrecords import ReadTFRecords, SourceRecord
+from gristmill.transforms.beam.read_arrayrecords import (
+    ReadAllArrayRecords,
+    ReadArrayRecords,
+)
+from gristmill.transforms.beam.read_records import ReadRecords
+from gristmill.transforms.beam.read_tfrecords import ReadAllTFRecords, ReadTFRecords
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -31,10 +33,6 @@ from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import Nulls, RecordOptions
 from gristmill.transforms.writing.commit_write import WriteResult
-
-
-class _Record(NamedTuple):
-    record: bytes
 
 
 class _Converted(NamedTuple):
@@ -67,15 +65,18 @@ def _chain(*steps: Any) -> _Transform:
     return chained
 
 
-def _rows(kind: type) -> _Transform:
-    """Returns a step that makes rows of named tuples."""
-    types = get_type_hints(kind)
-
-    def row(one: Any) -> beam.Row:
-        return beam.Row(**{name: getattr(one, name) for name in types})
-
+def _rows(types: dict[str, Any], row: Callable[[Any], beam.Row]) -> _Transform:
+    """Returns a step that makes rows with fields of some types."""
     hint = RowTypeConstraint.from_fields([*types.items()])
     return _chain("Rows" >> beam.Map(row).with_output_types(hint))
+
+
+def _named(kind: type) -> _Transform:
+    """Returns a step that makes rows of named tuples."""
+    types = get_type_hints(kind)
+    return _rows(
+        types, lambda one: beam.Row(**{name: getattr(one, name) for name in types})
+    )
 
 
 def _field(row: Any, name: str) -> Any:
@@ -101,7 +102,7 @@ def read_tfrecords(patterns: Sequence[str], with_source: bool = False) -> _Trans
         with_source: Whether to give the file and offset of each record.
     """
     read = ReadTFRecords(patterns, with_source=with_source)
-    return _records(read, SourceRecord if with_source else None)
+    return _records(read, "offset" if with_source else None)
 
 
 def read_all_tfrecords(field: str = "path", with_source: bool = False) -> _Transform:
@@ -112,7 +113,7 @@ def read_all_tfrecords(field: str = "path", with_source: bool = False) -> _Trans
         with_source: Whether to give the file and offset of each record.
     """
     read = _chain(_paths(field), ReadAllTFRecords(with_source=with_source))
-    return _records(read, SourceRecord if with_source else None)
+    return _records(read, "offset" if with_source else None)
 
 
 def read_arrayrecords(
@@ -126,7 +127,7 @@ def read_arrayrecords(
         with_index: Whether to give the file and number of each record.
     """
     read = ReadArrayRecords(source, split=split, with_index=with_index)
-    return _records(read, ShardRecord if with_index else None)
+    return _records(read, "record_index" if with_index else None)
 
 
 def read_all_arrayrecords(
@@ -141,17 +142,23 @@ def read_all_arrayrecords(
     """
     read_all = ReadAllArrayRecords(split=split, with_index=with_index)
     read = _chain(_paths(field), read_all)
-    return _records(read, ShardRecord if with_index else None)
+    return _records(read, "record_index" if with_index else None)
 
 
 def _paths(field: str) -> _Transform:
     return _chain("Paths" >> beam.Map(_field, field).with_output_types(str))
 
 
-def _records(read: _Transform, kind: type | None) -> _Transform:
-    if kind is not None:
-        return _chain(read, _rows(kind))
-    return _chain(read, "Named" >> beam.Map(_Record), _rows(_Record))
+def _records(read: _Transform, place: str | None) -> _Transform:
+    """Returns a step that makes rows; `place` is the name of the field of places."""
+    types: dict[str, Any] = {"record": bytes}
+    if place is not None:
+        types = {"file": str, place: int} | types
+
+    def row(one: Any) -> beam.Row:
+        return beam.Row(**dict(zip(types, one if place else (one,), strict=True)))
+
+    return _chain(read, _rows(types, row))
 
 
 def read_records(
@@ -178,7 +185,7 @@ def read_records(
         input_format=input_format, columns=tuple(columns), record=record, nulls=nulls
     )
     read = ReadRecords(inputs, split=split, records=options, with_source=with_source)
-    return _records(read, PlacedRecord if with_source else None)
+    return _records(read, "place" if with_source else None)
 
 
 def write_arrayrecords(
@@ -230,7 +237,7 @@ def write_arrayrecords(
         return record if key is None else (_field(row, key), record)
 
     elements = "Elements" >> beam.Map(element).with_output_types(Any)
-    return _chain(elements, write, _rows(WriteResult))
+    return _chain(elements, write, _named(WriteResult))
 
 
 def convert_tfrecords(
@@ -301,7 +308,7 @@ def convert_tfrecords(
     convert = ConvertTFRecords(
         jobs=(job,), overwrite=overwrite, keep_replaced=keep_replaced
     )
-    return _chain(convert, "Named" >> beam.Map(converted), _rows(_Converted))
+    return _chain(convert, "Named" >> beam.Map(converted), _named(_Converted))
 
 
 def index_arrayrecords(
@@ -332,7 +339,7 @@ def index_arrayrecords(
         overwrite=overwrite,
         keep_replaced=keep_replaced,
     )
-    return _chain(index, "Named" >> beam.FlatMap(indexed), _rows(_Indexed))
+    return _chain(index, "Named" >> beam.FlatMap(indexed), _named(_Indexed))
 
 
 def verify_dataset(dataset: str) -> _Transform:
@@ -348,7 +355,7 @@ def verify_dataset(dataset: str) -> _Transform:
         return _Verified(result.dataset, *counts, findings, result.more_findings)
 
     named = "Named" >> beam.Map(verified)
-    return _chain(VerifyDataset(dataset), named, _rows(_Verified))
+    return _chain(VerifyDataset(dataset), named, _named(_Verified))
 
 
 # Beam YAML expects an input of what is not called Read.

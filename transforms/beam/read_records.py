@@ -5,22 +5,23 @@ from __future__ import annotations
 import dataclasses
 import glob
 import logging
-import os
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
 
 import apache_beam as beam
 
-from gristmill.dataset.base.errors import DataLossError, InputError, some_of
+from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
-from gristmill.transforms.beam.display import displayed
-from gristmill.transforms.beam.job_metrics import counter
+from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.beam.lineage import report_sources
-from gristmill.transforms.beam.pipeline_input import check_begin, check_known, set_types
-from gristmill.transforms.beam.record_coder import register
+from gristmill.transforms.beam.pipeline_input import check_begin
+from gristmill.transforms.beam.read_ranges import (
+    DEFAULT_RANGE_BYTES,
+    FileRange,
+    Reader,
+    read_ranges,
+)
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
     repository_jobs,
@@ -29,43 +30,13 @@ from gristmill.transforms.directories.tfds_directory import (
     is_tfds_directory,
     read_tfds_directory,
 )
-from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.formats import FORMATS, RecordOptions
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.shards.source_split import find_split, is_dataset
 from gristmill.transforms.sources.source_of import source_of
 
 _log = logging.getLogger(__name__)
-
-DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
-
-
-class PlacedRecord(NamedTuple):
-    """A record and where it comes from.
-
-    Attributes:
-        file: The file's path.
-        place: Where it is in the file: the byte at which it begins in the decompressed
-            file, or the number of the row or record, as docs/prepare/inputs.md says
-            for each format.
-        record: The record.
-    """
-
-    file: str
-    place: int
-    record: bytes
-
-
-register(PlacedRecord)
-
-
-class _FileRange(NamedTuple):
-    """A range of a file that begins and ends at records."""
-
-    file: InputFile
-    begin_bytes: int
-    end_bytes: int  # -1: the end of a compressed file.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,49 +101,17 @@ class _Listed:
         return splits if self.split is None else (self.split,)
 
 
-def _cut(file: InputFile, range_bytes: int) -> Iterator[_FileRange]:
+def _cut(file: InputFile, range_bytes: int) -> Iterator[FileRange]:
     if file.size_bytes:
         for begin, end in source_of(file.spec).cut(file, range_bytes=range_bytes):
-            yield _FileRange(file, begin, end)
-
-
-def _read_range(piece: _FileRange, with_source: bool) -> Iterator[Any]:
-    file, begin_bytes, end_bytes = piece
-    whole = SourceRange(
-        file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes, exact=True
-    )
-    source = source_of(file.spec)
-    reader = source.read(file, whole)
-    records = counter("records-read")
-    raw_bytes = counter("raw-bytes-read")
-    for batch in reader.batches():
-        records.inc(len(batch.records))
-        raw_bytes.inc(sum(map(len, batch.records)))
-        if with_source:
-            for place, record in zip(batch.places, batch.records, strict=True):
-                yield PlacedRecord(file.path, place, record)
-        else:
-            yield from batch.records
-    span, last = reader.span, end_bytes in (-1, file.size_bytes)
-    # Where places are no bytes, that they meet is a matter of the format's own cuts.
-    sized = file.compression == "none" and FORMATS[source.spec.format].sized
-    if not (span.stop_bytes == end_bytes if sized else span.whole or not last):
-        raise DataLossError(
-            "a range of an input file was not read to its end",
-            where=f"{file.path}, range from byte offset {begin_bytes:,}",
-            expected="the end of the file"
-            if last
-            else f"a range that ends at byte offset {end_bytes:,}",
-            got=source.place_text(span.stop_bytes or 0),
-            cure="do not write to the file while it is read, then run again",
-        )
+            yield FileRange(file, begin, end)
 
 
 @dataclasses.dataclass
-class ReadRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
+class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
     """Reads inputs of any format that `gristmill convert` reads.
 
-    Applied to a pipeline; gives a PCollection of `bytes`, or of `PlacedRecord`. Inputs
+    Applied to a pipeline; gives a PCollection of `bytes`, or of `SourceRecord`. Inputs
     are files of one format, which their first bytes tell: TFRecord, ArrayRecord,
     Parquet and so on; or a directory with splits: a dataset, a TFDS directory, a
     repository of Hugging Face. They are listed when the pipeline runs, and looked into
@@ -211,28 +150,13 @@ class ReadRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
             InputError: There is nothing to read, or a range would be empty.
         """
         super().__init__()
-        set_types(self, gives=PlacedRecord if self.with_source else bytes)
-        inputs = self.inputs
-        if isinstance(inputs, (str, os.PathLike)):
-            self._inputs: tuple[str, ...] = (path_text(inputs, "input"),)
-        else:
-            self._inputs = path_texts(inputs, "input")
-        check_known(self)
+        self._inputs = path_texts(self.inputs, "input")
+        self._check(self.with_source)
         if not self._inputs or "" in self._inputs:
             raise InputError(
                 "no inputs given",
                 cure="give paths or patterns of files, or a directory",
             )
-        check_positive(range_bytes=self.range_bytes)
-
-    def display_data(self) -> dict[str, Any]:
-        """Returns what a runner's page shows."""
-        return displayed(
-            input=self._inputs,
-            split=self.split,
-            range_bytes=self.range_bytes,
-            with_source=self.with_source,
-        )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain.
@@ -242,16 +166,11 @@ class ReadRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
         """
         check_begin(begin, "ReadRecords", "give the inputs as an argument")
         listed = _Listed(self.split, self.records, self.allow_empty_files)
-        records: beam.PCollection[Any] = (
+        ranges = (
             begin
             | "Inputs" >> beam.Create([self._inputs])
             | "ListFiles" >> beam.FlatMap(listed)
             | "SpreadFiles" >> beam.Reshuffle()
             | "CutAtRecords" >> beam.FlatMap(_cut, self.range_bytes)
-            | "SpreadRanges" >> beam.Reshuffle()
-            | "ReadRanges"
-            >> beam.FlatMap(_read_range, self.with_source).with_output_types(
-                PlacedRecord if self.with_source else bytes
-            )
         )
-        return records
+        return read_ranges(ranges, with_source=self.with_source)

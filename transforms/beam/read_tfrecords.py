@@ -1,4 +1,4 @@
-"""`ReadTFRecords`: the records of TFRecord files, large files by ranges.
+"""`ReadTFRecords`, `ReadAllTFRecords`: TFRecord files, large files by ranges.
 
 A range of a file that was entered by searching for a frame can begin inside a record
 whose payload holds frames itself, and only the reader of the range before could tell.
@@ -26,19 +26,20 @@ import apache_beam as beam
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
-from gristmill.dataset.base.errors import DataLossError, InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.transforms.beam.display import displayed
-from gristmill.transforms.beam.job_metrics import counter
+from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.beam.lineage import report_sources
-from gristmill.transforms.beam.pipeline_input import check_begin, check_known, set_types
-from gristmill.transforms.beam.record_coder import register
-from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
+from gristmill.transforms.beam.pipeline_input import check_begin, check_collection
+from gristmill.transforms.beam.read_ranges import (
+    DEFAULT_RANGE_BYTES,
+    FileRange,
+    Reader,
+    read_ranges,
+)
 from gristmill.transforms.sources.find_inputs import look_into, match_files
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source_of import source_of
 from gristmill.transforms.sources.streams.frame_walk import (
     Chain,
     join_walks,
@@ -47,25 +48,7 @@ from gristmill.transforms.sources.streams.frame_walk import (
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 _PART_RANGES = 16  # A part is walked through in seconds.
-
-
-class SourceRecord(NamedTuple):
-    """A record and where it comes from.
-
-    Attributes:
-        file: The file's path.
-        offset: Where its frame begins, in the decompressed file.
-        record: The record.
-    """
-
-    file: str
-    offset: int
-    record: bytes
-
-
-register(SourceRecord)
 
 
 class _Part(NamedTuple):
@@ -82,14 +65,6 @@ class _Walk(NamedTuple):
     file: InputFile
     begin_bytes: int
     chains: tuple[Chain, ...]
-
-
-class _FileRange(NamedTuple):
-    """A range of a file that begins at a frame, and ends at one or with the file."""
-
-    file: InputFile
-    begin_bytes: int
-    end_bytes: int  # -1: the end of a compressed file.
 
 
 def _list_parts(
@@ -137,7 +112,7 @@ def _join(
         yield WindowedValue(piece, at, (window,))
 
 
-def _cut(walks: Sequence[_Walk], range_bytes: int) -> Iterator[_FileRange]:
+def _cut(walks: Sequence[_Walk], range_bytes: int) -> Iterator[FileRange]:
     """Yields the ranges of one file, as often as it is to be read."""
     # Elements that name the same file have all of its parts each.
     times = sum(walk.begin_bytes == 0 for walk in walks)
@@ -147,37 +122,10 @@ def _cut(walks: Sequence[_Walk], range_bytes: int) -> Iterator[_FileRange]:
     if file.compression == "none":
         ranges = join_walks(file, chains, range_bytes=range_bytes)
     for begin, end in ranges:
-        yield from itertools.repeat(_FileRange(file, begin, end), times)
+        yield from itertools.repeat(FileRange(file, begin, end), times)
 
 
-def _read_range(piece: _FileRange, with_source: bool) -> Iterator[Any]:
-    file, begin_bytes, end_bytes = piece
-    whole = SourceRange(
-        file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes, exact=True
-    )
-    reader = source_of(file.spec).read(file, whole)
-    records = counter("records-read")
-    raw_bytes = counter("raw-bytes-read")
-    for batch in reader.batches():
-        records.inc(len(batch.records))
-        raw_bytes.inc(sum(map(len, batch.records)))
-        if with_source:
-            for offset, record in zip(batch.places, batch.records, strict=True):
-                yield SourceRecord(file.path, offset, record)
-        else:
-            yield from batch.records
-    stop = reader.span.stop_bytes
-    if file.compression == "none" and file.size_bytes and stop != end_bytes:
-        raise DataLossError(
-            "two ranges of an input file do not meet",
-            where=f"{file.path}, range from byte offset {begin_bytes:,}",
-            expected=f"a range that ends at byte offset {end_bytes:,}",
-            got=f"{stop}",
-            cure="do not write to the file while it is read, then run again",
-        )
-
-
-def read_matches(
+def _read_matches(
     patterns: beam.PCollection[tuple[str, ...]],
     *,
     with_source: bool,
@@ -205,19 +153,13 @@ def read_matches(
         ranges = walks | "CutFiles" >> beam.FlatMap(
             lambda walk: _cut([walk], range_bytes)
         )
-    records: beam.PCollection[Any] = (
-        ranges
-        | "SpreadRanges" >> beam.Reshuffle()
-        | "ReadRanges"
-        >> beam.FlatMap(_read_range, with_source).with_output_types(
-            SourceRecord if with_source else bytes
-        )
-    )
-    return records
+    return read_ranges(ranges, with_source=with_source)
 
 
 @dataclasses.dataclass
-class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]):
+class ReadTFRecords(
+    Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
+):
     """Reads TFRecord files, plain or of gzip, zlib or zstd, as their content tells.
 
     Applied to a pipeline; gives a PCollection of `bytes`, or of `SourceRecord`. Files
@@ -252,22 +194,12 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
             InputError: There is no pattern, or a range would be empty.
         """
         super().__init__()
-        set_types(self, gives=SourceRecord if self.with_source else bytes)
-        self._patterns = path_texts(self.patterns, "input")
-        check_known(self)
-        if not self._patterns:
+        self._inputs = path_texts(self.patterns, "input")
+        self._check(self.with_source)
+        if not self._inputs:
             raise InputError(
                 "no input files given", cure="give paths or patterns of TFRecord files"
             )
-        check_positive(range_bytes=self.range_bytes)
-
-    def display_data(self) -> dict[str, Any]:
-        """Returns what a runner's page shows."""
-        return displayed(
-            input=self._patterns,
-            range_bytes=self.range_bytes,
-            with_source=self.with_source,
-        )
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[bytes]:
         """Builds the chain.
@@ -280,8 +212,57 @@ class ReadTFRecords(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
             "ReadTFRecords",
             "for a PCollection of patterns, use ReadAllTFRecords",
         )
-        return read_matches(
-            begin | "Patterns" >> beam.Create([self._patterns]),
+        return _read_matches(
+            begin | "Patterns" >> beam.Create([self._inputs]),
+            with_source=self.with_source,
+            range_bytes=self.range_bytes,
+            allow_empty_files=self.allow_empty_files,
+        )
+
+
+@dataclasses.dataclass(kw_only=True)
+class ReadAllTFRecords(
+    Reader, beam.PTransform[beam.PCollection[StrPath], beam.PCollection[bytes]]
+):
+    """Reads the TFRecord files that a PCollection of paths and patterns names.
+
+    Applied to a PCollection of texts or `pathlib.Path`; gives a PCollection of `bytes`,
+    or of `SourceRecord`. Files are read as `ReadTFRecords` reads them.
+
+    Guarantees: those of `ReadTFRecords`, for each element: a file that two elements
+    name is read twice. An element that matches nothing fails the pipeline, and so does
+    one that matches files of several splits by their names. Records are in the window
+    of their element.
+
+    Attributes:
+        with_source: Whether to give the file and offset of each record with it.
+        range_bytes: Least bytes that a worker reads of a file that is split.
+        allow_empty_files: Whether a file of 0 bytes is one without records, and not an
+            interrupted copy.
+    """
+
+    with_source: bool = False
+    range_bytes: int = DEFAULT_RANGE_BYTES
+    allow_empty_files: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            InputError: A range would be empty.
+        """
+        super().__init__()
+        self._check(self.with_source)
+
+    def expand(self, patterns: beam.PCollection[StrPath]) -> beam.PCollection[bytes]:
+        """Builds the chain.
+
+        Raises:
+            InputError: It is not applied to a PCollection.
+        """
+        check_collection(patterns, "ReadAllTFRecords", "patterns")
+        return _read_matches(
+            patterns | "Patterns" >> beam.Map(lambda path: (path_text(path, "input"),)),
             with_source=self.with_source,
             range_bytes=self.range_bytes,
             allow_empty_files=self.allow_empty_files,

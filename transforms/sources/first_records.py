@@ -15,7 +15,7 @@ from gristmill.transforms.sources.source_of import source_of
 _FIRST_BYTES = 1 << 20
 
 
-class SourceRecord(NamedTuple):
+class NumberedRecord(NamedTuple):
     """A record of input files.
 
     Attributes:
@@ -33,7 +33,7 @@ class SourceRecord(NamedTuple):
     record: bytes
 
 
-def first_records(files: InputFiles, *, offset: int = 0) -> Iterator[SourceRecord]:
+def first_records(files: InputFiles, *, offset: int = 0) -> Iterator[NumberedRecord]:
     """Yields the records of files in order, as a conversion would write them.
 
     Args:
@@ -52,7 +52,7 @@ def first_records(files: InputFiles, *, offset: int = 0) -> Iterator[SourceRecor
             for at in range(max(offset - begin, 0), len(batch.records)):
                 place = batch.places[at]
                 text = source.place_text(place)
-                yield SourceRecord(
+                yield NumberedRecord(
                     begin + at, file.path, place, text, batch.records[at]
                 )
             begin = end

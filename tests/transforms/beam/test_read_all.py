@@ -1,4 +1,7 @@
-"""ReadAllTFRecords, ReadAllArrayRecords: all that the elements name, each by itself."""
+"""ReadAllTFRecords, ReadAllArrayRecords: all that the elements name, each by itself.
+
+Covers: transforms/beam/read_tfrecords.py, transforms/beam/read_arrayrecords.py.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms import ReadArrayRecords, WriteArrayRecords
-from gristmill.transforms.beam.read_arrayrecords import ShardRecord
+from gristmill.transforms.beam.read_ranges import ShardRecord
 from gristmill.transforms.sources.shards.shard_list import list_shards
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
@@ -69,7 +69,7 @@ def test_splits(tmp_path: pathlib.Path) -> None:
     everything = [b"a", b"b", b"c", b"d", b"e", b"f"]
     assert sorted(run(ReadArrayRecords(dataset))) == everything
     with pytest.raises(InputError, match=r"(?s)no such split.*test, train.*nine"):
-        list(list_shards(dataset, "nine"))
+        list(list_shards([dataset], "nine"))
 
 
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:9,transpose:true"])
@@ -83,7 +83,7 @@ def test_files_without_dataset(tmp_path: pathlib.Path, options: str) -> None:
     # A file that two patterns match is read once.
     several = [str(tmp_path / "a.ar"), pattern]
     assert sorted(run(ReadArrayRecords(several, range_bytes=9000))) == expected
-    (one,) = list_shards(str(tmp_path / "a.ar"), None)
+    (one,) = list_shards([str(tmp_path / "a.ar")], None)
     assert one.path == str(tmp_path / "a.ar")
 
 

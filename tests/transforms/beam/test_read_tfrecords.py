@@ -21,7 +21,7 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.transforms import ReadTFRecords
 from gristmill.transforms.beam import read_tfrecords as module
-from gristmill.transforms.beam.read_tfrecords import SourceRecord
+from gristmill.transforms.beam.read_ranges import FileRange, SourceRecord, read_range
 from gristmill.transforms.sources.input_files import InputFile
 from tests.support.buckets import overlapping
 from tests.support.gcs_server import GcsServer
@@ -134,7 +134,7 @@ def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
     time.sleep(0.02)
     path.write_bytes(frames_of(text_records(30, seed=2)))
     with pytest.raises(Exception, match=r"(?s)changing.*run"):
-        list(module._read_range(pieces[1], with_source=False))
+        list(read_range(pieces[1], with_source=False))
 
 
 def test_empty_file_only_where_allowed(tmp_path: pathlib.Path) -> None:
@@ -185,7 +185,7 @@ def test_elements_are_small(tmp_path: pathlib.Path) -> None:
     small = [
         module._Part(info._replace(crc32c=None), 1 << 39, 1 << 40),
         module._Walk(file, 1 << 39, ()),
-        module._FileRange(file, 1 << 39, 1 << 40),
+        FileRange(file, 1 << 39, 1 << 40),
     ]
     coder = beam.coders.registry.get_coder(Any)
     for element in small:
@@ -256,7 +256,7 @@ def test_objects_are_read_by_requests_that_overlap(server: GcsServer) -> None:
         walks = overlapping(server, lambda p=part: list(module._walk(p, 50_000)))
         assert len(walks[0].chains[0]) >= 3
     (piece,) = module._cut([walks[0]._replace(begin_bytes=0)], 1 << 20)
-    read = overlapping(server, lambda: list(module._read_range(piece, False)))
+    read = overlapping(server, lambda: list(read_range(piece, False)))
     assert read == records
 
 
@@ -268,7 +268,7 @@ def test_objects_by_range_are_read_in_bounded_memory(server: GcsServer) -> None:
     (walk,) = module._walk(part, 1 << 20)
     (piece,) = module._cut([walk], 1 << 20)
     server.log.clear()
-    found = module._read_range(piece, with_source=True)
+    found = read_range(piece, with_source=True)
     for count, one in enumerate(found):
         if count % 100:
             continue

@@ -48,37 +48,38 @@ class ListedShard(NamedTuple):
         return dataset + layout.index_path(shard)
 
 
-def list_shards(
-    source: str | Sequence[str], split: str | None
-) -> Iterator[ListedShard]:
+def list_shards(source: Sequence[str], split: str | None) -> Iterator[ListedShard]:
     """Yields the shards of a dataset, or the files that patterns match.
+
+    Args:
+        source: One dataset, or paths and patterns.
+        split: The split of a dataset, or one edition of it; None for all.
 
     Raises:
         NotADatasetError: A single path is neither a file nor a dataset.
         InputError: A pattern matches nothing or files of several splits, or there is
             no such split.
     """
-    if isinstance(source, str) and _is_dataset(source):
-        yield from _shards_of_dataset(source, split)
+    if len(source) == 1 and _is_dataset(source[0]):
+        yield from _shards_of_dataset(source[0], split)
         return
     if split is not None:
         raise InputError(
             "files have no splits",
-            where=str(source),
+            where=some_of(source),
             got=f"split {split}",
             cure="give the directory of a dataset, or leave the split out",
         )
     found: dict[str, int] = {}
-    patterns = (source,) if isinstance(source, str) else source
-    for pattern in patterns:
+    for pattern in source:
         matches = match_shards(pattern)
         if not matches:
             raise InputError(
                 "no ArrayRecord file matches", where=pattern, cure="check the path"
             )
         found.update((info.path, info.size_bytes) for info in matches)
-    if notice := check_joined(patterns, found):
-        _log.warning("%s: %s", source, notice)
+    if notice := check_joined(source, found):
+        _log.warning("%s: %s", source[0], notice)
     for path in sorted(found):
         yield ListedShard(path, found[path])
 

@@ -27,6 +27,21 @@ class ChunkRange(NamedTuple):
     first_chunk: int
     last_chunk: int
 
+    @property
+    def path(self) -> str:
+        """The shard's path."""
+        return self.shard.path
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields the records; their places are their numbers.
+
+        Raises:
+            CorruptShardError: The shard or its index is damaged.
+        """
+        opened = open_shard(self.shard)
+        ends = opened.first_records[[self.first_chunk, self.last_chunk]]
+        yield from ShardRange(opened, *ends.tolist()).batches()
+
 
 def cut_at_chunks(shard: ListedShard, range_bytes: int) -> Iterator[ChunkRange]:
     """Yields the ranges of a shard.
@@ -41,24 +56,6 @@ def cut_at_chunks(shard: ListedShard, range_bytes: int) -> Iterator[ChunkRange]:
     footer = open_shard(shard).footer
     for first, last in walk.chunk_ranges(footer, range_bytes=range_bytes):
         yield ChunkRange(shard, first, last)
-
-
-def read_chunks(
-    shard: ListedShard, first_chunk: int, last_chunk: int
-) -> Iterator[RecordBatch]:
-    """Yields the records of a run of chunks; their places are their numbers.
-
-    Args:
-        shard: The file.
-        first_chunk: First chunk.
-        last_chunk: Chunk after the last.
-
-    Raises:
-        CorruptShardError: The shard or its index is damaged.
-    """
-    opened = open_shard(shard)
-    first, stop = opened.first_records[[first_chunk, last_chunk]].tolist()
-    yield from ShardRange(opened, first, stop).batches()
 
 
 class ShardRange:

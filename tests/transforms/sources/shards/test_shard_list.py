@@ -21,7 +21,7 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog):
         name = f"d-{split}.array_record-00000-of-00001"
         write_array_records(tmp_path / name, [split.encode()])
     with pytest.raises(InputError, match="several splits"):
-        list(list_shards(f"{tmp_path}/*", None))
+        list(list_shards([f"{tmp_path}/*"], None))
     found = list(list_shards([f"{tmp_path}/d-tr*", f"{tmp_path}/d-te*"], None))
     assert len(found) == 2
     assert "splits are joined" in caplog.text
@@ -29,7 +29,7 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog):
 
 def test_a_pattern_leaves_out_what_describes_a_dataset(tmp_path):
     dataset = dataset_of(tmp_path, [b"a"] * 3)
-    found = [shard.path for shard in list_shards(f"{dataset}/*", None)]
+    found = [shard.path for shard in list_shards([f"{dataset}/*"], None)]
     assert found == [f"{dataset}/{shard}" for shard in shards_of(dataset)]
 
 
@@ -37,11 +37,11 @@ def test_what_is_no_dataset(tmp_path: pathlib.Path) -> None:
     dataset = dataset_of(tmp_path, [b"a"] * 3)
     (dataset / layout.DATASET_JSON).unlink()
     with pytest.raises(NotADatasetError, match="unfinished"):
-        list(list_shards(str(dataset), None))
+        list(list_shards([str(dataset)], None))
     with pytest.raises(NotADatasetError):
-        list(list_shards(str(tmp_path / "nowhere"), None))
+        list(list_shards([str(tmp_path / "nowhere")], None))
     with pytest.raises(InputError, match="no ArrayRecord file"):
-        list(list_shards(str(tmp_path / "no*"), None))
+        list(list_shards([str(tmp_path / "no*")], None))
     with pytest.raises(InputError, match="files have no splits"):
         list(list_shards([str(dataset / "*.array_record*")], "train"))
 
@@ -49,7 +49,7 @@ def test_what_is_no_dataset(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("slash", ["", "/"])
 def test_shards_know_their_indexes(tmp_path: pathlib.Path, slash: str) -> None:
     dataset = dataset_of(tmp_path, [b"a", b"b", b"c"])
-    found = list(list_shards(f"{dataset}{slash}", None))
+    found = list(list_shards([f"{dataset}{slash}"], None))
     assert [shard.path for shard in found] == [
         f"{dataset}/{s}" for s in shards_of(dataset)
     ]

@@ -12,7 +12,7 @@ from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.transforms.sources.shards.shard_list import list_shards
-from gristmill.transforms.sources.shards.shard_range import cut_at_chunks, read_chunks
+from gristmill.transforms.sources.shards.shard_range import ChunkRange, cut_at_chunks
 from tests.support.buckets import overlapping
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.gcs_server import GcsServer
@@ -28,7 +28,7 @@ RECORDS = [*text_records(1500), *AWKWARD_RECORDS]
 
 def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> None:
     dataset = dataset_of(tmp_path, [b"x" * 5000] * 300, compression="uncompressed")
-    shards = list(list_shards(str(dataset), None))
+    shards = list(list_shards([str(dataset)], None))
     assert [shard.records for shard in shards] == [100] * 3
     for range_bytes, count in ((100_000, 6), (1 << 20, 1), (1, 100)):
         cuts = list(cut_at_chunks(shards[0], range_bytes))
@@ -40,7 +40,7 @@ def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> Non
         found = [
             (number, record)
             for cut in cuts
-            for batch in read_chunks(*cut)
+            for batch in cut.batches()
             for number, record in zip(batch.places, batch.records, strict=True)
         ]
         assert found == [(number, b"x" * 5000) for number in range(100)]
@@ -58,7 +58,7 @@ def test_damage_in_files_without_dataset(
     write_array_records(path, RECORDS[:300], options=options)
     good = path.read_bytes()
     begin, end = footer_of(good).chunk_offsets[[0, -1]].tolist()
-    (shard,) = list_shards(str(path), None)
+    (shard,) = list_shards([str(path)], None)
     chunks = len(footer_of(good).chunk_records)
     count = 40 if hashing == "compiled" else 8  # Damage is looked for singly.
     for at in range(begin, end, (end - begin) // count):
@@ -66,7 +66,7 @@ def test_damage_in_files_without_dataset(
         data[at] ^= 0x02
         path.write_bytes(data)
         with pytest.raises(CorruptShardError, match=r"plain\.ar"):
-            list(read_chunks(shard, 0, chunks))
+            list(ChunkRange(shard, 0, chunks).batches())
 
 
 @pytest.mark.parametrize("what", ["shard", "index", "short", "other", "records"])
@@ -84,11 +84,11 @@ def test_files_that_are_not_the_dataset(tmp_path: pathlib.Path, what: str) -> No
         index.write_bytes((dataset / layout.index_path(second)).read_bytes())
     else:
         write_array_records(shard, [b"one"])
-    task = next(iter(list_shards(str(dataset), None)))
+    task = next(iter(list_shards([str(dataset)], None)))
     errors = {"index": "cannot read the index", "other": "not the one of this shard"}
     errors |= {"records": "not the one that the dataset describes"}
     with pytest.raises((CorruptShardError, OSError), match=errors.get(what, "size")):
-        list(read_chunks(task, 0, 1))
+        list(ChunkRange(task, 0, 1).batches())
 
 
 def test_objects_are_read_by_requests_that_overlap(
@@ -100,7 +100,7 @@ def test_objects_are_read_by_requests_that_overlap(
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         server.objects.put("bucket", "large", (tmp_path / "large").read_bytes())
-        (shard,) = list_shards("gs://bucket/large", None)
+        (shard,) = list_shards(["gs://bucket/large"], None)
         (cut,) = cut_at_chunks(shard, 1 << 30)
-        read = overlapping(server, lambda: list(read_chunks(*cut)))
+        read = overlapping(server, lambda: list(cut.batches()))
     assert [record for batch in read for record in batch.records] == records

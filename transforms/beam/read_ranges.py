@@ -1,0 +1,202 @@
+"""The end of every reader: ranges of files become records, with their places or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Protocol
+
+import apache_beam as beam
+
+from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.transforms.beam.display import displayed
+from gristmill.transforms.beam.job_metrics import counter
+from gristmill.transforms.beam.pipeline_input import check_known, set_types
+from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
+from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.source_of import source_of
+
+DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
+
+_HEAD = struct.Struct("<qI")  # The place, and how many bytes the path has.
+
+
+class SourceRecord(NamedTuple):
+    """A record and where it comes from.
+
+    Attributes:
+        file: The file's path.
+        place: Where it is in the file: the byte at which it begins in the decompressed
+            file, or the number of the row or record, as docs/prepare/inputs.md says
+            for each format.
+        record: The record.
+    """
+
+    file: str
+    place: int
+    record: bytes
+
+    @property
+    def offset(self) -> int:
+        """The place, which is a byte offset in streams such as TFRecords."""
+        return self.place
+
+    @property
+    def record_index(self) -> int:
+        """The place, which is the record's number in ArrayRecord files, from 0."""
+        return self.place
+
+
+# The names that readers of one format gave it.
+PlacedRecord = SourceRecord
+ShardRecord = SourceRecord
+
+
+class RecordCoder(beam.coders.Coder):
+    """Encodes `SourceRecord`: place, length of the path, path and record.
+
+    It is deterministic: such elements can be keys. Errors of elements that are no such
+    tuples are Python's.
+    """
+
+    def encode(self, value: tuple[str, int, bytes]) -> bytes:
+        """Returns the bytes of an element."""
+        file, place, record = value
+        path = file.encode("utf-8", "surrogateescape")
+        return b"".join((_HEAD.pack(place, len(path)), path, record))
+
+    def decode(self, encoded: bytes) -> SourceRecord:
+        """Returns the element."""
+        place, path_bytes = _HEAD.unpack_from(encoded)
+        record_begin = _HEAD.size + path_bytes
+        path = encoded[_HEAD.size : record_begin]
+        file = path.decode("utf-8", "surrogateescape")
+        return SourceRecord(file, place, encoded[record_begin:])
+
+    def is_deterministic(self) -> bool:
+        """Returns that equal elements are equal bytes."""
+        return True
+
+    def to_type_hint(self) -> Any:
+        """Returns the type of the elements."""
+        return SourceRecord
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecordCoder)
+
+    def __hash__(self) -> int:
+        return hash(RecordCoder)
+
+
+beam.coders.registry.register_coder(SourceRecord, RecordCoder)
+
+
+class Range(Protocol):
+    """A part of a file that one worker reads."""
+
+    @property
+    def path(self) -> str:
+        """The file."""
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields its records."""
+
+
+class FileRange(NamedTuple):
+    """A range of a file that begins and ends at records."""
+
+    file: InputFile
+    begin_bytes: int
+    end_bytes: int  # -1: the end of a compressed file.
+
+    @property
+    def path(self) -> str:
+        """The file's path."""
+        return self.file.path
+
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields the records, and checks that the range was read to its end.
+
+        Raises:
+            CorruptRecordError: The range is damaged.
+            DataLossError: It ends elsewhere.
+        """
+        file, begin_bytes, end_bytes = self
+        if not file.size_bytes:
+            return
+        whole = SourceRange(
+            file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes, exact=True
+        )
+        source = source_of(file.spec)
+        reader = source.read(file, whole)
+        yield from reader.batches()
+        span, last = reader.span, end_bytes in (-1, file.size_bytes)
+        # Where places are no bytes, that they meet is a matter of the format's cuts.
+        sized = file.compression == "none" and FORMATS[source.spec.format].sized
+        if span.stop_bytes == end_bytes if sized else span.whole or not last:
+            return
+        raise DataLossError(
+            "a range of an input file was not read to its end",
+            where=f"{file.path}, range from byte offset {begin_bytes:,}",
+            expected="the end of the file"
+            if last
+            else f"a range that ends at byte offset {end_bytes:,}",
+            got=source.place_text(span.stop_bytes or 0),
+            cure="do not write to the file while it is read, then run again",
+        )
+
+
+def read_range(piece: Range, with_source: bool) -> Iterator[Any]:
+    """Yields the records of a range, and counts them."""
+    records = counter("records-read")
+    raw_bytes = counter("raw-bytes-read")
+    for batch in piece.batches():
+        records.inc(len(batch.records))
+        raw_bytes.inc(sum(map(len, batch.records)))
+        if with_source:
+            for place, record in zip(batch.places, batch.records, strict=True):
+                yield SourceRecord(piece.path, place, record)
+        else:
+            yield from batch.records
+
+
+def read_ranges(
+    ranges: beam.PCollection[Any], *, with_source: bool
+) -> beam.PCollection[Any]:
+    """Returns the records of ranges, which any worker can read."""
+    records: beam.PCollection[Any] = (
+        ranges
+        | "SpreadRanges" >> beam.Reshuffle()
+        | "ReadRanges"
+        >> beam.FlatMap(read_range, with_source).with_output_types(
+            SourceRecord if with_source else bytes
+        )
+    )
+    return records
+
+
+class Reader:
+    """The options that all readers have, checked and shown; a dataclass derives it."""
+
+    _inputs: tuple[str, ...] | None = None  # None: elements of a PCollection name them.
+
+    def _check(self, with_source: bool) -> None:
+        # As Beam checks it where the pipeline is built.
+        takes: Any = str | os.PathLike if self._inputs is None else None
+        transform: Any = self
+        gives = SourceRecord if with_source else bytes
+        set_types(transform, takes=takes, gives=gives)
+        check_known(transform)
+        check_positive(range_bytes=transform.range_bytes)
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns what a runner's page shows."""
+        fields: Any = dataclasses.fields(self)  # type: ignore[arg-type]
+        names = {field.name for field in fields}
+        shown = ("split", "range_bytes", "with_source", "with_index")
+        options = {name: getattr(self, name) for name in shown if name in names}
+        return displayed(input=self._inputs, **options)
