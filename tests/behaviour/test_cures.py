@@ -848,7 +848,6 @@ ELSEWHERE = {
     "the server of a page: tests/behaviour/test_view.py": ("pipelines/view/",),
     "a dataset of TFDS: tests/transforms/directories": (
         "transforms/directories/tfds_directory.py",
-        "transforms/directories/tfds_metadata.py",
     ),
     "inputs that change while they are read: tests/behaviour/test_restart.py": (
         "transforms/conversion/same_inputs.py",
