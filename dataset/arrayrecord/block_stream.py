@@ -1,7 +1,7 @@
-"""Writing chunks to a file, with a block header at every multiple of 65,536 bytes.
+"""Chunks written to a file, with a block header at every multiple of 65,536 bytes.
 
-A block header of 24 bytes holds its hash, how far before it the chunk begins that it
-interrupts, and how far after the block's begin that chunk ends. Source:
+A block header of 24 bytes has its hash, and the distances from the start of the block
+to the start and the end of the chunk that it interrupts. Source:
 riegeli/doc/riegeli_records_file_format.md.
 """
 
@@ -28,7 +28,7 @@ _USABLE_BYTES = BLOCK_BYTES - BLOCK_HEADER_BYTES
 
 
 class BlockStream:
-    """Writes chunks one after the other to a file that begins empty.
+    """Writes chunks one after the other to a file that starts empty.
 
     Attributes:
         position: Physical offset where the next chunk begins.
@@ -61,10 +61,10 @@ class BlockStream:
         self.append(encode_special(PADDING, bytes(room - CHUNK_HEADER_BYTES)))
 
     def _append_sparse(self, chunks: Chunks) -> IntArray:
-        """Writes chunks of which some have more records than bytes.
+        """Writes chunks, some of which have more records than bytes.
 
-        Riegeli numbers a record by the begin of its chunk and its place therein, and
-        keeps numbers apart: such a chunk is followed by as many zeros as it lacks.
+        Riegeli numbers a record by the start of its chunk plus its place in the chunk,
+        and numbers must be distinct: such a chunk is padded with zeros.
         """
         begins, ends, data = [], [], bytearray()
         begin, taken = self.position, 0
@@ -73,7 +73,7 @@ class BlockStream:
         ):
             last = begin + records
             # A chunk begins before a block header, or after a byte that follows it:
-            # readers take the end of the header itself for no begin of a chunk.
+            # readers do not accept a chunk at the very end of the header.
             if 0 < last % BLOCK_BYTES <= BLOCK_HEADER_BYTES:
                 last += BLOCK_HEADER_BYTES + 1 - last % BLOCK_BYTES
             end = max(int(_physical(_logical(begin) + size)), last)
@@ -88,7 +88,7 @@ class BlockStream:
     def _write(
         self, data: bytes | bytearray | memoryview, begins: IntArray, ends: IntArray
     ) -> None:
-        """Writes the bytes of chunks that lie in [begin, end) each, one by one next."""
+        """Yields the bytes of chunks within [begin, end) of each."""
         begin, end = int(begins[0]), int(ends[-1])
         blocks = np.arange(-(-begin // BLOCK_BYTES), -(-end // BLOCK_BYTES))
         blocks *= BLOCK_BYTES
@@ -112,13 +112,13 @@ class BlockStream:
 
 
 def _logical(position: int) -> int:
-    """Returns how many bytes without block headers precede a physical offset."""
+    """Returns the number of bytes other than block headers before a physical offset."""
     blocks, within = divmod(position, BLOCK_BYTES)
     return blocks * _USABLE_BYTES + max(0, within - BLOCK_HEADER_BYTES)
 
 
 def _physical(logical: IntArray | int) -> IntArray:
-    """Returns the physical offset after so many bytes, before a block header there."""
+    """Returns the physical offset after some bytes, before a block header there."""
     blocks, within = np.divmod(logical, _USABLE_BYTES)
     return np.asarray(
         blocks * BLOCK_BYTES + np.where(within, within + BLOCK_HEADER_BYTES, 0)

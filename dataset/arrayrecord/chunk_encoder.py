@@ -1,6 +1,6 @@
-"""Encoding records as simple chunks of Riegeli, many at a time.
+"""The encoder of records as simple chunks of Riegeli, many at a time.
 
-The counterpart of `simple_chunks`, where the parts of a chunk are named. A file's block
+The counterpart of `simple_chunks`, which names the parts of a chunk. A file's block
 headers are not part of any chunk: `block_stream` puts them in.
 """
 
@@ -36,11 +36,11 @@ class Chunks:
     """Encoded chunks, end to end.
 
     Attributes:
-        data: Logical bytes: without block headers.
-        encoded_bytes: int64 [chunks], how much of it each takes, header included.
-        decoded_bytes: int64 [chunks], sizes of the records together.
+        data: Logical bytes, without block headers.
+        encoded_bytes: int64 [chunks], size of each, header included.
+        decoded_bytes: int64 [chunks], total size of the records.
         records: int64 [chunks].
-        data_hashes: uint64 [chunks], of all of each but its header, which has it too.
+        data_hashes: uint64 [chunks], hash of each chunk without its header.
     """
 
     data: bytes | bytearray | memoryview
@@ -51,18 +51,18 @@ class Chunks:
 
 
 class ChunkEncoder:
-    """Encodes records by the given options. For one thread at a time."""
+    """Encodes records with the given options. For one thread at a time."""
 
     def __init__(self, options: WriterOptions):
         self._group = options.group_size
         name = options.compression.partition(":")[0]
         self._kind = _KINDS[name]
-        self._sized = name != "uncompressed"  # Whether parts say how large they are.
+        self._sized = name != "uncompressed"  # Whether parts state their size.
         self._compress = compressor(options)
         self._heads: dict[int, bytes] = {}
 
     def encode(self, records: Sequence[bytes], lengths: IntArray) -> Chunks:
-        """Encodes records as chunks of `group_size`, the last with what is left.
+        """Encodes records as chunks of `group_size`, the last with the rest.
 
         Args:
             records: At least one.
@@ -82,15 +82,15 @@ class ChunkEncoder:
         return _joined(heads, self._compress(values), decoded, counts)
 
     def encode_joined(self, values: bytes, lengths: IntArray) -> Chunks:
-        """Encodes records that lie end to end as one chunk, however many they are."""
+        """Encodes records that lie end to end as one chunk."""
         counts, decoded = np.array([len(lengths)]), np.array([len(values)])
         heads = self._heads_of(_sizes(lengths, counts), [len(values)])
         return _joined(heads, self._compress([values]), decoded, counts)
 
     def _single_heads(self, lengths: list[int]) -> list[bytes]:
-        """Returns what comes before the values in chunks of one record each.
+        """Returns the bytes before the values in chunks of one record each.
 
-        That depends on the record's length alone, and lengths are often the same.
+        They depend only on the record's length, and lengths are often equal.
         """
         heads = self._heads
         if len(heads) > _MOST_LENGTHS:
@@ -102,7 +102,7 @@ class ChunkEncoder:
         return [heads[length] for length in lengths]
 
     def _heads_of(self, sizes: list[bytes], decoded_bytes: list[int]) -> list[bytes]:
-        """Returns what comes before the values of each chunk, header left empty."""
+        """Returns the bytes before the values of each chunk, headers left empty."""
         heads = []
         for plain, packed, decoded in zip(
             sizes, self._compress(sizes), decoded_bytes, strict=True
@@ -118,7 +118,7 @@ class ChunkEncoder:
 
 
 def encode_special(kind: int, data: bytes = b"") -> Chunks:
-    """Returns a chunk that holds no records: a signature or padding."""
+    """Returns a chunk without records: a signature or padding."""
     none = np.zeros(1, np.int64)
     return _joined([_NO_HEADER], [data], none, none, kind)
 

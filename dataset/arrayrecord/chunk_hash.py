@@ -1,8 +1,8 @@
 """HighwayHash-64 with Riegeli's key: the hash in the headers of chunks and blocks.
 
 A compiled part computes it at 10 GB/s on processors with AVX2, at 1 GB/s on others. An
-installation without a C compiler lacks it, and gets the same values from numpy. Each 32
-bytes take a step there, of all spans together: 4 us a span for a thousand of 1 KB, and
+installation without a C compiler lacks it, and gets the same values from numpy. There,
+each step takes 32 bytes of all spans together: 4 us a span for a thousand of 1 KB, and
 0.2 s for one of 1 MiB.
 
 Sources: https://arxiv.org/abs/1612.06257, riegeli/chunk_encoding/hash.cc (the key).
@@ -29,7 +29,7 @@ _MUL1 = np.array(
 )
 _HALF = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFF_FFFF)
-# Where each byte of 16 comes from when a state is mixed.
+# Source of each of 16 bytes when a state is mixed.
 _ZIPPER = np.array([3, 12, 2, 5, 14, 1, 15, 0, 11, 4, 10, 13, 9, 6, 8, 7])
 _ZIPPER = np.concatenate([_ZIPPER, _ZIPPER + 16])
 
@@ -48,7 +48,7 @@ _compiled: Any = _compiled_part()
 
 
 def is_compiled() -> bool:
-    """Returns whether the compiled part is there."""
+    """Returns whether the compiled part is installed."""
     return _compiled is not None
 
 
@@ -61,7 +61,7 @@ def hash_spans(
 
     Args:
         buffer: Contiguous bytes.
-        begin: int64 [spans], where each begins.
+        begin: int64 [spans], start of each.
         end: int64 [spans], one past its last byte, not past the end of the buffer.
 
     Returns:
@@ -93,7 +93,7 @@ def _zippered(values: HashArray) -> HashArray:
 
 
 class _States:
-    """The states of many hashes: four columns of uint64 [spans, 4], longest first."""
+    """States of many hashes: four columns of uint64 [spans, 4], longest first."""
 
     def __init__(self, *columns: HashArray):
         self.columns = columns
@@ -113,11 +113,11 @@ class _States:
 def _hash_by_numpy(
     data: npt.NDArray[np.uint8], begin: IntArray, end: IntArray
 ) -> HashArray:
-    """Hashes all spans together, a packet of each at a step."""
+    """Hashes all spans together, one packet of each at a time."""
     sizes = end - begin
     if (begin < 0).any() or (sizes < 0).any() or (end > len(data)).any():
         raise IndexError("a span is outside")
-    # The longest first: those that still have packets are then the first ones.
+    # Longest first: those that still have packets then come first.
     order = np.argsort(-sizes, kind="stable")
     at, sizes = begin[order], sizes[order]
     packets, rest = sizes // _PACKET_BYTES, sizes % _PACKET_BYTES

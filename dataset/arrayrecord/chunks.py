@@ -1,4 +1,4 @@
-"""Decoding simple chunks, many at a time, for records, checksums or lengths."""
+"""The decoder of simple chunks, many at a time, for records, checksums or lengths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.varints import decode_varints
 
-# What decoding a chunk raises.
+# Errors of decoding a chunk.
 CHUNK_ERRORS: tuple[type[GristmillError], ...] = (
     CorruptShardError,
     TransposedChunkError,
@@ -46,7 +46,7 @@ def damaged_chunks(
     Args:
         count: Number of chunks.
         decode: Decodes chunk 0, 1, ... of them.
-        errors: What `decode` raises for a damaged chunk, which is yielded with it.
+        errors: Errors of `decode` for a damaged chunk; they are yielded with it.
     """
     for chunk in range(count):
         try:
@@ -61,7 +61,7 @@ def _decode_parts(
     parts: Parts,
     members: IntArray | None = None,
 ) -> Iterator[Any]:
-    """Decompresses one part of each chunk, or of each member."""
+    """Decompresses one part of each chunk, or member."""
     chosen = slice(None) if members is None else members
     return decompress_parts(
         buffer,
@@ -76,7 +76,7 @@ def _lengths(buffer: bytes | memoryview, chunks: SimpleChunks) -> IntArray:
     """Returns int64 [records], the length of each record, without the records."""
     single = chunks.records == 1
     if single.all():
-        # A chunk of one record: its length is that of the values.
+        # The length of a single record is that of the values.
         return chunks.values.decoded_bytes
     grouped = np.flatnonzero(~single)
     sizes = list(_decode_parts(buffer, chunks, chunks.sizes, grouped))
@@ -107,7 +107,7 @@ def _grouped_lengths(
         raise ValueError("a chunk does not hold as many sizes as records")
     lengths = decode_varints(data)
     totals = np.repeat(decoded_bytes, records)
-    # Each by itself first: a sum of sizes that cannot be could wrap around.
+    # Each by itself first: a sum of impossible sizes could wrap around.
     if (lengths > totals).any() or (sums_of(lengths, records) != decoded_bytes).any():
         raise ValueError("the sizes of a chunk's records do not add up")
     return lengths
@@ -128,7 +128,7 @@ def _before(values: IntArray) -> IntArray:
 def _cut(
     values: Iterator[Any], counts: IntArray, begins: IntArray, ends: IntArray
 ) -> Iterator[bytes]:
-    """Yields the bytes [begin, end) of values, so many of each as `counts` says."""
+    """Yields the bytes [begin, end) of values, `counts` of each."""
     spans = zip(begins.tolist(), ends.tolist(), strict=True)
     for value, count in zip(values, counts.tolist(), strict=True):
         view = memoryview(value)
@@ -146,16 +146,15 @@ class EncodedChunks:
     Attributes:
         buffer: Logical bytes (see `logical`) that hold the chunks whole.
         starts: int64 [chunks], where each chunk's header begins in the buffer.
-        path: For messages.
-        numbers: [chunks], their numbers in the file, for messages; by default they
-            count from 0.
-        records: int64 [chunks], how many records each has to hold, from the footer or
-            an index. Without it, one flipped bit can make one record of all that are
-            in a chunk.
-        max_decoded_bytes: Most bytes that one chunk may decode to, or int64 [chunks].
-        ends: int64 [chunks], where each has to be over; None for the buffer's end.
+        path: Path of the file, for messages.
+        numbers: [chunks], their numbers in the file, for messages; by default counted
+            from 0.
+        records: int64 [chunks], number of records of each, from the footer or an index.
+            Without it, one flipped bit can turn all records of a chunk into one.
+        max_decoded_bytes: Maximum decoded bytes of a chunk, or int64 [chunks].
+        ends: int64 [chunks], end of each; None for the buffer's end.
         hashed: bool [chunks], or one for all, whether to compare the chunk's own
-            hashes: wherever no index has a checksum of every record.
+            hashes: needed if no index has a checksum of every record.
     """
 
     buffer: bytes | memoryview
@@ -175,18 +174,18 @@ class EncodedChunks:
             return list(map(bytes, records))
 
     def join(self) -> tuple[bytes, IntArray]:
-        """Returns all records end to end, and int64 [records] the length of each."""
+        """Returns all records end to end, and their lengths, int64 [records]."""
         with self._explained():
             chunks = self._parse()
             values = _decode_parts(self.buffer, chunks, chunks.values)
             return b"".join(values), _lengths(self.buffer, chunks)
 
     def checksum(self) -> tuple[npt.NDArray[np.uint32], IntArray]:
-        """Returns uint32 [records] the crc32c of each, int64 [records] its length."""
+        """Returns crc32cs, uint32 [records], and lengths, int64 [records]."""
         with self._explained():
             records, lengths = self._decode()
             given: Iterable[Any] = records
-            if google_crc32c.implementation == "python":  # It takes bytes alone.
+            if google_crc32c.implementation == "python":  # It accepts only bytes.
                 given = map(bytes, records)
             crcs = map(google_crc32c.value, given)
             return np.fromiter(crcs, np.uint32, len(lengths)), lengths
@@ -197,17 +196,16 @@ class EncodedChunks:
             return _lengths(self.buffer, self._parse())
 
     def survey(self) -> tuple[SimpleChunks, IntArray]:
-        """Returns where the parts of chunks lie; int64 [records] length of each."""
+        """Returns the places of the parts of chunks, and lengths, int64 [records]."""
         with self._explained():
             chunks = self._parse()
             return chunks, _lengths(self.buffer, chunks)
 
     def pick(self, chunk_of: IntArray, rows: IntArray) -> list[bytes]:
-        """Returns the records wanted, in order, and makes no others.
+        """Returns only the requested records, in order.
 
         Args:
-            chunk_of: int64 [records], which of the chunks each is in, in order; all
-                chunks are there.
+            chunk_of: int64 [records], the chunk of each, ascending; every chunk occurs.
             rows: int64 [records], the number of each within its chunk, below the
                 chunk's number of records.
         """
@@ -242,7 +240,7 @@ class EncodedChunks:
         return chunks
 
     def _decode(self) -> tuple[Iterator[Any], IntArray]:
-        """Returns all records with the buffer protocol, int64 [records] lengths."""
+        """Returns all records as one buffer, and their lengths, int64 [records]."""
         chunks = self._parse()
         lengths = _lengths(self.buffer, chunks)
         values = _decode_parts(self.buffer, chunks, chunks.values)

@@ -1,7 +1,7 @@
-"""Compressing the parts of chunks: the counterpart of `compression`.
+"""Compression of the parts of chunks: the counterpart of `compression`.
 
-All codecs work off the interpreter's lock. Zstd takes many parts in one call, so that
-the lock is released and taken once for all of them.
+All codecs run without the interpreter's lock. Zstd takes many parts in one call, so
+that the lock is released only once.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import zstandard
 
 from gristmill.dataset.arrayrecord.writer_options import WINDOW_LOG, WriterOptions
 
-# Most bytes that one call of zstd takes. Its output is held once more.
+# Maximum bytes of one zstd call. Its output is held twice.
 _CALL_BYTES = 1 << 20
 
 # Zstd has settings for sizes up to 16 KiB, 128 KiB, 256 KiB and above. A small record
 # by itself gets those of the next size: up to a third faster, and as small within
-# 0.5 %. All else gets those for large sizes, as from the official writer.
+# 0.5 %. Everything else gets those for large sizes, as the official writer uses.
 _SMALL_BYTES = 16 << 10
 _SMALL_SETTINGS_BYTES, _LARGE_SETTINGS_BYTES = 32 << 10, 1 << 20
 Compress = Callable[[Sequence[bytes]], Iterable[Any]]
@@ -49,7 +49,7 @@ def compressor(options: WriterOptions) -> Compress:
 def codec_version(options: WriterOptions) -> str:
     """Returns the codec's library and version, such as `zstd-1.5.7`.
 
-    Other versions may give other bytes.
+    Other versions may produce other bytes.
     """
     name = options.compression.partition(":")[0]
     if name == "zstd":
@@ -62,7 +62,7 @@ def codec_version(options: WriterOptions) -> str:
 
 
 class _Zstd:
-    """Compresses as many parts in a call as `_CALL_BYTES` hold."""
+    """Compresses as many parts in a call as fit `_CALL_BYTES`."""
 
     def __init__(self, level: int, *, small_bytes: int):
         self._small_bytes = small_bytes
@@ -100,8 +100,8 @@ class _Zstd:
     ) -> Sequence[Any]:
         if len(parts) == 1:
             return [codec.compress(parts[0])]
-        if not any(parts):  # The library refuses to compress nothing at all.
+        if not any(parts):  # The library refuses empty input.
             return [self._empty] * len(parts)
-        # One thread, though it could take more: others may be at work.
+        # One thread, as others may be at work.
         many: Any = codec.multi_compress_to_buffer(list(parts))
         return list(many)

@@ -1,7 +1,7 @@
-"""Decompressing the parts of chunks.
+"""Decompression of the parts of chunks.
 
-Of the two parts of a chunk, one holds the sizes of its records and one the records end
-to end. Both are compressed alike, and say themselves how large they are.
+A chunk has two parts: the sizes of its records, and the records end to end. Both are
+compressed the same way, and state their own size.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-# Most bytes that frames decode to in one call. One call for many frames saves 0.4 us a
-# record of 2.2 KB and releases the GIL once; output that fits the processor's cache
-# saves another microsecond and more.
+# Maximum decoded bytes of one call. One call for many frames saves 0.4 us a record of
+# 2.2 KB and releases the GIL once; output that fits the processor's cache saves another
+# microsecond and more.
 _CALL_BYTES = 256 << 10
 # Frames that decode to more are decoded one by one: such a call reuses its context, and
 # its result needs no copy.
 _LARGE_BYTES = 16 << 10
 # Zstd decodes whole blocks of this size.
 _BLOCK_BYTES = 128 << 10
-# The largest window that zstd allocates unless told to.
+# The largest window that zstd allocates by default.
 _WINDOW_LOG, _LEAST_WINDOW_LOG = 27, 17
 
 _NONE, _ZSTD, _BROTLI, _SNAPPY = 0, ord("z"), ord("b"), ord("s")
@@ -54,9 +54,9 @@ def decompress_parts(
 
     Returns:
         For each part, in order, a read-only object of that size with the buffer
-        protocol. ValueError is raised if one cannot be decompressed to that size.
+        protocol. Raises ValueError if one cannot be decompressed to that size.
     """
-    # Chained, as a generator's step for every part would be slow.
+    # Chained, as a generator step for every part would be slow.
     return itertools.chain.from_iterable(
         _decompress_runs(buffer, compression, begin, end, decoded_bytes)
     )
@@ -103,11 +103,11 @@ def _decompress_each(
         begin.tolist(), end.tolist(), decoded_bytes.tolist(), strict=True
     ):
         # Into a buffer of the stated size: damaged data cannot make it larger. One
-        # byte more, so that too much is told from exactly enough.
+        # byte more, to tell too much from exactly enough.
         room = bytearray(size + 1)
         try:
             got = decode(view[a:b], room)
-        except Exception as e:  # cramjam raises its own, which has no public base.
+        except Exception as e:  # cramjam's errors have no public base.
             raise ValueError(f"cannot be decompressed: {e}") from e
         if got != size:
             raise ValueError(f"decompressed to {got:,} bytes instead of {size:,}")
@@ -115,7 +115,7 @@ def _decompress_each(
 
 
 class _Local(threading.local):
-    """A decompressor for each thread: one at a time may use it."""
+    """One decompressor per thread."""
 
     def __init__(self) -> None:
         self.zstd = zstandard.ZstdDecompressor()
@@ -131,13 +131,13 @@ def decompress_frame(
 
     Args:
         frame: The frame.
-        decoded_bytes: How much it claims to decode to.
-        begin: First decoded byte that is wanted.
+        decoded_bytes: Size that it claims to decode to.
+        begin: First decoded byte to return.
         end: One past the last. The rest of a large frame is skipped.
 
     Raises:
         ValueError: It cannot be decompressed, or decodes to another size.
-        MemoryError: There is no room for what it decodes to.
+        MemoryError: Its content does not fit into memory.
     """
     try:
         # zstandard trusts the size that a frame states.
@@ -159,24 +159,24 @@ def decompress_frame(
 def _decompress_wide(
     frame: Any, decoded_bytes: int, error: zstandard.ZstdError
 ) -> bytes:
-    """Decompresses a frame whose window zstd did not allocate; other errors are raised.
+    """Decompresses a frame whose window zstd refused; raises other errors.
 
-    Zstd would allocate up to 2 GiB for a frame of a few bytes. No frame refers to more
-    than it decodes to, so it is given a window of that size.
+    Zstd could allocate up to 2 GiB for a frame of a few bytes. No frame needs more than
+    its decoded size, so the window gets that size.
     """
     try:
         if zstandard.get_frame_parameters(frame).window_size <= 1 << _WINDOW_LOG:
             raise error
         log = max(_LEAST_WINDOW_LOG, (decoded_bytes - 1).bit_length())
         head = bytearray(frame[:6])
-        if not head[4] & 0x20:  # Otherwise the size of its content is its window.
+        if not head[4] & 0x20:  # Otherwise its window is the size of its content.
             head[5] = (log - 10) << 3
         zstd = zstandard.ZstdDecompressor(max_window_size=1 << max(log, _WINDOW_LOG))
         return zstd.decompress(
             b"".join((head, frame[6:])), max_output_size=decoded_bytes
         )
     except zstandard.ZstdError as e:
-        if "not enough memory" in str(e):  # Which says nothing of the frame.
+        if "not enough memory" in str(e):  # This says nothing about the frame.
             raise MemoryError(str(e)) from e
         raise ValueError(f"cannot be decompressed: {e}") from e
 
@@ -228,7 +228,7 @@ def _decompress_calls(
     claims: npt.NDArray[np.uint64],
     ends: IntArray,
 ) -> Iterator[Any]:
-    """Decompresses frames by calls for many. `ends` are the sums of `claims`."""
+    """Decompresses many frames in a call. `ends` are the sums of `claims`."""
     first, view = 0, memoryview(buffer)
     while first < len(ends):
         limit = int(ends[first]) - int(claims[first]) + _CALL_BYTES
@@ -240,7 +240,7 @@ def _decompress_calls(
                 frames, decompressed_sizes=claims[first:last].tobytes()
             )
         except (zstandard.ZstdError, ValueError):
-            # Damage, which is explained one by one, or a frame with a large window.
+            # Damage, to be explained one by one, or a frame with a large window.
             decoded = _decompress_singly(view, segments[first:last], claims[first:last])
         yield decoded
         first = last

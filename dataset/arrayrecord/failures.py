@@ -1,4 +1,4 @@
-"""Errors of writing a shard, and of reading the finished file again."""
+"""Errors of writing a shard, and of reading the finished file back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CURE = (
 
 @contextlib.contextmanager
 def failures_told(path: str) -> Iterator[None]:
-    """Turns failures of a writer into StorageError, which says what to do."""
+    """Turns failures of a writer into StorageError, with a cure."""
     try:
         yield
     except OSError as e:
@@ -34,12 +34,12 @@ def failures_told(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def finished_file(path: str) -> Iterator[BinaryIO]:
-    """Opens a file that was written; raises StorageError if it cannot be read."""
+    """Opens a written file; raises StorageError if it cannot be read."""
     unreadable = "the finished file cannot be read"
     try:
         with open(path, "rb", buffering=0) as file:
             yield file
-    # On a full disk, the official writer closes without an error.
+    # On a full disk, the official writer closes without error.
     except CorruptShardError as e:
         raise _failed(path, f"{unreadable}: {e.summary}") from e
     except OSError as e:

@@ -1,10 +1,9 @@
-"""Writing whole ArrayRecord files without the official writer.
+"""A writer of whole ArrayRecord files, without the official one.
 
 The counterpart of `footer` and `walk`. A file is a signature, the data chunks, a chunk
-that lists them, and a last block that says where that is, as the official writer makes
-them.
-Sources: riegeli/doc/riegeli_records_file_format.md, array_record/cpp/layout.proto,
-array_record/cpp/array_record_writer.cc.
+that lists them, and a last block with the place of that list, as in the official
+writer. Sources: riegeli/doc/riegeli_records_file_format.md,
+array_record/cpp/layout.proto, array_record/cpp/array_record_writer.cc.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.protobuf import bytes_field, varint_field
 from gristmill.dataset.base.varints import encode_varints
 
-# Records are held until they are so many bytes: whole batches cost less a record.
+# Records are held until they reach this size: large batches cost less per record.
 _BATCH_BYTES = 1 << 20
-# What a record takes in memory besides its own bytes while it is encoded, and more.
+# Memory of a record besides its own bytes while it is encoded, and more.
 _RECORD_BYTES = 64
 _BUFFER_BYTES = 1 << 20
 _LAYOUT_VERSION = 1
@@ -40,13 +39,13 @@ _ENTRY_KEYS = (0x08, 0x10, 0x18)
 class ArrayRecordWriter:
     """Writes records to a local file.
 
-    Memory: a batch is a mebibyte, each record counted with 64 bytes besides its own, or
-    a chunk, whichever is more. It takes twice that for its encoded form, and each chunk
-    of the file 24 bytes. For one thread at a time.
+    Memory: a batch of one mebibyte, counting 64 bytes more per record, or a chunk,
+    whichever is larger; twice that for its encoded form; and 24 bytes for each chunk of
+    the file. For one thread at a time.
 
     Args:
         path: Local file to create.
-        options: How to encode it.
+        options: Encoding of the file.
 
     Raises:
         OSError: The file cannot be created.
@@ -61,7 +60,7 @@ class ArrayRecordWriter:
         self._stream.append(encode_special(SIGNATURE))
         self._held: list[bytes] = []
         self._held_bytes = 0
-        # What the footer will list: its records end to end, and their lengths.
+        # Content of the footer so far: its records end to end, and their lengths.
         self._listed = bytearray()
         self._listed_lengths: list[IntArray] = [np.empty(0, np.int64)]
         self._records = 0
@@ -83,8 +82,8 @@ class ArrayRecordWriter:
         """Appends encoded chunks as they are. Raises OSError, as `write` does.
 
         Args:
-            chunks: Of `group_size` records each, but the last of a file. The records
-                before fill whole chunks.
+            chunks: Chunks of `group_size` records each, except the last of a file. The
+                earlier records fill whole chunks.
         """
         if not self.at_chunk_end:
             raise ValueError("the records before do not fill whole chunks")
@@ -92,7 +91,7 @@ class ArrayRecordWriter:
         self._list(self._stream.append(chunks), chunks)
 
     def finish(self) -> None:
-        """Writes what is left and the footer, and closes. Raises OSError."""
+        """Writes the rest and the footer, and closes the file. Raises OSError."""
         self._flush(len(self._held))
         listed_lengths = np.concatenate(self._listed_lengths)
         about = self._about(len(listed_lengths))
@@ -109,11 +108,11 @@ class ArrayRecordWriter:
         self._file.close()
 
     def abandon(self) -> None:
-        """Closes the file, which is not whole. Raises OSError."""
+        """Closes the incomplete file. Raises OSError."""
         self._file.close()
 
     def _flush(self, records: int) -> None:
-        """Encodes the first records that are held, in batches of whole chunks."""
+        """Encodes the first of the held records, in batches of whole chunks."""
         group = self._options.group_size
         lengths = np.fromiter(map(len, self._held), np.int64, len(self._held))
         ends = np.cumsum(lengths[:records] + _RECORD_BYTES)

@@ -1,8 +1,8 @@
-"""ArrayRecord files: where the footer says that the chunks are, and reading them all.
+"""The footer of ArrayRecord files, with the places of all chunks.
 
 A file is a sequence of Riegeli chunks, interrupted at every multiple of 65,536 bytes
 by a block header of 24 bytes; a footer chunk lists the data chunks, and the last
-65,536 bytes say where the footer is. docs/reference/format.md has the tables. Sources:
+65,536 bytes have the footer's place. docs/reference/format.md has the tables. Sources:
 riegeli/doc/riegeli_records_file_format.md, array_record/cpp/layout.proto.
 
 Positions in a file are *physical*: they count block headers. A run of bytes with the
@@ -34,20 +34,20 @@ BLOCK_BYTES = 1 << 16
 BLOCK_HEADER_BYTES = 24
 
 MAGIC = 0x71930E704FDAE05E  # array_record::kMagic, in the postscript.
-_BLOCK_ENTRIES = 1 << 16  # Of a footer, parsed at once.
+_BLOCK_ENTRIES = 1 << 16  # Bytes of a footer to parse at once.
 
 ReadRange = Callable[[int, int], bytes | memoryview]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Footer:
-    """Where the data chunks of a file are, from its own footer.
+    """The places of the data chunks of a file, from its own footer.
 
     Attributes:
         chunk_offsets: int64 [chunks + 1]; chunk i lies in the half-open physical
             range chunk_offsets[i] to chunk_offsets[i + 1].
         chunk_records: int64 [chunks], records in each chunk.
-        chunk_decoded_bytes: int64 [chunks], size of its records together.
+        chunk_decoded_bytes: int64 [chunks], total size of the records of each.
         writer_options: The options the writer recorded, such as `group_size:1,...`.
     """
 
@@ -63,7 +63,7 @@ class Footer:
 
 
 def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:
-    """Returns how many block headers begin in [origin, position)."""
+    """Returns the number of block headers that begin in [origin, position)."""
     return (positions - 1) // BLOCK_BYTES - (origin - 1) // BLOCK_BYTES
 
 
@@ -103,11 +103,11 @@ def check_blocks(data: bytes | memoryview, begin: int) -> None:
 def read_footer(
     read: ReadRange, size_bytes: int, *, path: str, hashed: bool = True
 ) -> Footer:
-    """Reads the footer of an ArrayRecord file of so many bytes.
+    """Reads the footer of an ArrayRecord file of `size_bytes` bytes.
 
-    Its hashes are compared, unless the caller has something else to compare it with and
-    says `hashed=False`. Raises CorruptShardError if the file is truncated, damaged, or
-    no such file.
+    Its hashes are compared, unless the caller checks it in another way and passes
+    `hashed=False`. Raises CorruptShardError if the file is truncated, damaged, or not
+    an ArrayRecord file.
     """
     try:
         return _read_footer(read, size_bytes, path, hashed)
@@ -213,7 +213,7 @@ def _parse_footer(joined: bytes, lengths: IntArray, begin: int) -> Footer:
 
 
 def _fields(message: bytes) -> dict[int, int]:
-    """Returns the fields of a message that are numbers."""
+    """Returns the numeric fields of a message."""
     numbers = {}
     for number, wire, data in message_fields(message):
         if wire == 0:
@@ -224,7 +224,7 @@ def _fields(message: bytes) -> dict[int, int]:
 
 
 def _fields_bytes(message: bytes, number: int) -> bytes:
-    """Returns the first field of that number that is bytes, or none."""
+    """Returns the first bytes field of that number, or None."""
     for found, wire, data in message_fields(message):
         if (found, wire) == (number, 2):
             return data
@@ -236,8 +236,8 @@ def _footer_entries(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Parses footer records: {1: chunk_offset, 2: decoded_data_size, 3: num_records}.
 
-    Many at once, since there is one a chunk: 2 us each in plain Python. Not all, as
-    that takes ten times the memory of the result.
+    Many at once: there is one for each chunk, and plain Python takes 2 us each. Not all
+    at once, as that takes ten times the memory of the result.
     """
     ends = np.append(0, np.cumsum(lengths))
     blocks = []

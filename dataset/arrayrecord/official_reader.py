@@ -14,8 +14,8 @@ from gristmill.dataset.base.system_limits import check_stacks
 from gristmill.dataset.storage.regular_file import check_regular
 
 _BATCH_BYTES = 16 << 20
-# The reader starts so many threads once in a process. If the system starts fewer, it
-# waits for ever, or crashes.
+# The reader starts this many threads, once per process. If the system starts fewer, it
+# waits forever, or crashes.
 _THREADS = 64
 _MAX_BATCH_RECORDS = 100_000
 
@@ -32,7 +32,7 @@ class OfficialReader:
 
     Raises:
         InputError: The file is not local. In a bucket, the official reader returns
-            empty records where an answer is cut short.
+            empty records if an answer is cut short.
         SystemLimitError: The limit of address space is too low.
         CorruptShardError: The file cannot be opened.
     """
@@ -57,7 +57,7 @@ class OfficialReader:
         with exit_gate:
             try:
                 self._reader = ArrayRecordReader(path, options=text)
-            except Exception as e:  # What it raises is not documented.
+            except Exception as e:  # The errors that it raises are not documented.
                 raise _unreadable(path, str(e)) from e
 
     def __enter__(self) -> Self:
@@ -67,24 +67,24 @@ class OfficialReader:
         with exit_gate:
             try:
                 self._reader.close()
-            except Exception as e:  # Of a file that it could not read it says so again.
+            except Exception as e:  # It repeats an earlier error.
                 if error is None:
                     raise _unreadable(self._path, str(e)) from e
 
     def read_range(self, begin: int, end: int) -> list[bytes]:
-        """Returns the records [begin, end); raises CorruptShardError if it cannot."""
+        """Returns the records [begin, end); raises CorruptShardError on failure."""
         where = f"{self._path}, records {begin:,} to {end:,}"
         return self._read(begin, end, count=end - begin, where=where)
 
     def read_records(self, numbers: Sequence[int]) -> list[bytes]:
-        """Returns the records with these numbers, in their order; raises likewise."""
+        """Returns the records with these numbers, in their order; raises the same."""
         return self._read(numbers, count=len(numbers), where=self._path)
 
     def _read(self, *which: Any, count: int, where: str) -> list[bytes]:
         with exit_gate:
             try:
                 records = list(self._reader.read(*which))
-            except Exception as e:  # What it raises is not documented.
+            except Exception as e:  # The errors that it raises are not documented.
                 raise _unreadable(where, str(e)) from e
         if len(records) != count:
             raise _unreadable(where, f"{len(records):,} records instead of {count:,}")
@@ -93,16 +93,16 @@ class OfficialReader:
 
 @functools.cache
 def _check_room() -> None:
-    """Checks once in a process that the reader's threads can start."""
+    """Checks once per process that the reader's threads can start."""
     check_stacks(_THREADS, what="the official ArrayRecord reader")
 
 
 def read_with_official_reader(
     path: str, begin: int, end: int, *, mean_bytes: int
 ) -> Iterator[list[bytes]]:
-    """Yields the records [begin, end) of a file, some 16 MiB at a time.
+    """Yields the records [begin, end) of a file, about 16 MiB at a time.
 
-    `mean_bytes` is about how large a record is. Opens the file and raises as
+    `mean_bytes` is the approximate size of a record. Opens the file and raises as
     `OfficialReader` does.
     """
     step = max(1, min(_MAX_BATCH_RECORDS, _BATCH_BYTES // max(mean_bytes, 1)))

@@ -1,4 +1,4 @@
-"""Writing records with the writer of array_record."""
+"""The official writer: that of array_record."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class WriterError(Exception):
 class OfficialWriter:
     """Writes records to a local file with the official `ArrayRecordWriter`.
 
-    That does not raise on every failure, on a full disk for one, and leaves an empty
-    file when it is not closed: what it wrote has to be read again.
+    It does not raise on every failure, such as a full disk, and leaves an empty file
+    when it is not closed: its output has to be read back.
 
     Args:
         path: Local file to create.
-        options: How to encode it.
+        options: Encoding of the file.
 
     Raises:
         OSError: The file cannot be created.
@@ -41,17 +41,17 @@ class OfficialWriter:
                 write(record)
         except MemoryError:
             raise
-        except Exception as e:  # What else it raises is not documented.
+        except Exception as e:  # Its other errors are not documented.
             raise WriterError(str(e)) from e
 
     def finish(self) -> None:
         """Closes the file. Raises WriterError."""
-        if not self._writer.ok():  # Always False after `close`.
+        if not self._writer.ok():  # False after `close`.
             raise WriterError("the official writer reports a failure")
         self.abandon()
 
     def abandon(self) -> None:
-        """Closes the file, whatever it holds. Raises WriterError."""
+        """Closes the file in any state. Raises WriterError."""
         try:
             self._writer.close()
         except Exception as e:

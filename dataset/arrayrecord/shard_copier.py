@@ -1,9 +1,9 @@
-"""Writing one shard of records of other shards, whose chunks are copied as they lie.
+"""The writer of a shard from records of other shards, whose chunks it copies.
 
-A chunk is copied where all its records are taken, and where the official reader accepts
-it: that reader counts on chunks of one number of records, but the last. In shards of
-one record a chunk all are copied. In others, those after a record that was left out are
-encoded anew, until whole chunks follow each other again.
+A chunk is copied if all its records are taken and the official reader accepts it: that
+reader expects the same number of records in every chunk but the last. In shards with
+one record per chunk all chunks are copied. In others, those after a removed record are
+encoded again, until whole chunks follow each other.
 
 Copied chunks are not decoded. Their hashes are compared when they are read, and again
 in the finished file.
@@ -55,10 +55,10 @@ class StoredShard:
     """A shard to copy from.
 
     Attributes:
-        path: For messages.
-        footer: Where its chunks are.
+        path: Path of the shard, for messages.
+        footer: Its footer.
         crc32cs: uint32 [records], the checksum of each record, from its index.
-        open: Opens the half-open range of its bytes.
+        open: Opens a half-open range of its bytes.
     """
 
     path: str
@@ -68,15 +68,15 @@ class StoredShard:
 
 
 class ShardCopier:
-    """Writes records of other shards to a local file, then checks that it holds them.
+    """Writes records of other shards to a local file, then checks the file.
 
-    Memory: 1 MiB of a shard (up to 4 MiB decoded), or one chunk if that is larger, what
-    `ArrayRecordWriter` takes, and some 30 bytes a record.
+    Memory: 1 MiB of a shard (up to 4 MiB decoded), or one chunk if that is larger, the
+    memory of `ArrayRecordWriter`, and about 30 bytes a record.
 
     Args:
         path: Local file to create.
-        options: How records are encoded that are not copied: with the group size of
-            the shards that are copied from, or nothing is copied.
+        options: Encoding of records that are not copied. Nothing is copied unless its
+            group size is that of the source shards.
 
     Raises:
         StorageError: The file cannot be created.
@@ -88,7 +88,7 @@ class ShardCopier:
         self._records = 0
         self._crc32cs = [np.empty(0, np.uint32)]
         self._lengths = [np.empty(0, np.int64)]
-        # Of chunks that were copied: the number of the first record, and the hash.
+        # Of each copied chunk: the number of its first record, and its hash.
         self._copied_records = [np.empty(0, np.int64)]
         self._copied_hashes = [np.empty(0, np.uint64)]
         with failures_told(path):
@@ -114,16 +114,17 @@ class ShardCopier:
 
         Args:
             shard: The shard.
-            first_record: The first of some records that follow each other.
-            taken: bool [records], which of these to take.
-            replaced: Records to write in place of some that are taken, by the numbers
-                of these in the shard.
+            first_record: The first of some consecutive records.
+            taken: bool [records], whether to take each.
+            replaced: Records to write in place of some that are taken, by their numbers
+                in the shard.
 
         Returns:
-            int64 [records], the length of each as it was, of those not taken as well.
+            int64 [records], the original length of each, taken or not.
 
         Raises:
-            CorruptShardError: The shard is damaged, or its index is not its own.
+            CorruptShardError: The shard is damaged, or its index belongs to another
+                shard.
             TransposedChunkError: It holds transposed chunks.
             StorageError: It cannot be read, or the copy cannot be written.
         """
@@ -135,7 +136,7 @@ class ShardCopier:
         last = int(np.searchsorted(ends, end_record, side="left")) + 1
         if not len(taken):
             return np.empty(0, np.int64)
-        # Whole chunks are read: the records around are not taken.
+        # Whole chunks are read: the records around these are not taken.
         begin = int(ends[first - 1]) if first else 0
         mask = np.zeros(int(ends[last - 1]) - begin, np.bool_)
         mask[first_record - begin : end_record - begin] = taken
@@ -232,7 +233,7 @@ class ShardCopier:
             )
 
     def finish(self) -> WrittenShard:
-        """Closes the file, reads it again and compares.
+        """Closes the file, reads it back and compares.
 
         Raises:
             StorageError: The file could not be finished.
@@ -290,7 +291,7 @@ class ShardCopier:
 
 
 def _runs(chunks: IntArray, whole: BoolArray) -> Iterator[tuple[IntArray, bool]]:
-    """Yields runs of chunks that are all whole, or all not."""
+    """Yields runs of chunks that are all whole, or all partial."""
     borders = np.flatnonzero(whole[1:] != whole[:-1]) + 1
     for run in np.split(np.arange(len(chunks)), borders):
         if len(run):
@@ -314,7 +315,7 @@ def _hashes(buffer: bytes | memoryview, starts: IntArray) -> HashArray:
 def _stored(
     buffer: bytes | memoryview, starts: IntArray, parsed: SimpleChunks, run: IntArray
 ) -> Chunks:
-    """Returns some chunks of a buffer as they lie, without what is between them."""
+    """Returns some chunks of a buffer, without the bytes between them."""
     ends = parsed.values.end[run]
     gaps = np.flatnonzero(starts[1:] != ends[:-1])
     begins = starts[np.append(0, gaps + 1)].tolist()

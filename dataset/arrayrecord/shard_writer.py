@@ -1,7 +1,7 @@
-"""Writing one shard, and checking the finished file.
+"""The writer of one shard, which checks the finished file.
 
-A shard counts as written only after every chunk of the finished file was decoded and
-every record's checksum compared: compression and the storage below can fail in silence.
+A shard counts as written only after every chunk of the finished file has been decoded
+and every record's checksum compared: compression and storage can fail silently.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class WrittenShard:
     """A finished shard file, every record of it checked.
 
     Attributes:
-        footer: Where its chunks are.
+        footer: Its footer.
         crc32cs: uint32 [records], the checksum of each record.
         digest: Digest of its records.
         file_bytes: Its size.
@@ -56,7 +56,7 @@ class WrittenShard:
 
 
 class _Writer(Protocol):
-    """What encodes records into a file. OSError and StorageError tell that it fails."""
+    """An encoder of records into a file. OSError and StorageError report failures."""
 
     def write(self, records: Sequence[bytes]) -> None: ...
     def finish(self) -> None: ...
@@ -66,12 +66,12 @@ class _Writer(Protocol):
 class ShardWriter:
     """Writes records to a local file, then checks that the file holds them.
 
-    Memory: what the writer holds (a chunk or a mebibyte, encoded as well, and a list of
-    its chunks), and 8 bytes a record.
+    Memory: the buffers of the writer (a chunk or a mebibyte, also in encoded form, and
+    a list of its chunks), and 8 bytes a record.
 
     Args:
         path: Local file to create.
-        options: How to encode it.
+        options: Encoding of the file.
 
     Raises:
         StorageError: The file cannot be created.
@@ -106,18 +106,18 @@ class ShardWriter:
         self._lengths.extend(map(len, records))
 
     def abandon(self) -> None:
-        """Closes the file unchecked, for a shard that is given up."""
+        """Closes the file unchecked, for an abandoned shard."""
         with contextlib.suppress(Exception):
             self._writer.abandon()
 
     def finish(self, *, check: Check = "records") -> WrittenShard:
-        """Closes the file, reads it again and compares.
+        """Closes the file, reads it back and compares.
 
         Args:
             check: `records` decodes every record and compares its checksum; `sample`
-                compares the length of every record, and decodes one chunk in 64. That
-                costs a fifth less CPU in all. Damage within other records is then
-                found only when they are read.
+                compares the length of every record, and decodes one chunk in 64.
+                `sample` takes a fifth less CPU in total, but damage within other
+                records is found only when they are read.
 
         Raises:
             StorageError: The file could not be finished.
@@ -161,7 +161,7 @@ class ShardWriter:
 
 
 def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
-    """Reads a whole shard file from its begin and decodes every record.
+    """Reads a whole shard file and decodes every record.
 
     Memory: a range of 1 MiB of the file (up to 4 MiB decoded), and 20 bytes a record.
     Raises CorruptShardError if it is damaged, TransposedChunkError if it holds
@@ -191,9 +191,9 @@ def read_shard(file: BinaryIO, *, path: str) -> WrittenShard:
 def _sample_shard(
     file: BinaryIO, path: str, crc32cs: npt.NDArray[np.uint32]
 ) -> tuple[WrittenShard, npt.NDArray[np.int64], dict[int, int]]:
-    """Reads a whole shard file for the lengths of its records, and some checksums.
+    """Reads the lengths of all records of a shard file, and some checksums.
 
-    Returns the shard, int64 [records] lengths, and checksums by number of record.
+    Returns the shard, lengths, int64 [records], and checksums by record number.
     """
     footer, size = footer_of_file(file, path)
     parts = [np.empty(0, np.int64)]
@@ -228,7 +228,7 @@ def _sample_shard(
 
 
 def check_lengths(lengths: npt.NDArray[np.int64], chunks: ChunkRange) -> None:
-    """Checks that chunks are as large as the footer says."""
+    """Checks that chunks have the sizes in the footer."""
     got = sums_of(lengths, chunks.chunk_records)
     expected = chunks.chunk_decoded_bytes
     wrong = np.flatnonzero(got != expected)
@@ -249,7 +249,7 @@ def footer_of_file(file: BinaryIO, path: str) -> tuple[Footer, int]:
 
     def read(begin: int, end: int) -> bytes:
         pieces = []
-        # A mounted bucket may return fewer bytes than asked for.
+        # A mounted bucket may return fewer bytes than requested.
         while begin < end and (piece := os.pread(descriptor, end - begin, begin)):
             pieces.append(piece)
             begin += len(piece)

@@ -1,10 +1,10 @@
-"""Simple chunks of Riegeli: where their parts lie, and whether their sizes agree.
+"""Simple chunks of Riegeli: the places of their parts, and checks of their sizes.
 
 A chunk is a header of 40 bytes (header hash, data size, data hash, type and number of
 records, decoded size), then one byte of compression type, a varint size of the
 compressed record sizes, those, and the compressed records end to end. Source:
-riegeli/doc/riegeli_records_file_format.md. The two hashes are compared where no index
-has a crc32c of every record.
+riegeli/doc/riegeli_records_file_format.md. The two hashes are compared if no index has
+a crc32c of every record.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gristmill.dataset.base.errors import TransposedChunkError
 from gristmill.dataset.base.varints import MAX_VARINT_BYTES, varints_at
 
 CHUNK_HEADER_BYTES = 40
-HASH_BYTES = 8  # The header's own hash, which is of the rest of the header.
+HASH_BYTES = 8  # The header's own hash covers the rest of the header.
 
-# No single chunk of a sane file decodes to more: the official writer buffers whole
-# chunks in memory. Above it, a length field is taken for damage.
+# No chunk of a valid file decodes to more: the official writer buffers whole chunks in
+# memory. A larger length field counts as damage.
 MAX_CHUNK_DECODED_BYTES = 1 << 31
 
 SIMPLE, _TRANSPOSED = ord("r"), ord("t")  # Types of chunks.
@@ -47,7 +47,7 @@ HEADER_DTYPE = np.dtype(
 class Parts:
     """One of the two parts of each chunk, still compressed. All are [chunks].
 
-    buffer[begin[i] : end[i]] decodes to as many bytes as decoded_bytes[i] claims.
+    buffer[begin[i] : end[i]] decodes to decoded_bytes[i] bytes.
     """
 
     begin: IntArray
@@ -74,7 +74,7 @@ def parse_chunks(
 ) -> SimpleChunks:
     """Parses the headers of chunks; raises ValueError where they are damaged.
 
-    `hashed` says of which chunks the hashes are compared too.
+    The hashes of chunks in `hashed` are compared too.
     """
     begin = starts + CHUNK_HEADER_BYTES
     if (begin + 2 > ends).any():
@@ -141,7 +141,7 @@ def _parts(
     end: IntArray,
 ) -> Parts:
     decoded_bytes, begin = end - begin, begin.copy()
-    # What is compressed begins with the size that it decodes to.
+    # Compressed data begin with their decoded size.
     packed = np.flatnonzero(compression)
     decoded_bytes[packed], begin[packed] = varints_at(data, begin[packed])
     if (begin > end).any():
@@ -154,7 +154,7 @@ def _check_claims(
     decoded_data_size: npt.NDArray[np.uint64],
     max_decoded_bytes: IntArray | int,
 ) -> None:
-    """Checks all sizes against each other, before anything is allocated by them."""
+    """Checks all sizes against each other, before any allocation."""
     limits = np.broadcast_to(max_decoded_bytes, decoded_data_size.shape)
     wrong = np.flatnonzero(decoded_data_size > limits.astype(np.uint64))
     if len(wrong):

@@ -1,4 +1,4 @@
-"""Decoding one record of a simple chunk without numpy, whose calls would cost more.
+"""The decoder of one record of a simple chunk, without the cost of numpy's calls.
 
 Anything unusual, damage included, is left to `chunks`, which explains it.
 """
@@ -20,7 +20,7 @@ from gristmill.dataset.base.varints import MAX_VARINT_BYTES, decode_varints, var
 
 _HEADER = struct.Struct("<8xQ8xQQB")
 _HASHES = struct.Struct("<Q8xQ")
-# Up to so many, plain Python is faster than a call of numpy.
+# Up to this many, plain Python is faster than a call of numpy.
 _FEW_SIZES = 32
 
 
@@ -32,13 +32,13 @@ def decode_lone_record(
     max_decoded_bytes: int,
     hashed: bool = False,
 ) -> bytes | None:
-    """Decodes one record of a zstd chunk: in a tenth of the time of `EncodedChunks`.
+    """Decodes one record of a zstd chunk in a tenth of the time of `EncodedChunks`.
 
     Args:
         chunk: Logical bytes from the chunk's header on.
         row: Number of the record within the chunk, below `count`.
-        count: How many records the chunk has to hold.
-        max_decoded_bytes: Most bytes that it may decode to.
+        count: Number of records of the chunk.
+        max_decoded_bytes: Maximum decoded bytes of the chunk.
         hashed: Whether to compare the chunk's own hashes.
 
     Returns:
@@ -81,7 +81,7 @@ def decode_lone_record(
 def _span(
     part: bytes | memoryview, row: int, count: int, decoded_bytes: int
 ) -> tuple[int, int]:
-    """Returns where a record begins and ends among those of its chunk."""
+    """Returns the start and end of a record among those of its chunk."""
     claim, at = varint_at(part, 0)
     if not count <= claim <= min(MAX_VARINT_BYTES * count, MAX_CHUNK_DECODED_BYTES):
         raise ValueError("sizes of records claim to decode to what cannot be")

@@ -1,8 +1,8 @@
-"""What decides the bytes of a shard besides its options: the writer and its versions.
+"""The writer and its versions, which decide the bytes of a shard besides options.
 
-A job names them, so that no machine with others takes part in it. A job that was begun
-is finished as it was begun: with the writer that wrote its first shards, which is the
-official one if an older release began it. Another job takes nothing of it.
+A job names them, so that machines with other versions cannot take part. A job is
+finished as it was begun: with the writer of its first shards, which is the official one
+if an older release began it. Other jobs are not bound by this.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gristmill.dataset.arrayrecord.compress import codec_version
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import JobChangedError
 
-# Counts up when the same records and codec give other bytes.
+# Increased when the same records and codec give other bytes.
 _ENCODER_VERSION = 1
 
 
 def with_versions(options: WriterOptions) -> WriterOptions:
     """Returns options that name the writer, and this machine's versions.
 
-    Those that name versions stay as they are: they are of the machine that planned the
-    job. The official writer has its codecs built in, and goes without. It is the
-    default where the hash of chunks is not compiled, which is slow for large chunks.
+    Options with versions stay as they are: they come from the machine that planned the
+    job. The official writer has built-in codecs, and needs none. It is the default if
+    the hash of chunks is not compiled, as that is slow for large chunks.
     """
     undecided = options.writer is None and not options.versions
     if options.writer == "official" or (undecided and not is_compiled()):
@@ -37,7 +37,7 @@ def with_versions(options: WriterOptions) -> WriterOptions:
 
 
 def check_versions(options: WriterOptions, *, where: str) -> None:
-    """Checks that this machine writes what the machine that planned the job would.
+    """Checks that this machine writes the same bytes as the planning machine.
 
     Raises JobChangedError.
     """
@@ -54,14 +54,15 @@ def check_versions(options: WriterOptions, *, where: str) -> None:
 
 
 def settled(wanted: WriterOptions, begun: Mapping[str, Any] | None) -> WriterOptions:
-    """Returns the options of a begun job if they are as wanted, or else those wanted.
+    """Returns the options of a begun job if they are equal, else the requested ones.
 
-    It does not matter whether the versions are those of this machine: a finished job
-    needs none, and for another it is checked before anything is written.
+    Versions may differ from those of this machine: a finished job needs none, and
+    others are checked before anything is written.
 
     Args:
-        wanted: With or without a choice of the writer.
-        begun: The options of the begun job as plain values, None for no such job.
+        wanted: Requested options, with or without a choice of the writer.
+        begun: The options of the begun job as plain values, None if there is no such
+            job.
     """
     with contextlib.suppress(TypeError, ValueError):
         if begun is None:
@@ -74,5 +75,5 @@ def settled(wanted: WriterOptions, begun: Mapping[str, Any] | None) -> WriterOpt
 
 
 def described_writer(fields: Mapping[str, Any]) -> WriterOptions:
-    """Returns options from plain values, those of older releases included."""
+    """Returns options from plain values, including those of older releases."""
     return WriterOptions(**{"writer": "official"} | dict(fields))

@@ -1,4 +1,4 @@
-"""Walking an ArrayRecord file from its begin to its end, in bounded memory."""
+"""A walk through an ArrayRecord file from start to end, in bounded memory."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gristmill.dataset.arrayrecord.official_reader import read_with_official_rea
 from gristmill.dataset.arrayrecord.simple_chunks import IntArray
 from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
 
-# What Python takes for a record besides its bytes: tiny ones are mostly that.
+# Memory that Python takes for a record besides its bytes: most of that of tiny ones.
 _OBJECT_BYTES = 48
 RANGE_BYTES = 1 << 20  # Decodes to at most 4 MiB.
 _REST_BYTES = 4 << 20
-# The hashes of a range of shorter chunks take numpy no longer than to decode them.
+# Hashing a range of shorter chunks in numpy takes no longer than decoding it.
 _LONG_BYTES = 8 << 10
 _ALL = slice(None)
 
@@ -46,9 +46,9 @@ def chunk_ranges(
         footer: Where the chunks are.
         first_chunk: The first chunk.
         last_chunk: The chunk after the last; None for all.
-        range_bytes: Most bytes of a range in the file, and a quarter of the most that
-            it decodes to, records as objects. A single larger chunk makes a range of
-            its own.
+        range_bytes: Maximum bytes of a range in the file, and a quarter of the maximum
+            that it decodes to, counting records as objects. A larger chunk is a range
+            of its own.
     """
     last_chunk = len(footer.chunk_records) if last_chunk is None else last_chunk
     ends = footer.chunk_offsets[1 : last_chunk + 1]
@@ -70,7 +70,7 @@ def chunk_ranges(
 
 @dataclasses.dataclass(frozen=True)
 class ChunkRange:
-    """A range of chunks of a file, read and not yet decoded.
+    """A range of chunks of a file, read but not yet decoded.
 
     Attributes:
         path: The file, for messages.
@@ -78,7 +78,7 @@ class ChunkRange:
         first_chunk: The first chunk.
         last_chunk: The chunk after the last.
         first_record: Number of the first record.
-        data: The bytes of the chunks, as they are in the file.
+        data: The bytes of the chunks, as stored in the file.
     """
 
     path: str
@@ -95,12 +95,12 @@ class ChunkRange:
 
     @property
     def chunk_decoded_bytes(self) -> IntArray:
-        """Size of each chunk's records together, int64 [chunks]."""
+        """Total size of the records of each chunk, int64 [chunks]."""
         return self.footer.chunk_decoded_bytes[self.first_chunk : self.last_chunk]
 
     @functools.cached_property
     def _logical(self) -> tuple[bytes | memoryview, IntArray]:
-        """Logical bytes, and int64 [chunks] where each chunk begins in them."""
+        """Logical bytes, and where each chunk begins in them, int64 [chunks]."""
         offsets = self.footer.chunk_offsets[self.first_chunk : self.last_chunk]
         begin = int(offsets[0])
         starts = offsets - begin - BLOCK_HEADER_BYTES * blocks_before(offsets, begin)
@@ -109,7 +109,7 @@ class ChunkRange:
     def encoded(
         self, chosen: slice | IntArray = _ALL, *, hashed: bool = False
     ) -> EncodedChunks:
-        """Returns some chunks, counted from the first of the range, to decode them.
+        """Returns some chunks for decoding, counted from the first of the range.
 
         With `hashed`, the chunks' own hashes are compared.
         """
@@ -125,11 +125,11 @@ class ChunkRange:
         )
 
     def decode(self, *, hashed: bool) -> Iterator[list[bytes]]:
-        """Yields all records, those of transposed chunks by the official reader.
+        """Yields all records, using the official reader for transposed chunks.
 
-        With `hashed`, the hashes of chunks and blocks are compared: wherever no index
-        has a checksum of every record. Without the compiled hash, the official reader
-        reads long chunks of local files, as it is faster then.
+        With `hashed`, the hashes of chunks and blocks are compared: needed if no index
+        has a checksum of every record. Without the compiled hash, long chunks of local
+        files go to the official reader, which is then faster.
 
         Raises:
             CorruptShardError: A chunk is damaged.
@@ -180,18 +180,18 @@ def walk_chunks(
     last_chunk: int | None = None,
     range_bytes: int = RANGE_BYTES,
 ) -> Iterator[ChunkRange]:
-    """Reads chunks in order.
+    """Yields ranges of chunks in order.
 
     Memory: a range of 1 MiB of the file (up to 4 MiB decoded), or one chunk if that
     is larger.
 
     Args:
-        file: Where to read, at the begin of the first chunk.
+        file: The file, at the start of the first chunk.
         footer: Where the chunks are.
         path: The file, for messages.
         first_chunk: The first chunk.
         last_chunk: The chunk after the last; None for all.
-        range_bytes: About how much to read at a time, see `chunk_ranges`.
+        range_bytes: Approximate bytes to read at a time; see `chunk_ranges`.
     """
     record = int(footer.chunk_records[:first_chunk].sum())
     for first, last in chunk_ranges(
@@ -209,14 +209,14 @@ def walk_chunks(
 def walk_file(
     file: BinaryIO, footer: Footer | None, *, path: str, size_bytes: int
 ) -> Iterator[tuple[bytes, ChunkRange | None]]:
-    """Yields all bytes of a file in order, and the chunks where they are chunks.
+    """Yields all bytes of a file in order, with the chunks that they hold.
 
     Memory: as `walk_chunks`, or 4 MiB.
 
     Args:
-        file: The file, at its begin.
+        file: The file, at its start.
         footer: Where the chunks are; None if it cannot be read.
-        path: For messages.
+        path: Path of the file, for messages.
         size_bytes: Size of the file.
     """
     done = 0
@@ -230,7 +230,7 @@ def walk_file(
 
 
 def read_bytes(file: BinaryIO, size_bytes: int) -> bytes:
-    """Reads so many bytes, fewer only at the end of the file."""
+    """Reads a number of bytes, fewer only at the end of the file."""
     data = file.read(size_bytes)
     if len(data) == size_bytes:
         return data

@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 
 from gristmill.dataset.base.errors import InputError
 
-# What is compared when a finished shard is read again.
+# What to compare when a finished shard is read back.
 Check = Literal["records", "sample"]
-# Who encodes: this package, or the writer of array_record.
+# The encoder: this package, or the writer of array_record.
 Writer = Literal["gristmill", "official"]
 
 DEFAULT_GROUP_SIZE = 1
@@ -21,27 +21,27 @@ DEFAULT_COMPRESSION = "zstd:3"
 # A POSIX extended regular expression, which Python's `re` reads alike.
 COMPRESSION_PATTERN = "(zstd|brotli)(:-?[0-9]+)?|snappy|uncompressed"
 
-# Of zstd, as the official writer sets it: it bounds what a reader has to hold.
+# Window of zstd, as in the official writer: it bounds the memory of readers.
 WINDOW_LOG = 20
-# What the official writer accepts.
+# Limits of the official writer.
 _LEVELS = {"zstd": range(-131072, 23), "brotli": range(12)}
 _DEFAULT_LEVELS = {"zstd": 3, "brotli": 6}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriterOptions:
-    """How shards are encoded.
+    """Encoding of shards.
 
     Attributes:
         group_size: Records in a chunk. 1 gives the fastest random reads; 16 or more
-            compresses better and suits readers that go block by block.
+            compresses better and suits readers that read blocks.
         compression: `zstd[:LEVEL]`, `brotli[:LEVEL]`, `snappy` or `uncompressed`.
         writer: `gristmill`, or `official` for the writer of array_record. Both write
-            the same format; the bytes differ where their codecs do. None for that of
-            the job that is continued. A new job gets `gristmill`, or `official` where
-            gristmill was installed without a C compiler.
-        versions: Of what decides the bytes besides these options, as of the machine
-            that planned the job; empty if it may be any.
+            the same format; the bytes differ if their codecs do. None for that of the
+            job being continued. A new job gets `gristmill`, or `official` if gristmill
+            was installed without a C compiler.
+        versions: Versions that decide the bytes besides these options, from the machine
+            that planned the job; empty for any.
     """
 
     group_size: int = DEFAULT_GROUP_SIZE
@@ -64,7 +64,7 @@ class WriterOptions:
                 got=repr(self.writer),
                 cure="choose another with --writer",
             )
-        # One spelling for one meaning: it is compared between runs.
+        # One spelling for each meaning: it is compared between runs.
         object.__setattr__(self, "compression", _parse_compression(self.compression))
 
     @property
@@ -78,14 +78,14 @@ class WriterOptions:
 
     @property
     def described(self) -> str:
-        """The options string of a dataset that was written with them."""
+        """The options string of a dataset written with these options."""
         if self.writer == "official":
             return self.official
         versions = f",{self.versions}" if self.versions else ""
         return f"group_size:{self.group_size},{self.compression}{versions}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns them as plain values, as jobs compare them.
+        """Returns the options as plain values, for jobs to compare.
 
         Jobs of older releases have no choice of writers: theirs is the official one.
         """
@@ -96,7 +96,7 @@ class WriterOptions:
 
     @property
     def recorded(self) -> str:
-        """The options string in the footer, as the official writer spells it."""
+        """The options string in the footer, in the spelling of the official writer."""
         window = (
             f",window_log:{WINDOW_LOG}" if self.compression.startswith("zstd") else ""
         )

@@ -1,1 +1,1 @@
-"""Rows of tokens: how documents are packed into them, and found in them again."""
+"""Rows of tokens: the packing of documents into them, and the way back."""

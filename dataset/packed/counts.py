@@ -1,4 +1,4 @@
-"""What the rows of a shard hold: documents, tokens, and what is between them."""
+"""Counts of the rows of a shard: documents, tokens, and what is between them."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _MASK = (1 << 64) - 1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackedCounts:
-    """What rows hold, of one shard or added up.
+    """Counts of the rows of one shard, or of several added up.
 
     Tokens of all documents = tokens in rows + truncated tokens. Places of all rows =
-    tokens + removed tokens + padding tokens. What only the text tells is counted when
-    it is packed, and stays when documents are removed: empty and truncated documents,
-    special tokens, the size of the text.
+    tokens + removed tokens + padding tokens. Counts that only the text can tell are
+    made during packing, and stay when documents are removed: empty and truncated
+    documents, special tokens, the size of the text.
 
     Attributes:
         documents: Documents that have a token, after `--map`.
-        empty_documents: Documents without a token. They are in no row.
+        empty_documents: Documents without a token. No row has them.
         tokens: Tokens in rows, added ones included.
-        special_tokens: Those of them that `--bos` and `--eos` added.
+        special_tokens: Those added by `--bos` and `--eos`.
         pieces: Pieces of documents in rows. A row has `tokens - pieces` targets.
         padding_tokens: Places of rows that never held a token.
         cut_documents: Documents in more than one piece.
         truncated_documents: Documents that lost their end.
         truncated_tokens: The tokens that they lost.
-        text_bytes: Size of the text as UTF-8, 0 of documents that were tokens already.
-        most_pieces: Most pieces of a row, removed ones included; 0 where it is not
-            known, as of rows that an earlier version packed.
+        text_bytes: Size of the text as UTF-8, 0 for documents that were already tokens.
+        most_pieces: Largest number of pieces in a row, removed ones included; 0 if not
+            known, as for rows packed by an earlier version.
         reference_shards: Shards that the reference tokenizer made again, because the
             fast one differed.
-        removed_documents: Documents that were removed. No other count has them.
+        removed_documents: Documents that were removed. They are in no other count.
         removed_tokens: Places of rows that held their tokens, and are padding now.
         digest_low: Sum of the first lane of the digests of all documents.
         digest_high: Sum of the second lane.
@@ -95,7 +95,7 @@ class PackedCounts:
     def of_dict(cls, fields: Mapping[str, Any]) -> Self:
         """Rebuilds counts from `as_dict`, among other fields.
 
-        Raises KeyError, TypeError or ValueError if they are not there.
+        Raises KeyError, TypeError or ValueError if one is missing.
         """
         digest = fields["digest"]
         names = [f.name for f in dataclasses.fields(cls) if "digest" not in f.name]
@@ -121,7 +121,7 @@ class PackedCounts:
 
 
 def most_pieces_of(most: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64]) -> int:
-    """Returns the most pieces of a row of several parts, 0 if one does not know it.
+    """Returns the maximum pieces of a row of several parts, 0 if one is not known.
 
     Args:
         most: int64 [parts], `most_pieces` of each.

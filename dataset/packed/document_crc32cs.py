@@ -1,4 +1,4 @@
-"""The crc32c of documents: of their ids as little-endian uint32, whole or in pieces."""
+"""The crc32c of documents' ids as little-endian uint32, whole or in pieces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 ID_BYTES = 4
 
-_POLYNOMIAL = np.uint32(0x82F63B78)  # Of crc32c, the lowest bit first.
+_POLYNOMIAL = np.uint32(0x82F63B78)  # Polynomial of crc32c, lowest bit first.
 
 
 def crc32cs_of(
@@ -35,14 +35,14 @@ def crc32cs_of(
 def followed_by(
     crc32cs: npt.NDArray[np.uint32], following_bytes: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint32]:
-    """Returns what parts contribute to the crc32c of a whole, given what follows each.
+    """Returns the terms of parts in the crc32c of a whole, given what follows each.
 
-    The crc32c of the whole is the exclusive or of what its parts contribute, where each
-    part is given by a crc32c of its own: as in `crc32_combine` of zlib.
+    The crc32c of the whole is the exclusive or of these terms, as in `crc32_combine` of
+    zlib. Each part is given by its own crc32c.
 
     Args:
         crc32cs: uint32 [parts].
-        following_bytes: int64 [parts], how many bytes of the whole follow the part.
+        following_bytes: int64 [parts], the number of bytes after the part.
     """
     found = crc32cs.copy()
     for bit in range(int(following_bytes.max(initial=0)).bit_length()):
@@ -54,7 +54,7 @@ def followed_by(
 def _mapped(
     crc32cs: npt.NDArray[np.uint32], tables: npt.NDArray[np.uint32]
 ) -> npt.NDArray[np.uint32]:
-    """Applies a linear map, given by what becomes of each value of each byte."""
+    """Applies a linear map, given by the images of all values of each byte."""
     found = np.zeros_like(crc32cs)
     for place in range(4):
         byte = crc32cs >> np.uint32(8 * place) & np.uint32(0xFF)

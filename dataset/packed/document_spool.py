@@ -1,7 +1,7 @@
 """The documents of a packed shard in their order, with their tokens.
 
-Rows come in their order, and a document's pieces can be in any of them. So the tokens
-of all rows wait in a file without a name until the last row was added.
+Rows come in order, and a document's pieces can be in any of them. So the tokens of all
+rows wait in an unnamed file until the last row is added.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gristmill.dataset.packed.join_documents import piece_place
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex
 
-_BATCH_TOKENS = 1 << 18  # Handed out together, one document aside.
-_MAPPED_TOKENS = 1 << 23  # Read before pages are given back.
+_BATCH_TOKENS = 1 << 18  # Bytes handed out together, apart from a longer document.
+_MAPPED_TOKENS = 1 << 23  # Bytes read before pages are released.
 
 _CURE = (
     "check the dataset with `gristmill verify`, then restore shard and segment index "
@@ -31,12 +31,12 @@ Int64 = npt.NDArray[np.int64]
 
 
 class SpooledDocuments(NamedTuple):
-    """Documents that follow one another in a shard.
+    """Consecutive documents of a shard.
 
     Attributes:
-        numbers: int64 [documents], which they are.
+        numbers: int64 [documents], their numbers in the shard.
         lengths: int64 [documents], tokens of each.
-        ids: uint32 [tokens], of all, end to end.
+        ids: uint32 [tokens], all tokens end to end.
     """
 
     numbers: Int64
@@ -47,15 +47,15 @@ class SpooledDocuments(NamedTuple):
 class DocumentSpool:
     """Joins the documents of one shard from its rows.
 
-    Memory: some 30 bytes a piece, and a few mebibytes. Disk: the tokens of the shard.
+    Memory: about 30 bytes a piece, and a few mebibytes. Disk: the tokens of the shard.
 
     Args:
-        segments: Of which documents the rows are.
-        row_format: How they are encoded.
+        segments: The documents of the rows.
+        row_format: The encoding of the rows.
         where: The shard, for messages.
 
     Raises:
-        StorageError: There is no directory for temporary files, or no space there.
+        StorageError: The directory for temporary files is missing or full.
     """
 
     def __init__(self, segments: SegmentIndex, row_format: RowFormat, *, where: str):
@@ -78,22 +78,22 @@ class DocumentSpool:
 
     @property
     def removed_documents(self) -> int:
-        """Documents that were removed, of the rows that were added."""
+        """Removed documents of the rows that were added."""
         return int(np.count_nonzero(self._removed))
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Releases the file."""
         self._file.close()
 
     def add(self, first_row: int, rows: RowBatch) -> None:
-        """Takes rows that follow one another; those that are never added are lost.
+        """Adds consecutive rows; those never added are lost.
 
         Args:
-            first_row: Number of the first in the shard.
+            first_row: Number of the first row in the shard.
             rows: The rows.
 
         Raises:
-            CorruptShardError: They are not those of the segment index.
+            CorruptShardError: They do not match the segment index.
             StorageError: The disk is full.
         """
         index = self._segments
@@ -111,7 +111,7 @@ class DocumentSpool:
             )
         lengths = rows.lengths.astype(np.int64)
         removed = rows.removed
-        # As those of rows that were not added: their documents are left out.
+        # Treated as rows that were not added: their documents are left out.
         self._lengths[pieces] = np.where(removed, 0, rows.lengths)
         self._removed[index.piece_documents[pieces][removed]] = True
         self._starts[pieces] = self._tokens + np.cumsum(lengths) - lengths
@@ -126,8 +126,8 @@ class DocumentSpool:
     def batches(self) -> Iterator[SpooledDocuments]:
         """Yields the documents in their order, about a mebibyte at a time.
 
-        Documents without a token are among them. Those with a piece in a row that was
-        not added, and those that were removed, are left out.
+        These include documents without a token, but not removed documents, nor those
+        with a piece in a row that was not added.
 
         Raises:
             CorruptShardError: Pieces of a document do not follow one another.
@@ -196,9 +196,9 @@ class _Tokens:
     """Tokens in a file, read by their place.
 
     Args:
-        descriptor: Of the file.
-        dtype: Of a token there.
-        tokens: How many there are.
+        descriptor: Descriptor of the file.
+        dtype: Type of a stored token.
+        tokens: Number of tokens.
     """
 
     def __init__(self, descriptor: int, dtype: np.dtype[np.generic], tokens: int):

@@ -1,9 +1,9 @@
-"""Packed rows as `tf.train.Example` messages, for readers that know nothing of ours.
+"""Packed rows as `tf.train.Example` messages, for readers that do not know our format.
 
 A row is three int64 features of one length, under the names that MaxText gives them:
 the tokens, the position of each in its document, and the number of its piece in the
-row, from 1 on. What follows the last piece is 0 in all three, and so is a piece whose
-document was removed. A fourth feature tells those pieces, which trainers do not read.
+row, from 1 on. All three are 0 after the last piece, and for a piece whose document was
+removed. A fourth feature, which trainers do not read, lists those pieces.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def encode_examples(
     firsts: WordArray,
     tokens: WordArray,
 ) -> list[bytes]:
-    """Encodes the rows of a `RowBatch` that was checked."""
+    """Encodes the rows of a checked `RowBatch`."""
     records = []
     row = np.zeros((3, length), np.int64)
     piece = at = 0
@@ -48,7 +48,7 @@ def encode_examples(
         counts = lengths[piece:end].astype(np.int64)
         count = int(counts.sum())
         positions = firsts[piece:end] & np.uint32(REMOVED_PIECE - 1)
-        # Of each token, the place in the row where its document began, or would have.
+        # For each token, the place in the row where its document began, or would have.
         begins = np.cumsum(counts) - counts - positions
         row[0, :count] = tokens[at : at + count]
         row[1, :count] = np.arange(count) - np.repeat(begins, counts)
@@ -71,10 +71,10 @@ def encode_examples(
 def decode_examples(
     length: int, id_bytes: int, records: Sequence[bytes]
 ) -> tuple[IntArray, WordArray, WordArray, WordArray]:
-    """Decodes rows to what a `RowBatch` holds.
+    """Decodes rows to the fields of a `RowBatch`.
 
     Raises:
-        DecodeError: A record is no such row; `row` is its number among the records.
+        DecodeError: A record is not such a row; `row` is its number among the records.
     """
     ends: list[int] = []
     lengths, firsts, tokens = [], [], []
@@ -109,7 +109,8 @@ def decode_examples(
                 "in each piece positions that follow one another, below 2^31",
                 _shown(row[POSITIONS]),
             )
-        # None is negative: that takes a varint of ten bytes, which is refused.
+        # All are positive: a negative one takes a varint of ten bytes, which is
+        # refused.
         ids, limit = row[TOKENS][:count], 1 << 8 * id_bytes
         if ids.max() >= limit:
             got = int(ids[np.argmax(ids >= limit)])
@@ -131,7 +132,7 @@ def decode_examples(
 
 
 def _features(record: bytes, length: int, number: int) -> dict[str, IntArray]:
-    """Returns the three features of a row, each of the length."""
+    """Returns the three features of a row, each as long as the row."""
     row = {}
     try:
         features = raw_features(record)
@@ -159,9 +160,9 @@ def _features(record: bytes, length: int, number: int) -> dict[str, IntArray]:
 
 
 def _restore(row: dict[str, IntArray], number: int) -> IntArray:
-    """Puts the pieces that were removed into a row; returns their numbers, from 1 on.
+    """Puts removed pieces into a row; returns their numbers, from 1 on.
 
-    Their tokens stay 0. Raises DecodeError if there are tokens where they were.
+    Their tokens stay 0. Raises DecodeError if there are tokens in their place.
     """
     removed = row.pop(REMOVED)
     if not len(removed):

@@ -1,7 +1,7 @@
-"""Documents joined from their pieces in rows, to see that all their tokens are there.
+"""Documents joined from their pieces in rows, to check that no token is lost.
 
 It needs the rows and the segment index alone. A document's crc32c follows from those of
-its pieces in whatever order they come, so no token is kept.
+its pieces in any order, so no token is kept.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ Uint32 = npt.NDArray[np.uint32]
 
 
 class JoinedDocuments(NamedTuple):
-    """What the documents of a shard are, as its rows have them.
+    """The documents of a shard, as found in its rows.
 
     Attributes:
-        lengths: uint32 [documents], in tokens; 0 of a document in no row.
+        lengths: uint32 [documents], in tokens; 0 for a document without a row.
         crc32cs: uint32 [documents], of the ids as little-endian uint32.
-        counts: What the rows hold: the fields in `RECOUNTED`, the others are 0.
+        counts: Counts of the rows: the fields in `RECOUNTED`; the others are 0.
     """
 
     lengths: Uint32
@@ -66,21 +66,21 @@ def join_documents(
 ) -> JoinedDocuments:
     """Joins the pieces of every document of a shard.
 
-    Memory: 10 bytes a document, 20 a piece of a document that is cut, and a few times
-    a batch.
+    Memory: 10 bytes a document, 20 for each piece of a cut document, and a few times a
+    batch.
 
     Args:
         records: The rows of the shard in their order, in batches of any size.
-        row_format: How they are encoded.
+        row_format: The encoding of the rows.
         index: The segment index of the shard.
 
     Returns:
-        Lengths and checksums of all documents, and what they add up to.
+        Lengths and checksums of all documents, and their totals.
 
     Raises:
         CorruptShardError: Rows and index contradict each other, or the pieces of a
-            document are not one after the other. `where` names the row, the document
-            and its place.
+            document do not follow one another. `where` names the row, the document and
+            its place.
     """
     joiner = DocumentJoiner(row_format, index)
     for batch in records:
@@ -95,24 +95,24 @@ class DocumentJoiner:
         self._format, self._index = row_format, index
         self._lengths = np.zeros(index.documents, np.uint32)
         self._crc32cs = np.zeros(index.documents, np.uint32)
-        # Documents of which not all pieces begin with token 0.
+        # Documents whose pieces do not all begin with token 0.
         self._is_cut = np.zeros(index.documents, bool)
         for begin in range(0, index.pieces, _CHUNK):
             chunk = slice(begin, begin + _CHUNK)
             later = index.piece_firsts[chunk] > 0
             self._is_cut[index.piece_documents[chunk][later]] = True
-        # Of their pieces: places in the index, lengths, checksums.
+        # Places in the index, lengths and checksums of their pieces.
         none = np.zeros(0, np.uint32)
         self._cut = [(np.zeros(0, np.int64), none, none)]
         self._removed = np.zeros(index.documents, bool)
         self._rows = self._pieces = self._tokens = self._whole = 0
         self._removed_pieces = self._removed_tokens = 0
-        # A chunk of a shard can be a single row: so many together cost much less.
+        # A chunk of a shard can be a single row: this many together cost much less.
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
 
     def add(self, records: Sequence[bytes]) -> None:
-        """Takes the next rows; raises CorruptShardError, and is of no use then."""
+        """Adds the next rows; after a CorruptShardError, it cannot be used again."""
         self._waiting += records
         self._waiting_bytes += sum(map(len, records))
         if self._waiting_bytes >= _BATCH_BYTES:
@@ -145,7 +145,7 @@ class DocumentJoiner:
         self._tokens += len(rows.tokens)
 
     def _take_removed(self, rows: RowBatch, removed: npt.NDArray[np.bool_]) -> None:
-        """Counts the pieces of documents that were removed, whose tokens are 0."""
+        """Counts the pieces of removed documents, whose tokens are 0."""
         if not removed.any():
             return
         places = self._pieces + np.flatnonzero(removed)
@@ -165,7 +165,7 @@ class DocumentJoiner:
         self._removed_tokens += int(np.count_nonzero(gone))
 
     def _check(self, rows: RowBatch) -> None:
-        """Checks that a batch has the pieces that the index says."""
+        """Checks that a batch has the pieces of the index."""
         index, begin = self._index, self._pieces
         expected = index.row_ends[self._rows : self._rows + len(rows.row_ends)] - begin
         if len(expected) < len(rows.row_ends):
@@ -245,7 +245,7 @@ class DocumentJoiner:
         return JoinedDocuments(self._lengths, self._crc32cs, counts)
 
     def _join_cut(self) -> int:
-        """Joins documents of several pieces, and returns how many there are."""
+        """Joins documents of several pieces, and returns their number."""
         index = self._index
         columns = zip(*self._cut, strict=True)
         places, lengths, crc32cs = (np.concatenate(column) for column in columns)
@@ -281,13 +281,13 @@ class DocumentJoiner:
 
 
 def piece_place(index: SegmentIndex, piece: int) -> str:
-    """Returns where a piece of a shard is and whose it is, for messages."""
+    """Returns the place of a piece of a shard and its document, for messages."""
     row = int(np.searchsorted(index.row_ends, piece, side="right"))
     return f"row {row:,}, {document_place(index, int(index.piece_documents[piece]))}"
 
 
 def document_place(index: SegmentIndex, document: int) -> str:
-    """Returns which document of a shard one is, for messages."""
+    """Returns the name of a document of a shard, for messages."""
     place = int(index.document_places[document])
     span = index.span_of(document)
     return f"document {document:,} (place {place:,} of span {span:,})"

@@ -1,4 +1,4 @@
-"""Numbers in as few bytes as they need, as columns of a file."""
+"""Columns of numbers in as few bytes as needed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ UInt32 = npt.NDArray[np.uint32]
 
 
 def require(holds: Any, what: str) -> None:
-    """Raises ValueError if something does not hold."""
+    """Raises ValueError if a condition does not hold."""
     if not holds:
         raise ValueError(f"expected {what}")
 
 
 def bytes_for(count: int) -> int:
-    """Returns how many bytes numbers below a count take."""
+    """Returns the bytes that numbers below a count take."""
     return max(1, -(-(max(count, 1) - 1).bit_length() // 8))
 
 
@@ -29,7 +29,7 @@ def narrowed(values: npt.NDArray[Any], width: int) -> npt.NDArray[np.uint8]:
 
 
 def widened(data: bytes, at: int, count: int, width: int) -> UInt32:
-    """Returns what `narrowed` made bytes of."""
+    """Returns the numbers that `narrowed` encoded."""
     if width in (1, 2, 4):
         return np.frombuffer(data, f"<u{width}", count, at).astype(np.uint32)
     wide = np.zeros((count, 4), np.uint8)
@@ -39,12 +39,12 @@ def widened(data: bytes, at: int, count: int, width: int) -> UInt32:
 
 
 def encode_steps(chunks: Callable[[], Iterable[Int64]]) -> tuple[int, bytes, Int64]:
-    """Returns the best width of steps, their bytes, and the steps too long for it.
+    """Returns the best width for steps, their bytes, and the steps too long for it.
 
-    In place of each that is too long is the largest number of that width.
+    Each step that is too long is replaced by the largest number of that width.
 
     Args:
-        chunks: Returns the steps, some at a time. It is called twice.
+        chunks: Yields the steps, some at a time. It is called twice.
     """
     sizes = dict.fromkeys((1, 2, 3, 4), 0)
     for steps in chunks():
@@ -65,7 +65,7 @@ def _mark(width: int) -> int:
 
 
 def decode_steps(data: bytes, at: int, count: int, width: int, far: Int64) -> Int64:
-    """Returns what `encode_steps` made bytes of: int64 [count], none below 0."""
+    """Returns the steps that `encode_steps` encoded: int64 [count], none below 0."""
     steps = widened(data, at, count, width).astype(np.int64)
     marked = np.flatnonzero(steps == _mark(width))
     require(len(marked) == len(far), f"{len(marked):,} far steps and not {len(far):,}")
@@ -75,11 +75,11 @@ def decode_steps(data: bytes, at: int, count: int, width: int, far: Int64) -> In
 
 
 def running_sums(steps: Int64, counts: Int64) -> Int64:
-    """Returns the sums of steps from the begin of each group of so many.
+    """Returns the sums of steps, from the start of each group.
 
     Raises ValueError if one is above 2**63 - 1.
     """
-    sums = np.cumsum(steps)  # May wrap around, which the difference undoes.
+    sums = np.cumsum(steps)  # May wrap around, which the difference reverses.
     ends = np.cumsum(counts)
     before = np.concatenate(([0], sums))[ends - counts]
     sums -= np.repeat(before, counts)
@@ -88,7 +88,7 @@ def running_sums(steps: Int64, counts: Int64) -> Int64:
 
 
 def stable_order(values: UInt32) -> npt.NDArray[np.intp]:
-    """Returns the stable order of values. Numpy has a radix sort for 16 bits alone."""
+    """Returns the stable order of values. Numpy has a radix sort for 16 bits only."""
     order = np.argsort(values.astype(np.uint16), kind="stable")
     if values.max(initial=0) >> 16:
         high = (values >> 16).astype(np.uint16)

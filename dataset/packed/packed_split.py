@@ -1,4 +1,4 @@
-"""What `dataset.json` says of a split of packed rows."""
+"""The description of a split of packed rows in `dataset.json`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class PackedSplit:
     Attributes:
         rows: `packed`, rows as docs/reference/format.md describes them; `example`, a
             `tf.train.Example` each.
-        length: Most tokens of a row.
-        id_bytes: Bytes that an id needs: 2, 3 or 4. What a token takes in a `packed`
-            row, before compression.
-        vocabulary_size: Ids are below it.
+        length: Maximum tokens of a row.
+        id_bytes: Bytes that an id needs: 2, 3 or 4. Also the bytes of a token in a
+            `packed` row, before compression.
+        vocabulary_size: Upper bound of ids, exclusive.
         method: How documents were put into rows, such as `best-fit`.
-        counts: What the rows of all shards hold.
+        counts: Counts of the rows of all shards.
     """
 
     rows: str
@@ -35,7 +35,7 @@ class PackedSplit:
     counts: PackedCounts
 
     def encode(self) -> dict[str, Any]:
-        """Returns the description as `dataset.json` has it."""
+        """Returns the description for `dataset.json`."""
         own = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -48,12 +48,12 @@ class PackedSplit:
         """Parses a description.
 
         Args:
-            fields: What `dataset.json` has.
+            fields: The description in `dataset.json`.
             where: The dataset, for messages.
 
         Raises:
             FormatVersionError: Its format is unknown.
-            InvalidDatasetError: It makes no sense.
+            InvalidDatasetError: It is invalid.
         """
         if fields.get("format") != FORMAT:
             raise FormatVersionError.unknown(

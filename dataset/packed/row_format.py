@@ -32,12 +32,12 @@ RowsKind = Literal["packed", "example"]
 
 @dataclasses.dataclass(frozen=True)
 class RowFormat:
-    """How the rows of a dataset are encoded.
+    """The encoding of a dataset's rows.
 
     Attributes:
         length: Tokens that a row can hold.
-        id_bytes: Bytes that an id needs: 2, 3 or 4. A token takes them if rows are
-            "packed".
+        id_bytes: Bytes that an id needs: 2, 3 or 4. Also the bytes of a token if rows
+            are "packed".
         rows: "packed", or "example" for `tf.train.Example` messages.
     """
 
@@ -77,8 +77,8 @@ class RowBatch(NamedTuple):
         row_ends: int64 [rows], where the pieces of each row end among all.
         lengths: uint32 [pieces], tokens of each.
         firsts: uint32 [pieces], position of its first token in its document, and
-            `REMOVED_PIECE` where that was removed.
-        tokens: uint32 [tokens], of all pieces, end to end; 0 where they were removed.
+            `REMOVED_PIECE` if that was removed.
+        tokens: uint32 [tokens], all pieces end to end; 0 if removed.
     """
 
     row_ends: npt.NDArray[np.int64]
@@ -93,17 +93,17 @@ class RowBatch(NamedTuple):
 
     @property
     def positions(self) -> npt.NDArray[np.uint32]:
-        """The first positions without that: uint32 [pieces]."""
+        """The first positions, without that mark: uint32 [pieces]."""
         return self.firsts & np.uint32(REMOVED_PIECE - 1)
 
 
 class RowHeads(NamedTuple):
-    """What the rows of a batch say of their pieces, and where their tokens are.
+    """The heads of the rows of a batch: their pieces, and where their tokens are.
 
     Attributes:
         row_ends, lengths, firsts: As in `RowBatch`.
         token_counts: int64 [rows], tokens of each row.
-        token_bytes: int64 [rows], where they begin in the record.
+        token_bytes: int64 [rows], offset of the tokens in the record.
     """
 
     row_ends: npt.NDArray[np.int64]
@@ -114,7 +114,7 @@ class RowHeads(NamedTuple):
 
 
 def is_removed(firsts: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    """Returns which pieces were removed, by the `firsts` of a batch."""
+    """Returns whether each piece was removed, by the `firsts` of a batch."""
     return firsts >= REMOVED_PIECE
 
 
@@ -122,8 +122,8 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
     """Encodes rows; the inverse of `decode_rows`.
 
     Raises:
-        InputError: A row has no piece or too many tokens, a piece none, or an id or a
-            position does not fit. The error names the row.
+        InputError: A row has no piece or too many tokens, a piece has no token, or an
+            id or a position does not fit. The error names the row.
     """
     ends, lengths, firsts, tokens = batch
     if not len(ends):
@@ -215,7 +215,7 @@ def _unfit(what: str, row: int, expected: object, got: object = 0) -> InputError
 def _wrong_pieces(
     lengths: npt.NDArray[np.uint32], firsts: npt.NDArray[np.uint32]
 ) -> list[tuple[str, str, int]]:
-    """Returns what is wrong with pieces, what is expected, and which has it first."""
+    """Returns the fault of pieces, what is expected, and the first piece with it."""
     found = []
     if not lengths.all():
         found.append(("piece without tokens", "one or more", int(np.argmin(lengths))))
@@ -233,7 +233,7 @@ def decode_rows(row_format: RowFormat, records: Sequence[bytes]) -> RowBatch:
     """Decodes rows.
 
     Raises:
-        DecodeError: A record is no such row; `row` is its number among the records.
+        DecodeError: A record is not such a row; `row` is its number among the records.
     """
     if row_format.rows == "example":
         length, id_bytes = row_format.length, row_format.id_bytes
@@ -246,10 +246,10 @@ def decode_rows(row_format: RowFormat, records: Sequence[bytes]) -> RowBatch:
 
 
 def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
-    """Decodes what "packed" rows say of their pieces, and checks their sizes.
+    """Decodes the heads of "packed" rows, and checks their sizes.
 
     Raises:
-        DecodeError: A record is no such row; `row` is its number among the records.
+        DecodeError: A record is not such a row; `row` is its number among the records.
     """
     if not len(records):
         none, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
@@ -263,7 +263,7 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
         raise _damaged("it has no piece", int(np.argmin(pieces)), "one or more", 0)
     firsts_at = _WORD_BYTES * (1 + pieces)
     tokens_at = firsts_at + np.where(later, _WORD_BYTES * pieces, 0)
-    # Of records of another kind these are any numbers.
+    # In records of another kind, these are arbitrary numbers.
     impossible = (pieces > row_format.length) & (sizes < tokens_at)
     if impossible.any():
         row = int(np.argmax(impossible))
@@ -338,24 +338,24 @@ def read_tokens(
     into: npt.NDArray[Any],
     starts: npt.NDArray[np.int64],
 ) -> None:
-    """Writes the tokens of "packed" rows into an array, each row's from its start on.
+    """Writes the tokens of "packed" rows into an array, each row at its start.
 
-    What is between rows, and behind the last, becomes 0.
+    Gaps between rows, and the rest after the last, become 0.
 
     Args:
-        row_format: Of the records.
+        row_format: Format of the records.
         records: The rows.
-        heads: Of the same records.
-        into: [tokens], of an integer type of 32 bits or more.
-        starts: int64 [rows], the first of them 0, each at or behind the end of the row
-            before.
+        heads: Heads of the same records.
+        into: [tokens], an integer type of 32 bits or more.
+        starts: int64 [rows], the first of them 0, each at or after the end of the
+            previous row.
     """
     counts, places = heads.token_counts, heads.token_bytes
     gaps = -counts
     gaps[:-1] += starts[1:] - starts[:-1]
     gaps[-1:] += len(into) - starts[-1:]
     high_bytes = row_format.id_bytes - 2
-    # All rows at once: three short calls a row took three times as long.
+    # All rows at once: three short calls a row take three times as long.
     low = _joined(records, places, counts, gaps, 2)
     if high_bytes:
         high_type = np.dtype("u1" if high_bytes == 1 else "<u2")
@@ -379,7 +379,7 @@ def _joined(
     spans = zip(records, places.tolist(), stops.tolist(), strict=True)
     parts = [record[place:stop] for record, place, stop in spans]
     short = np.flatnonzero(gaps)
-    # From the end, so that the places of the others stay.
+    # From the end, so that earlier places stay valid.
     for row, gap in zip(short[::-1].tolist(), gaps[short][::-1].tolist(), strict=True):
         parts.insert(row + 1, bytes(size * gap))
     return b"".join(parts)

@@ -1,10 +1,10 @@
-"""The segment index of a packed shard: of which document each piece of each row is.
+"""The segment index of a packed shard: the document of each piece of each row.
 
 It also has where each document begins in the source. The file is little-endian, has no
 compression, and can be read with numpy alone; docs/reference/format.md has its fields.
 In rows whose pieces are in the order of their documents, the row of each piece in the
-order of documents tells everything: documents take no bytes, and first tokens only
-where a document is cut.
+order of documents is enough: documents take no bytes, and first tokens only if a
+document is cut.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ _CURE = (
 
 
 class Pieces(NamedTuple):
-    """The pieces of a document, in its order. Arrays are int64 [pieces].
+    """The pieces of a document, in order. Arrays are int64 [pieces].
 
     Attributes:
-        rows: The row of each in the shard.
-        numbers: Which piece of its row it is.
-        firsts: Its first token in the document.
+        rows: Row of each in the shard.
+        numbers: Number of each within its row.
+        firsts: Position of its first token in the document.
     """
 
     rows: Int64
@@ -67,22 +67,22 @@ class Pieces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentIndex:
-    """Which document each piece of each row of a shard is of, and where that begins.
+    """The document of each piece of each row of a shard, and where it begins.
 
-    Pieces are in the order of rows, and in a row in that of their documents. Documents
-    are numbered in the order in which the shard's source has them, without those that
-    have no token.
+    Pieces are in the order of rows, and within a row in that of their documents.
+    Documents are numbered in the order of the shard's source; those without a token are
+    not counted.
 
     Attributes:
         row_ends: int64 [rows], where the pieces of each row end; no row is empty.
         piece_documents: uint32 [pieces], the document of each.
-        piece_firsts: uint32 [pieces], its first token in that document. The first piece
-            of a document begins with token 0.
-        document_places: int64 [documents], where each begins in the file of its span:
-            what the source calls a place, such as a byte offset. They rise in a span,
-            but for documents that `--map` made of one record, which have the same.
-        span_documents: int64 [spans], how many documents each span has, in the order of
-            the spans of the shard's report.
+        piece_firsts: uint32 [pieces], position of its first token in that document. The
+            first piece of a document begins with token 0.
+        document_places: int64 [documents], place of each in the file of its span, such
+            as a byte offset. Places ascend in a span; documents that `--map` made from
+            one record have the same place.
+        span_documents: int64 [spans], the number of documents of each span, in the
+            order of the spans of the shard's report.
     """
 
     row_ends: Int64
@@ -112,7 +112,7 @@ class SegmentIndex:
         return np.cumsum(self.span_documents)
 
     def row(self, row: int) -> tuple[UInt32, UInt32]:
-        """Returns the documents of a row's pieces and their first tokens there.
+        """Returns the documents of a row's pieces, and their first tokens there.
 
         Raises IndexError if there is no such row.
         """
@@ -122,7 +122,7 @@ class SegmentIndex:
         return self.piece_documents[pieces], self.piece_firsts[pieces]
 
     def pieces_of(self, document: int) -> Pieces:
-        """Returns where a document is, its pieces in order; none if it is in no row."""
+        """Returns the pieces of a document, in order; empty if it is in no row."""
         places = np.flatnonzero(self.piece_documents == document)
         firsts = self.piece_firsts[places].astype(np.int64)
         places = places[np.argsort(firsts)]
@@ -131,7 +131,7 @@ class SegmentIndex:
         return Pieces(rows, places - begins, np.sort(firsts))
 
     def span_of(self, document: int) -> int:
-        """Returns the span that a document is of.
+        """Returns the span that contains a document.
 
         Raises IndexError if there is no such document.
         """
@@ -141,8 +141,8 @@ class SegmentIndex:
     def documents_at(self, span: int, place: int) -> range:
         """Returns the documents that begin at a place of a span: none, one, or several.
 
-        Several are what `--map` made of one record. Raises IndexError if there is no
-        such span.
+        Several come from one record, by `--map`. Raises IndexError if there is no such
+        span.
         """
         span = range(len(self.span_documents))[span]
         end = int(self.span_ends[span])
@@ -152,24 +152,24 @@ class SegmentIndex:
         return range(begin + first, begin + stop)
 
     def encode(self) -> bytes:
-        """Returns the bytes of the file: some 5 bytes a piece.
+        """Returns the bytes of the file: about 5 bytes a piece.
 
-        Memory: some 10 bytes a piece beside the file.
+        Memory: about 10 bytes a piece besides the file.
 
         Raises:
-            ValueError: The pieces are not in order, or not those of the documents.
+            ValueError: The pieces are not in order, or do not match the documents.
         """
         self._check_order()
         later = np.flatnonzero(self.piece_firsts)
         later = later[np.argsort(self._keys(later))]
-        # How many pieces each document is in, behind a zero.
+        # Number of pieces of each document, after a zero.
         counts = np.zeros(self.documents + 1, np.uint32)
         in_pieces = counts[1:]
         for chunk in self._chunks():
             in_pieces[self.piece_documents[chunk]] = 1
         owners, more = np.unique(self.piece_documents[later], return_counts=True)
         in_pieces[owners] += more.astype(np.uint32)
-        # A document without a first piece, or with two of them, is in others or more.
+        # A document without a first piece, or with two, shows up here.
         require(in_pieces.sum(dtype=np.int64) == self.pieces, "pieces that differ")
         others = np.flatnonzero(in_pieces != 1)
         others_in_pieces = in_pieces[others].astype("<u4")
@@ -217,15 +217,16 @@ class SegmentIndex:
         require(rising.all(), "pieces of a row in the order of their documents")
 
     def _keys(self, pieces: Int64) -> npt.NDArray[np.uint64]:
-        """Returns document and first token of some pieces as one number."""
+        """Returns document and first token of each piece as one number."""
         keys = self.piece_documents[pieces].astype(np.uint64) << np.uint64(32)
         return keys | self.piece_firsts[pieces]
 
     def _first_steps(self, later: Int64) -> Int64:
-        """Returns how far pieces begin behind the piece before of their document.
+        """Returns the distances from the previous piece of the same document.
 
         Args:
-            later: int64 [n], those that are not the first, in the order of documents.
+            later: int64 [n], the pieces that are not the first, in the order of
+                documents.
         """
         owners = self.piece_documents[later]
         firsts = self.piece_firsts[later].astype(np.int64)
@@ -236,11 +237,12 @@ class SegmentIndex:
         return steps
 
     def _rows_by_document(self, starts: UInt32, later: Int64, width: int) -> bytes:
-        """Returns the row of each piece, in the order of documents, in so many bytes.
+        """Returns the row of each piece, in the order of documents, in `width` bytes.
 
         Args:
             starts: uint32 [documents + 1], where the pieces of each begin.
-            later: int64 [n], those that are not the first, in the order of documents.
+            later: int64 [n], the pieces that are not the first, in the order of
+                documents.
             width: Bytes of a row.
         """
         found = np.empty((self.pieces, width), np.uint8)
@@ -259,7 +261,7 @@ class SegmentIndex:
         return found.tobytes()
 
     def _place_steps(self) -> Iterator[Int64]:
-        """Yields how far documents begin behind those before them in their span."""
+        """Yields the distances between the places of documents in a span."""
         starts = (self.span_ends - self.span_documents)[self.span_documents > 0]
         for begin in range(0, self.documents, _CHUNK):
             places = self.document_places[max(begin - 1, 0) : begin + _CHUNK]
@@ -275,7 +277,7 @@ class SegmentIndex:
         return np.searchsorted(self.row_ends, pieces, side="right")
 
     def _chunks(self) -> Iterator[slice]:
-        """Yields pieces, some at a time: what is made of all of them takes memory."""
+        """Yields pieces, some at a time, to bound memory."""
         for begin in range(0, self.pieces, _CHUNK):
             yield slice(begin, min(begin + _CHUNK, self.pieces))
 
@@ -283,14 +285,14 @@ class SegmentIndex:
     def decode(cls, data: bytes, *, where: str) -> SegmentIndex:
         """Reads the index from the bytes of its whole file.
 
-        Memory: 25 bytes a piece, and some 80 while it is decoded.
+        Memory: 25 bytes a piece, and about 80 while it is decoded.
 
         Args:
             data: The bytes.
             where: The file, for messages.
 
         Raises:
-            InvalidDatasetError: It is no segment index, or damaged.
+            InvalidDatasetError: It is not a segment index, or is damaged.
             FormatVersionError: Its version is unknown.
         """
         invalid = functools.partial(InvalidDatasetError, where=where, cure=_CURE)

@@ -1,4 +1,4 @@
-"""Reading records of a committed dataset one shard at a time, in order."""
+"""A reader of a committed dataset, one shard at a time, in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gristmill.dataset.storage.lookup import storage_for
 
 
 def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
-    """Yields the first `count` records of a split, as `some_records` does."""
+    """Yields the first `count` records of a split, as in `some_records`."""
     return some_records(dataset, split, [range(count)])
 
 
@@ -32,12 +32,11 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
     Args:
         dataset: Its directory.
         split: The split.
-        ranges: Numbers of records in it, rising ones. Those that it has not are left
-            out.
+        ranges: Ranges of record numbers in it, ascending. Missing ones are left out.
 
     Raises:
         NotADatasetError: The dataset is not committed.
-        InputError: It has no such split.
+        InputError: There is no such split.
         CorruptShardError: A chunk of these records is damaged.
         StorageMissingError: A shard is missing.
     """
@@ -76,14 +75,14 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
             opened = shard, footer
         footer = opened[1]
         chunk_ends = np.cumsum(footer.chunk_records)
-        # A few records do not need megabytes.
+        # A few records need no megabytes.
         first = int(np.searchsorted(chunk_ends, wanted.start, side="right"))
         last = min(int(np.searchsorted(chunk_ends, wanted.stop)) + 1, len(chunk_ends))
         begin, end = footer.chunk_offsets[[first, last]].tolist()
         with storage.open(path, offset=begin, end=end) as file:
-            # Not before the file is open: what is open now stays the old one.
+            # Asked after the file is open: an open file stays the old one.
             check_not_replaced(dataset, split, manifest.splits[split])
-            # One chunk at a time: a damaged one keeps no record before it back.
+            # One chunk at a time: a damaged one withholds no earlier record.
             for chunks in walk_chunks(
                 file,
                 footer,
@@ -104,7 +103,7 @@ def _by_shard(
 ) -> Iterator[tuple[int, range]]:
     """Yields ranges of records by shard and by their numbers in it.
 
-    `ends` has the number of records up to the end of each shard.
+    `ends` are the numbers of records up to the end of each shard.
     """
     for wanted in ranges:
         at, stop = wanted.start, min(wanted.stop, int(ends[-1]) if len(ends) else 0)

@@ -1,1 +1,1 @@
-"""Where bytes live: one protocol for local disks and Cloud Storage."""
+"""Storage of bytes: one protocol for local disks and Cloud Storage."""

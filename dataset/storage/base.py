@@ -1,4 +1,4 @@
-"""`Storage`: the few operations on files that gristmill needs."""
+"""`Storage`: the operations on files that gristmill needs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ R = TypeVar("R")
 
 
 class FileInfo(NamedTuple):
-    """A file as a listing shows it.
+    """A file in a listing.
 
     Attributes:
         path: Whole path.
         size_bytes: Its size.
-        version: Changes when the file is written again: the time of its last change,
-            or the generation of an object.
-        crc32c: Checksum of the whole file, where the storage keeps one.
-        noted_ns: When the system noted a change of the file, of its permissions or of
-            its links (ctime), in nanoseconds since 1970; 0 where it does not tell.
+        version: A mark that changes when the file is written again: the time of its
+            last change, or the generation of an object.
+        crc32c: Checksum of the whole file, if the storage keeps one.
+        noted_ns: When the system recorded a change of the file, its permissions or its
+            links (ctime), in nanoseconds since 1970; 0 if not known.
     """
 
     path: str
@@ -61,7 +61,7 @@ class Link(NamedTuple):
     Attributes:
         source: The file.
         path: The name.
-        replaces: The version of the file that has this path, "" for none.
+        replaces: The version of the file that has this path, "" if there is none.
     """
 
     source: FileInfo
@@ -70,16 +70,16 @@ class Link(NamedTuple):
 
 
 class Storage(Protocol):
-    """What a kind of storage must do. Paths are whole, scheme included.
+    """The interface of a kind of storage. Paths are whole, scheme included.
 
-    `replaces` makes a write conditional: it is the version that the writer saw before,
-    or "" for no file. If another version is in place, nothing is written and
+    `replaces` makes a write conditional: it is the version that the writer saw, or ""
+    for no file. If another version is in place, nothing is written and
     StorageChangedError is raised, unless that file holds the same bytes: then the write
     succeeds, so that it can be repeated. None replaces any version.
 
     Attributes:
-        remote: Whether each request takes milliseconds, so that it pays to read ahead
-            and to send many at a time.
+        remote: Whether each request takes milliseconds, so that reading ahead and
+            concurrent requests pay off.
     """
 
     remote: bool
@@ -88,26 +88,25 @@ class Storage(Protocol):
         """Lists the files that a pattern (or a plain path) matches, sorted."""
 
     def list(self, directory: str) -> list[FileInfo]:
-        """Lists the files directly in a directory, sorted; none if there is none."""
+        """Lists the files directly in a directory, sorted; empty if it is missing."""
 
     def scan(
         self, directory: str, *, deep: bool = False, prefix: str = ""
     ) -> Iterator[FileInfo]:
-        """Yields the same files in no certain order, in little memory.
+        """Yields the same files in any order, in little memory.
 
         Args:
             directory: The directory.
-            deep: Whether to yield also those in the directories below it.
-            prefix: How names in the directory begin, of files and, where `deep`, of
-                directories: others are left out. A few of a million are found faster
-                so.
+            deep: Whether to include the directories below it.
+            prefix: Prefix of names in the directory, of files and, if `deep`, of
+                directories: others are left out. It finds a few of a million faster.
         """
 
     def stat(self, path: str) -> FileInfo | None:
-        """Returns a file's size and version, or None if there is no such file."""
+        """Returns a file's size and version, or None if it does not exist."""
 
     def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
-        """Does the same for several files concurrently; returns them in their order."""
+        """Returns the same for several files, asked concurrently, in their order."""
 
     def open(
         self,
@@ -122,9 +121,9 @@ class Storage(Protocol):
 
         Args:
             path: The file.
-            offset: Where to begin.
-            end: About where the reader will stop: nothing behind it is read ahead.
-                None for the end of the file. Reading past it is possible.
+            offset: First byte to read.
+            end: Roughly where the reader will stop: nothing after it is read ahead,
+                though it can be read. None for the end of the file.
             version: The version to open; None for any.
             wait: Whether to wait for the first bytes. If not, errors are raised by the
                 first read.
@@ -137,26 +136,26 @@ class Storage(Protocol):
         """Returns the bytes of a half-open range; the whole file by default."""
 
     def peek(self, path: str, begin: int, end: int) -> tuple[FileInfo, bytes] | None:
-        """Returns a range that is not empty, and what `stat` says of the file then.
+        """Returns a non-empty range, and what `stat` would return for the file.
 
-        None if there is no such file. In a bucket it is one request; the range says
-        size and version of its object, not the checksum.
+        None if the file does not exist. In a bucket it is one request, which gives the
+        size and version of the object, but no checksum.
         """
 
     def load(self, path: str) -> Content | None:
-        """Returns a whole file with its version, None if there is no such file."""
+        """Returns a whole file with its version, None if it does not exist."""
 
     def load_all(self, paths: Sequence[str]) -> Sequence[Content | None]:
-        """Does the same for several files concurrently; returns them in their order."""
+        """Returns the same for several files, asked concurrently, in their order."""
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
         """Writes a small file atomically: readers see the old one or the new one."""
 
     def temporary(self, directory: str) -> contextlib.AbstractContextManager[str]:
-        """Gives a unique local path for a file that is to be published.
+        """Provides a unique local path for a file to be published.
 
         Args:
-            directory: For such files alone: nothing is published to it.
+            directory: Directory for such files only: nothing is published to it.
         """
 
     def publish(
@@ -173,46 +172,46 @@ class Storage(Protocol):
             local_path: The file.
             path: Its final path.
             replaces: See the class.
-            crc32c: Checksum of the file, if known: it is not computed again.
+            crc32c: Checksum of the file, if already known.
         """
 
     def delete(self, path: str, *, version: str | None = None) -> None:
-        """Deletes a file, if it exists, in this version or, by default, in any.
+        """Deletes a file if it exists, in this version or, by default, any.
 
-        Raises StorageChangedError if the file has another version. It stays.
+        Raises StorageChangedError if the file has another version. The file stays.
         """
 
     def delete_all(self, files: Iterable[FileInfo]) -> None:
         """Deletes the listed versions of files, concurrently, as `delete` does."""
 
     def delete_unfinished(self, directory: str) -> None:
-        """Deletes what killed processes left directly in a directory in a `write`.
+        """Deletes what killed processes left of `write`s directly in a directory.
 
-        A `write` by a process that lives succeeds all the same.
+        A `write` of a live process still succeeds.
         """
 
     def is_in_use(self, directory: str) -> bool:
-        """Tells whether a process of this machine has `temporary` files there."""
+        """Returns whether a process of this machine has `temporary` files there."""
 
     def delete_tree(self, directory: str) -> None:
         """Deletes a directory with all its files, unless it `is_in_use`."""
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
-        """Lists the files in a directory and below it; none if there is none."""
+        """Lists the files in a directory and below it; empty if it does not exist."""
 
     def link_all(self, links: Iterable[Link]) -> None:
-        """Gives files second names, concurrently. None of them is read here.
+        """Gives files second names, concurrently, without reading them here.
 
-        A bucket copies its objects, and so does a disk without hard links. If another
+        A bucket copies its objects, as does a disk without hard links. If another
         version has the new path, that file stays, and StorageChangedError is raised.
         """
 
     def free_bytes(self, directory: str) -> int | None:
-        """Returns the space that is free in a directory, None where that is unknown."""
+        """Returns the free space for a directory, None if unknown."""
 
 
 def map_all(call: Callable[[T], R], items: Iterable[T], *, at_once: int) -> Iterator[R]:
-    """Yields what a function returns for items, called concurrently, in their order.
+    """Yields the results of a function for items, called concurrently, in order.
 
     Memory does not grow with the number of items.
     """
@@ -229,12 +228,12 @@ def for_all(call: Callable[[T], object], items: Iterable[T], *, at_once: int) ->
 
 
 def is_unfinished(name: str) -> bool:
-    """Tells whether a file was, by its name, to be renamed when it was complete.
+    """Returns whether a name is that of a file to be renamed when complete.
 
     >>> is_unfinished(".0123456789abcdef.tmp")
     True
     """
-    # Of a million names, all but a few begin otherwise.
+    # All but a few of a million names begin differently.
     return name.startswith(".") and bool(re.fullmatch(r"\.[0-9a-f]{16}\.tmp", name))
 
 
@@ -250,10 +249,10 @@ def changed_error(
 
     Args:
         path: The file.
-        expected: The version that was seen before, "" for no file.
-        got: The version that is there, "" for no file.
+        expected: The version seen before, or "" for no file.
+        got: The version found, or "" for no file.
         what: What happened.
-        kept: What to say of work that is done; "" for a file that is read.
+        kept: A sentence about work already done; "" when reading.
     """
     return StorageChangedError(
         what,

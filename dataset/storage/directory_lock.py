@@ -1,11 +1,11 @@
-"""Locks of local directories and unfinished files, which end with their process.
+"""Locks of local directories and unfinished files, which end with the process.
 
 The directory or file itself is locked (`flock`), and the system unlocks it when the
 process dies. Readers need no lock.
 
 Whether processes on other machines are kept out depends on the file system. NFS and
-most others do not pass locks of directories on. Where directories cannot be locked at
-all, nobody is kept out.
+most others do not forward locks of directories. If directories cannot be locked at all,
+nobody is kept out.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Iterator
 
 from gristmill.dataset.base.errors import StorageError
 
-WAIT_SECONDS = 120.0  # Others hold the lock for milliseconds, unless they are stopped.
+WAIT_SECONDS = 120.0  # Others hold the lock for milliseconds, unless they are paused.
 _LONGEST_PAUSE_SECONDS = 0.05
 _NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK, errno.EBADF}
 
 
 @contextlib.contextmanager
 def locked(directory: str, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[None]:
-    """Keeps other threads and processes out that lock the same directory.
+    """Keeps out other threads and processes that lock the same directory.
 
     Args:
         directory: It must exist.
@@ -42,7 +42,7 @@ def locked(directory: str, *, wait_seconds: float = WAIT_SECONDS) -> Iterator[No
 
 @contextlib.contextmanager
 def in_use(directory: str) -> Iterator[None]:
-    """Makes a directory if there is none, and keeps it from being deleted.
+    """Creates a directory if needed, and keeps it from being deleted.
 
     Any number of threads and processes can use it. None of them may wait for `locked`.
     """
@@ -61,9 +61,9 @@ def in_use(directory: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unless_in_use(directory: str) -> Iterator[bool]:
-    """Yields whether no process of this machine uses a directory: none does meanwhile.
+    """Yields whether a directory is unused on this machine, and keeps it so.
 
-    Raises FileNotFoundError if there is no such directory.
+    Raises FileNotFoundError if the directory does not exist.
     """
     with _opened(directory) as descriptor:
         yield _lock(descriptor, directory, fcntl.LOCK_EX, None)
@@ -73,7 +73,7 @@ def unless_in_use(directory: str) -> Iterator[bool]:
 def new_file(path: str) -> Iterator[bool]:
     """Creates an empty file and keeps `delete_unused` from deleting it.
 
-    Yields whether it is there: another process may have deleted it before the lock.
+    Yields whether it exists: another process may have deleted it before the lock.
     """
     with _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor:
         _lock(descriptor, path, fcntl.LOCK_SH, WAIT_SECONDS)
@@ -82,16 +82,16 @@ def new_file(path: str) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def file_in_use(path: str) -> Iterator[None]:
-    """Keeps `delete_unused` from deleting a file, under whichever name it has."""
+    """Keeps `delete_unused` from deleting a file, under any name."""
     with _opened(path, os.O_RDONLY) as descriptor:
         _lock(descriptor, path, fcntl.LOCK_SH, WAIT_SECONDS)
         yield
 
 
 def delete_unused(path: str) -> None:
-    """Deletes a file unless a process uses it, by `new_file` or `file_in_use`.
+    """Deletes a file unless a process uses it through `new_file` or `file_in_use`.
 
-    Raises FileNotFoundError if there is no such file.
+    Raises FileNotFoundError if the file does not exist.
     """
     # NFS gives exclusive locks only to those who may write.
     with _opened(path, os.O_RDWR | os.O_NONBLOCK) as descriptor:
@@ -103,20 +103,19 @@ def _make(directory: str) -> None:
     try:
         os.makedirs(directory, exist_ok=True)
     except FileExistsError:
-        # It may have been a directory that was deleted since.
+        # It may be a directory that has been deleted since.
         if os.path.lexists(directory) and not os.path.isdir(directory):
             raise
 
 
 @contextlib.contextmanager
 def _opened(path: str, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> Iterator[int]:
-    """Opens a directory or a file, and unlocks it in the end."""
+    """Opens a directory or a file, and unlocks it at the end."""
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
     try:
         yield descriptor
     finally:
-        # To close it is not enough: a process that was forked meanwhile has the
-        # descriptor, too.
+        # Closing is not enough: a process forked meanwhile has the descriptor, too.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

@@ -55,17 +55,17 @@ _AT_ONCE = 16
 _CHANGES_AT_ONCE = 64  # Copies and deletions.
 _TIMEOUT_SECONDS = 30.0
 _DEADLINE_SECONDS = 120.0
-_UPLOADS = 3  # Attempts for a file that arrives damaged.
+_UPLOADS = 3  # Attempts to send a file that arrives damaged.
 
 
 def gcs_storage() -> GcsStorage:
-    """Returns the storage of this process for the server that is configured.
+    """Returns this process's storage for the configured server.
 
     The environment variables `GRISTMILL_GCS_TIMEOUT_SECONDS` and
     `GRISTMILL_GCS_DEADLINE_SECONDS` replace the defaults of `GcsStorage`.
 
     Raises:
-        InputError: One of them is no number of seconds.
+        InputError: One of them is not a number of seconds.
         StorageError: Credentials are missing.
     """
     # Connections must not be shared with a forked process.
@@ -103,23 +103,23 @@ def _storage(
 
 
 class GcsStorage:
-    """Objects in buckets, by the client library google-cloud-storage.
+    """Objects in buckets, through the client library google-cloud-storage.
 
-    Reads compare the length of every answer with what the server says of the object,
+    Reads check the length of every answer against the server's data about the object,
     and stay with one generation. Writes carry the crc32c of the data, so that the
-    server refuses damaged data, and compare size and crc32c of the object. Transient
+    server refuses damaged data, and check size and crc32c of the object. Transient
     failures are retried. `STORAGE_EMULATOR_HOST` chooses another server, without
     credentials.
 
-    Memory: 16 MiB for each open file and each upload. Local disk: what is
-    written to `temporary` files, under `TMPDIR`.
+    Memory: 16 MiB for each open file and each upload. Local disk: the `temporary`
+    files, under `TMPDIR`.
 
     Args:
-        timeout_seconds: How long a request may take, anew with every 256 KiB.
+        timeout_seconds: Time limit of a request, which restarts with every 256 KiB.
         deadline_seconds: How long to retry after transient failures.
 
     Attributes:
-        block_bytes: How much of an open file one request asks for.
+        block_bytes: Bytes of an open file in one request.
 
     Raises:
         StorageError: Credentials are missing.
@@ -149,8 +149,8 @@ class GcsStorage:
         """Returns the headers that authorize such a request, with a valid token.
 
         Args:
-            refused: The header `authorization` that the server did not accept; another
-                token is asked for.
+            refused: The header `authorization` that the server did not accept; a new
+                token is requested.
 
         Raises:
             StorageError: There is no token.
@@ -311,7 +311,7 @@ class GcsStorage:
 
     @contextlib.contextmanager
     def temporary(self, directory: str) -> Iterator[str]:
-        # The official writer writes local files only.
+        # The official writer writes only local files.
         with contextlib.ExitStack() as stack:
             try:
                 folder = stack.enter_context(scratch_directory())
@@ -350,13 +350,13 @@ class GcsStorage:
         crc32c: int,
         replaces: str | None,
     ) -> None:
-        """Uploads a file; after a failure, checks whether it arrived all the same."""
+        """Uploads a file; after a failure, checks whether it arrived anyway."""
         written = (size_bytes, crc32c)
         with self._connection.explained("write the object", path, writes=True):
             try:
                 found = self._send(path, file, written, replaces)
             except RetryError:
-                raise  # The server does not respond: it cannot be asked either.
+                raise  # The server does not respond, so it cannot be asked.
             except Exception as e:
                 # The object may exist: if only the response was lost, the retry fails
                 # because the first attempt succeeded.
@@ -382,7 +382,7 @@ class GcsStorage:
         written: tuple[int, int],
         replaces: str | None,
     ) -> FileInfo:
-        """Sends a file, again if it arrives damaged."""
+        """Sends a file, and repeats that if it arrives damaged."""
         send = self._send_whole if written[0] <= PIECE_BYTES else self._send_pieces
         generation = None if replaces is None else int(replaces or 0)
         for _ in range(_UPLOADS - 1):
@@ -397,7 +397,7 @@ class GcsStorage:
         self, path: str, file: BinaryIO, written: tuple[int, int], replaces: int | None
     ) -> FileInfo:
         blob = self._blob(path)
-        # The server compares it before it creates the object.
+        # The server checks it before it creates the object.
         blob.crc32c = encode_crc32c(written[1])
         blob.upload_from_file(
             file,
@@ -471,7 +471,7 @@ class GcsStorage:
         for_all(delete, files, at_once=_CHANGES_AT_ONCE)
 
     def delete_unfinished(self, directory: str) -> None:
-        pass  # An object is there when all of it has arrived.
+        pass  # An object exists once all of it has arrived.
 
     def is_in_use(self, directory: str) -> bool:
         return False  # Temporary files are on the machines that write them.
@@ -481,13 +481,13 @@ class GcsStorage:
         for_all(self._copy, links, at_once=_CHANGES_AT_ONCE)
 
     def _copy(self, link: Link) -> None:
-        """Copies an object within its bucket: one request unless it is moved far."""
+        """Copies an object within its bucket: one request, unless it moves far."""
         source = link.source
         target = self._blob(link.path)
         bucket, name = split_path(source.path)
         version = int(source.version)
         blob = self._connection.client.bucket(bucket).blob(name, generation=version)
-        # Otherwise the copy has no type at all.
+        # Otherwise the copy has no content type.
         target.content_type = CONTENT_TYPE
         written = (source.size_bytes, source.crc32c or 0)
         with self._connection.explained("copy the object", source.path, writes=True):
@@ -528,7 +528,7 @@ def _below(directory: str) -> str:
 
 
 def _info(blob: Any) -> FileInfo:
-    """Returns an object's metadata, as the server gave it."""
+    """Returns an object's metadata, as sent by the server."""
     return _described(f"gs://{blob.bucket.name}/{blob.name}", blob._properties)
 
 
@@ -536,7 +536,7 @@ def _described(path: str, about: Mapping[str, Any]) -> FileInfo:
     try:
         text, size = about.get("crc32c"), about.get("size")
         crc32c = None if text is None else decode_crc32c(text)
-        # Some servers leave out what is 0: then it is the checksum of nothing, too.
+        # Some servers leave out a size of 0: then this is the checksum of nothing.
         size_bytes = 0 if size is None and crc32c == 0 else int(size)  # type: ignore[arg-type]
         return FileInfo(path, size_bytes, str(int(about["generation"])), crc32c)
     except (KeyError, TypeError, ValueError) as e:

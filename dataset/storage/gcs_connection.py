@@ -43,7 +43,7 @@ _HASH = re.compile(r"crc32c=([A-Za-z0-9+/=]+)")
 
 
 class GcsConnection:
-    """The client library's client, and a session of its kind for reading ranges.
+    """The client of Google's library, and a session like its own for reading ranges.
 
     Ranges are read over the same session, but not through the client: it hides the
     response's headers (`Content-Range`, the generation) and accepts short responses.
@@ -51,7 +51,7 @@ class GcsConnection:
     Safe to share by threads, but not with a forked process.
 
     Args:
-        timeout_seconds: How long a request may take; see `TimedAdapter`.
+        timeout_seconds: Time limit of a request; see `TimedAdapter`.
         deadline_seconds: How long to retry after transient failures.
 
     Raises:
@@ -67,8 +67,8 @@ class GcsConnection:
         else:
             with self.explained("find credentials", "Google Cloud Storage"):
                 credentials = self._find_credentials()
-        # By default the library requests the bucket's metadata for every object that is
-        # missing. Nothing uses the answers.
+        # By default the library requests the bucket's metadata for every missing
+        # object. Nothing uses the answers.
         os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
         session = GcsSession(credentials, timeout_seconds=timeout_seconds)
         self._session = session
@@ -86,11 +86,11 @@ class GcsConnection:
     def _find_credentials(self) -> Any:
         def find() -> Any:
             credentials, _ = google.auth.default(scopes=_SCOPES)
-            # The client needs it: on a machine of Google's a server is asked for it.
+            # The client needs it, and would ask a server for it on Google's machines.
             getattr(credentials, "universe_domain", None)
             return credentials
 
-        # The library asks servers and programs, without a limit for all of it.
+        # The library asks servers and programs, without an overall time limit.
         found = daemon_call(find, thread_name="gristmill-credentials")
         try:
             return found.result(self._deadline_seconds)
@@ -100,10 +100,10 @@ class GcsConnection:
 
     @property
     def retry(self) -> Any:
-        """How calls are retried.
+        """The retries of calls.
 
-        After a call reached its deadline, later calls get a shorter one until one
-        succeeds: many calls in sequence would each wait as long.
+        After a call has reached its deadline, later calls get a shorter one until one
+        succeeds: otherwise many calls in sequence would each wait that long.
         """
         deadline = self._deadline_seconds
         if self._given_up:
@@ -117,9 +117,9 @@ class GcsConnection:
         """Turns errors of the client into `StorageError`: "cannot ACTION".
 
         Args:
-            action: Such as "read the object".
-            path: What it is done to.
-            writes: Whether it writes: then shards may be finished.
+            action: What failed, such as "read the object".
+            path: The path of the object.
+            writes: Whether the action writes: then some shards may be finished.
         """
         try:
             yield
@@ -155,10 +155,10 @@ class GcsConnection:
         return headers
 
     def lacks_bucket(self, error: Exception, path: str) -> bool:
-        """Returns whether a 404 says that the bucket of a path is missing.
+        """Returns whether a 404 means that the bucket of a path is missing.
 
-        The service has the same reason for objects: its words tell, and where they are
-        other ones, a listing, which is refused only if there is no bucket.
+        The service gives the same reason for objects. Its words decide; if they are
+        unfamiliar, a listing does, which is refused only if there is no bucket.
         """
         told = names_bucket(error)
         if told is not None:
@@ -178,10 +178,10 @@ class GcsConnection:
         crc32c: str,
         replaces: int | None,
     ) -> dict[str, Any]:
-        """Sends a large file in pieces, and returns what the server says of the object.
+        """Sends a large file in pieces, and returns the server's description of it.
 
-        `replaces` is the generation that it replaces, 0 for none, None for any. Raises
-        GoogleAPIError if the server refuses.
+        `replaces` is the generation that it replaces, 0 if there is none, None for any.
+        Raises GoogleAPIError if the server refuses.
         """
         bucket, name = split_path(path)
         url = (
@@ -201,7 +201,7 @@ class GcsConnection:
     ) -> Piece:
         """Reads a half-open range of one version of an object, or of the current one.
 
-        `begin` must be in the object; no `end` means that of the object. Raises
+        `begin` must be in the object; without `end`, it ends with the object. Raises
         GoogleAPICallError if the server refuses.
         """
         bucket, name = split_path(path)
@@ -210,8 +210,8 @@ class GcsConnection:
         if version is not None:
             url += f"&generation={version}"
         last = "" if end is None else end - 1
-        # With gzip accepted, an object stored with Content-Encoding: gzip comes as it
-        # is stored, and ranges mean stored bytes.
+        # With gzip accepted, an object stored with Content-Encoding: gzip comes as
+        # stored, and ranges mean stored bytes.
         headers = {"Range": f"bytes={begin}-{last}", "Accept-Encoding": "gzip"}
 
         def attempt() -> Piece:
@@ -232,7 +232,7 @@ def _checked(
 ) -> Piece:
     """Checks a response against the request and its own headers.
 
-    Raises ConnectionError if they do not fit: a retry may help.
+    Raises ConnectionError on a mismatch: a retry may help.
     """
     headers = response.headers
     match = _RANGE.fullmatch(headers.get("Content-Range", ""))
@@ -261,10 +261,10 @@ def _checked(
 
 
 def decode_crc32c(text: str) -> int:
-    """Decodes a checksum as the API writes it."""
+    """Decodes a checksum in the form of the API."""
     return int.from_bytes(base64.b64decode(text, validate=True), "big")
 
 
 def encode_crc32c(crc32c: int) -> str:
-    """Encodes a checksum as the API writes it."""
+    """Encodes a checksum in the form of the API."""
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()

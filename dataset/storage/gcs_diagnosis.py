@@ -1,4 +1,4 @@
-"""Causes of failed requests to Cloud Storage, for people, and their cures."""
+"""Causes and cures of failed requests to Cloud Storage, in plain words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SYSTEM_ERROR = re.compile(r"\[Errno -?\d+\] ([^'\")\]]+)")
 _NO_BUCKET = "The specified bucket does not exist"
 _NO_OBJECT = "No such object"
 _AGAIN = "run the same command again"
-# Refusals that no role cures, by a part of what the service says.
+# Refusals that no role cures, by words of the service's message.
 _CURES = {
     "retention": "wait until then, or choose another output: this bucket keeps its "
     "objects by a retention policy",
@@ -22,7 +22,7 @@ _CURES = {
 }
 
 
-# Of bodies that are no JSON, or JSON of somebody else than Google.
+# Reasons in bodies that are not JSON, or not Google's JSON.
 _NO_MESSAGE = (ValueError, AttributeError, TypeError, LookupError, RecursionError)
 
 
@@ -32,7 +32,7 @@ def is_bad_checksum(error: Exception) -> bool:
 
 
 def names_bucket(error: Exception) -> bool | None:
-    """Returns whether a 404 is of a bucket, not an object; None if it is not told."""
+    """Returns whether a 404 is about a bucket, not an object; None if it is unclear."""
     text = _plain(error)
     if _NO_BUCKET in text:
         return True
@@ -57,13 +57,13 @@ def _plain(cause: BaseException) -> str:
 def diagnosis(
     error: Exception, deadline_seconds: float, *, no_bucket: bool, kept: str
 ) -> tuple[str, str]:
-    """Returns what went wrong, and what to do about it.
+    """Returns the cause of an error, and its cure.
 
     Args:
-        error: Of the client library, or of requests.
-        deadline_seconds: How long it was retried.
+        error: Error of the client library, or of requests.
+        deadline_seconds: How long the request was retried.
         no_bucket: Whether the bucket is missing.
-        kept: What to say of work that is done, after "run the same command again".
+        kept: A note about work already done, after "run the same command again".
     """
     cause: BaseException = error
     if isinstance(error, api.RetryError) and error.cause is not None:
@@ -82,7 +82,7 @@ def diagnosis(
             "give this account the role roles/storage.objectUser on the bucket "
             "(roles/storage.objectViewer is enough to read)"
         )
-    if isinstance(cause, TransportError):  # Of credentials.
+    if isinstance(cause, TransportError):  # Errors of credentials.
         return got, f"check network and service status, then {again}"
     if isinstance(cause, api.Unauthorized | GoogleAuthError):
         return got, (

@@ -1,4 +1,4 @@
-"""The server that takes the place of Cloud Storage, as the environment names it."""
+"""The server that replaces Cloud Storage, as named by the environment."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _VARIABLE = "STORAGE_EMULATOR_HOST"
 def emulator_url() -> str | None:
     """Returns the address in `STORAGE_EMULATOR_HOST`, None if there is none.
 
-    It has a scheme, http where the variable has none, and no slash at its end. The
-    server takes no credentials.
+    It has a scheme, http by default, and no slash at its end. The server takes no
+    credentials.
 
     Raises:
-        InputError: The variable holds no address of a server.
+        InputError: The variable is not the address of a server.
     """
     text = os.environ.get(_VARIABLE, "").strip()
     if not text:
@@ -37,6 +37,6 @@ def _is_address(url: str) -> bool:
     try:
         scheme, _, _, query, fragment = parts = urlsplit(url)
         known = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # Of brackets and ports.
+    except ValueError:  # Errors of brackets and ports.
         return False
     return known and scheme in ("http", "https") and not query and not fragment

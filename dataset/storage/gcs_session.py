@@ -1,4 +1,4 @@
-"""Requests to Google Cloud Storage: in time, with credentials, the answers checked."""
+"""Requests to Google Cloud Storage with deadlines, credentials and checked answers."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from gristmill.dataset.storage.timed_http import TimedAdapter
 
 _SHOWN_CHARS = 120
 _ANY_URL = "https://storage.googleapis.com/"
-_REDIRECTS = 2  # The service has none; that of a proxy leads to what can be shown.
+_REDIRECTS = 2  # The service sends none; a proxy's leads to a page that can be shown.
 
 
 class GcsSession(AuthorizedSession):
-    """The session of the client library; also for requests that are made without it.
+    """The session of the client library; also for requests made without it.
 
-    Requests for tokens end in time as all others do. An answer that is none of Cloud
-    Storage's, such as the page of a proxy, is an error that a retry may help.
+    Requests for tokens have a deadline like all others. An answer that does not come
+    from Cloud Storage, such as a proxy's page, is an error that a retry may cure.
 
     Args:
-        credentials: Of google-auth.
+        credentials: Credentials of google-auth.
         timeout_seconds: See `TimedAdapter`.
     """
 
@@ -67,10 +67,10 @@ class GcsSession(AuthorizedSession):
         return {**found, "stream": self.stream if stream is None else stream}
 
     def prepare_request(self, request: requests.Request) -> requests.PreparedRequest:
-        """Returns a request as it is sent.
+        """Returns a request ready to be sent.
 
-        A plain GET is sent as it was made: requests would merge and encode what it does
-        not have, which is a fifth of the work of a request.
+        A plain GET is sent as it is: requests would merge and encode settings that it
+        does not have, a fifth of the work of a request.
         """
         url = request.url
         more = (
@@ -92,7 +92,7 @@ class GcsSession(AuthorizedSession):
         """Sends a request and returns the answer.
 
         Raises:
-            requests.ConnectionError: The answer is none of Cloud Storage's.
+            requests.ConnectionError: The answer does not come from Cloud Storage.
             requests.RequestException: There is no answer.
             GoogleAuthError: There is no token.
         """
@@ -104,20 +104,19 @@ class GcsSession(AuthorizedSession):
     def authorization(self, *, refused: str = "") -> dict[str, str]:
         """Returns the headers that authorize a request made without this session.
 
-        A token is asked for if there is none, near the end of the one that is there,
-        and in place of one that was refused.
+        A token is requested if there is none, if it expires soon, or if it was refused.
 
         Args:
             refused: The header `authorization` that the service did not accept.
 
         Raises:
             GoogleAuthError: There is no token.
-            StorageError: A header would not be one line.
+            StorageError: A header would have several lines.
         """
         credentials: Any = self.credentials
         headers: dict[str, str] = {}
         with self._token_lock:
-            # Another thread may have asked for a token in place of this one.
+            # Another thread may have replaced this token.
             if refused and refused == f"Bearer {credentials.token}":
                 with _transport_errors():
                     credentials.refresh(self._auth_request)
@@ -143,7 +142,7 @@ class GcsSession(AuthorizedSession):
 
 @contextlib.contextmanager
 def _transport_errors() -> Iterator[None]:
-    """Raises what a retry may help as it is, without what the library puts around."""
+    """Raises errors that a retry may cure unwrapped."""
     try:
         yield
     except RefreshError as e:
@@ -157,14 +156,14 @@ def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
 
 
 def _check(response: requests.Response) -> None:
-    """Refuses an answer that Cloud Storage does not give."""
+    """Refuses an answer that Cloud Storage never gives."""
     status, request = response.status_code, response.request
     if status >= 400:
         if status == 404 and response.content.lstrip().startswith(b"<"):
-            raise _strange(response)  # A page: "no such object" is JSON or plain text.
+            raise _strange(response)  # A web page: real answers are JSON or plain text.
         document = _json(response)
         if document and not isinstance(_member(document, "error"), dict):
-            # The client library would fail over it.
+            # The client library would fail on it.
             text = describe(response)
             raise api.from_http_status(status, text, response=response)  # type: ignore[no-untyped-call]
         return
@@ -174,7 +173,7 @@ def _check(response: requests.Response) -> None:
         raise _strange(response)
     if "alt=media" in (request.url or ""):
         return  # The reader of a range checks it.
-    begun = "Location" in response.headers  # An upload: where its parts go.
+    begun = "Location" in response.headers  # An upload, with the address for its parts.
     if not response.content and (begun or request.method == "DELETE"):
         return
     document = _json(response)
@@ -186,7 +185,7 @@ def _check(response: requests.Response) -> None:
 
 
 def _json(response: requests.Response) -> Any:
-    """Returns a body of JSON, None for any other."""
+    """Returns the object in a JSON body, None for other bodies."""
     try:
         return response.json()
     except (ValueError, RecursionError):
@@ -202,7 +201,7 @@ def _strange(response: requests.Response) -> requests.ConnectionError:
 
 
 def describe(response: requests.Response) -> str:
-    """Returns what came in the place of an answer of Cloud Storage."""
+    """Describes what came in place of an answer of Cloud Storage."""
     kind = response.headers.get("Content-Type", "no Content-Type")
     text = " ".join(response.content[:1000].decode("utf-8", "replace").split())
     shown = f"{text[:_SHOWN_CHARS]}..." if len(text) > _SHOWN_CHARS else text

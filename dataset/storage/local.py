@@ -68,7 +68,7 @@ def _infos(paths: Iterable[str]) -> Iterator[FileInfo]:
 
 @contextlib.contextmanager
 def _unfinished(directory: str) -> Iterator[str]:
-    """Creates a file that is to be renamed; deletes it in the end."""
+    """Creates a file to be renamed; deletes it at the end."""
     with explained("create the directory", directory):
         os.makedirs(directory or ".", exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -92,10 +92,10 @@ def _delete_if_there(path: str) -> None:
 
 
 def _give_name(local_path: str, path: str, *, found: str, new: bool) -> bool:
-    """Renames a file atomically, and returns whether it has the name.
+    """Renames a file atomically, and returns whether that succeeded.
 
-    It has not if the name is to be `new` and another file has it. `found` is the
-    version of the file that it replaces.
+    It fails if the name must be `new` but another file has it. `found` is the version
+    of the file that it replaces.
     """
     if new:
         try:
@@ -115,12 +115,12 @@ def _give_name(local_path: str, path: str, *, found: str, new: bool) -> bool:
 
 
 def _make_later(path: str, than_ns: int) -> None:
-    """Gives a file a later time of change than the one that it replaces has.
+    """Sets a file's time of change later than that of the file it replaces.
 
     Clocks of file systems tick every few milliseconds: two files in succession could
     have the same version.
     """
-    for step_ns in (1, 2_000_000_000):  # Some file systems keep full seconds.
+    for step_ns in (1, 2_000_000_000):  # Some file systems keep whole seconds.
         status = os.stat(path)
         if status.st_mtime_ns > than_ns:
             return
@@ -128,7 +128,7 @@ def _make_later(path: str, than_ns: int) -> None:
 
 
 def _link(path: str, target: str) -> None:
-    """Gives a file a second name; copies it where a disk knows no such names."""
+    """Gives a file a second name; copies it on disks without hard links."""
     temporary = _temporary_name(os.path.dirname(target))
     try:
         with file_in_use(path):
@@ -219,7 +219,7 @@ class LocalStorage:
     ) -> BinaryIO:
         del wait
         with explained("open the file", path):
-            # Readers ask for blocks of megabytes: a buffer would copy them again.
+            # Readers read blocks of megabytes: a buffer would copy them again.
             file = open_regular(path, buffering=0)
             found = str(os.fstat(file.fileno()).st_mtime_ns)
             if version is not None and version != found:
@@ -238,7 +238,7 @@ class LocalStorage:
         with explained("read the file", path), open_regular(path) as file:
             if end is None:
                 return read_whole(file, path, begin)
-            # Of a file that ends before: no more memory than it needs.
+            # No more memory than a shorter file needs.
             end = min(end, os.fstat(file.fileno()).st_size)
             file.seek(begin)
             return file.read(max(end - begin, 0))
@@ -289,7 +289,7 @@ class LocalStorage:
             # Without it, a power failure can leave an empty file under this name.
             with open(local_path, "rb") as file:
                 os.fsync(file.fileno())
-            # No other writer comes between the look and the rename.
+            # No other writer comes between the check and the rename.
             with locked(directory):
                 found = self._version(path)
                 placed = replaces in (None, found) and _give_name(
@@ -358,7 +358,7 @@ class LocalStorage:
         for directory, here in by_directory.items():
             with explained("give names to files in the directory", directory):
                 os.makedirs(directory, exist_ok=True)
-                # Concurrently for the sake of mounts, where a name takes a while.
+                # Concurrent for mounts, where a name takes a while.
                 with locked(directory):
                     for_all(self._link, here, at_once=_LINKS_AT_ONCE)
                 _sync_directory(directory)

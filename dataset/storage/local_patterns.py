@@ -1,6 +1,6 @@
 """Local files that a pattern matches; a path that cannot be inspected is an error.
 
-Python's `glob` skips such paths silently: a conversion would succeed with fewer files.
+Python's `glob` silently skips such paths: a conversion would succeed with fewer files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gristmill.dataset.storage.object_names import has_magic
 
 
 def matching(pattern: str) -> Iterator[str]:
-    """Yields the files and directories that a pattern matches, some of them twice.
+    """Yields the files and directories that a pattern matches, possibly twice.
 
     Args:
         pattern: A path with `*`, `?`, `[...]`, and `**` for any depth. Names that begin
@@ -72,9 +72,9 @@ def _entries(directory: str) -> list[os.DirEntry[str]]:
 
 
 def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
-    """Does for local files what `lookup.matcher_below` does.
+    """The version of `lookup.matcher_below` for local files.
 
-    Links are resolved in the directory, and in the pattern as far as it is no pattern.
+    Links are resolved in the directory, and in the plain part of the pattern.
     """
     parts = pattern.split("/")
     plain = next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))
@@ -99,7 +99,7 @@ def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
 
 
 def _fits(patterns: Sequence[str], parts: Sequence[str]) -> bool:
-    """Tells whether the parts of a path fit those of a pattern, as `matching` does."""
+    """Returns whether the parts of a path fit those of a pattern, as in `matching`."""
     if not patterns or not parts:
         return not parts and all(pattern == "**" for pattern in patterns)
     hidden = parts[0].startswith(".")
@@ -122,7 +122,7 @@ def _is_there(path: str) -> bool:
 
 
 def status_of_match(path: str) -> os.stat_result:
-    """Returns the status of a file that a pattern matched.
+    """Returns the `stat` of a file that a pattern matched.
 
     Raises StorageError if it does not exist: a dangling link, for example.
     """

@@ -17,7 +17,7 @@ def storage_for(path: str) -> Storage:
     """Returns the storage that a path or pattern belongs to.
 
     Raises:
-        InputError: There is none for its scheme.
+        InputError: Its scheme is unknown.
         StorageError: The client library or credentials are missing.
     """
     scheme = _SCHEME.match(path)
@@ -44,11 +44,11 @@ def storage_for(path: str) -> Storage:
 
 
 def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
-    """Returns what tells whether a pattern would match a file, if it existed.
+    """Returns a function that tells whether a pattern would match a file.
 
     Args:
         pattern: A path or pattern; a directory stands for the files directly in it.
-        directory: Where the files would be. The result takes names relative to it.
+        directory: Directory of the files. The function takes names relative to it.
 
     Returns:
         None if the pattern can match nothing there.
@@ -61,6 +61,6 @@ def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
 
 
 def version_of(path: str) -> str:
-    """Returns the version of a file as `replaces` takes it, "" if there is none."""
+    """Returns the version of a file for `replaces`, "" if there is none."""
     found = storage_for(path).stat(path)
     return "" if found is None else found.version

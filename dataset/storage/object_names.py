@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 def split_path(path: str) -> tuple[str, str]:
     """Returns bucket and object name of a path.
 
-    The name is taken as it is: `#`, `%`, `?` and blanks have no meaning in it.
+    The name is taken literally: `#`, `%`, `?` and blanks have no special meaning.
 
     >>> split_path("gs://bucket/a dir/b#1")
     ('bucket', 'a dir/b#1')
@@ -62,7 +62,7 @@ def has_magic(name: str) -> bool:
 def listing_of(pattern: str) -> tuple[str, bool]:
     """Returns what to list for a pattern: a prefix, and whether to go below it.
 
-    All names that can match begin with it; names below it have a further `/`.
+    All names that can match begin with it; names below have one more `/`.
 
     >>> listing_of("in/part-*.tfrecord"), listing_of("in/*/part-*")
     (('in/part-', False), ('in/', True))
@@ -75,7 +75,7 @@ def listing_of(pattern: str) -> tuple[str, bool]:
 
 
 def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
-    """Does for objects what `lookup.matcher_below` does."""
+    """The version of `lookup.matcher_below` for objects."""
     bucket, name = split_path(pattern)
     other, folder = split_path(directory)
     base = (folder.rstrip("/") + "/").lstrip("/")
@@ -93,11 +93,10 @@ def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a pattern as gsutil understands it, for `fullmatch`.
+    """Compiles a pattern with the rules of gsutil, for `fullmatch`.
 
     `*` and `?` stop at `/`; `**` does not, and `**/` also stands for no directory at
-    all; `[abc]`, `[a-c]` and `[!abc]` are one character; a `[` that is not closed is
-    itself.
+    all; `[abc]`, `[a-c]` and `[!abc]` are one character; an unclosed `[` is literal.
     """
     parts = []
     for match in _TOKEN.finditer(pattern):

@@ -1,6 +1,7 @@
-"""A local file that is open, read by ranges.
+"""An open local file, read by ranges.
 
-It is not mapped: where a disk cannot read a mapped page, the kernel ends the process.
+It is not memory-mapped: the kernel ends a process if the disk cannot read a mapped
+page.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class OpenFile:
         path: The file.
         descriptor: Its number.
         size_bytes: Its size when it was opened.
-        stamp: Differs after the file was written again.
+        stamp: A mark that changes when the file is written again.
     """
 
     __slots__ = ("descriptor", "path", "size_bytes", "stamp")
@@ -42,7 +43,7 @@ class OpenFile:
         self.stamp = f"{about.st_mtime_ns} {about.st_ctime_ns}"
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # A parameter, as the names of a module are gone when the interpreter ends.
+        # A parameter, as module names are gone when the interpreter ends.
         if hasattr(self, "descriptor"):
             close(self.descriptor)
 

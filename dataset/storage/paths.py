@@ -1,4 +1,4 @@
-"""Paths as users give them: text, or any object of the file system's protocol."""
+"""Paths given by users: text, or any `os.PathLike`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def path_text(path: StrPath, what: str) -> str:
     """Returns a path as text.
 
     Args:
-        path: Such as "data/c4", "gs://bucket/c4" or pathlib.Path("data/c4").
+        path: A path such as "data/c4", "gs://bucket/c4" or pathlib.Path("data/c4").
         what: Its role, for messages.
 
     Raises:
-        InputError: It is empty, is no path, is one that no file can have, or lacks a
+        InputError: It is empty, is not a path, cannot be the name of a file, or lacks a
             bucket or a slash.
     """
     text: object = os.fspath(path) if isinstance(path, os.PathLike) else path
@@ -57,14 +57,14 @@ def path_text(path: StrPath, what: str) -> str:
 
 
 def path_texts(paths: StrPath | Iterable[StrPath], what: str) -> tuple[str, ...]:
-    """Returns one path, or several, as texts. Raises as `path_text` does."""
+    """Returns one or several paths as texts. Raises as `path_text` does."""
     if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable):
         paths = (paths,)
     return tuple(path_text(path, what) for path in paths)
 
 
 def is_file_name(text: str) -> bool:
-    """Returns whether a file can have a path: all of its characters have bytes."""
+    """Returns whether a file can have a path: all its characters have bytes."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

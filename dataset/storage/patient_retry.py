@@ -1,4 +1,4 @@
-"""Retries that wait as long as the server asks for, within their deadline."""
+"""Retries that wait as long as the server asks, within their deadline."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from google.api_core.retry.retry_unary import retry_target
 
 from gristmill.dataset.storage.retry_after import retry_after_seconds
 
-_LAST_TRY_SECONDS = 0.05  # What is left of the deadline for the last attempt.
+_LAST_TRY_SECONDS = 0.05  # Time kept for the last attempt.
 
 
 class PatientRetry(Retry):
-    """Retries of Google's libraries that keep to `Retry-After`.
+    """Retries of Google's libraries that obey `Retry-After`.
 
-    A server that asks for more time than is left is tried once more, at the deadline.
+    If a server asks for more time than is left, there is one more attempt, at the
+    deadline.
     """
 
     def __call__(

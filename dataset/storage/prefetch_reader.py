@@ -1,4 +1,4 @@
-"""Reading an object forward in large ranges, the next ones fetched ahead."""
+"""A forward reader of an object, in large ranges that are fetched ahead."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gristmill.dataset.base.daemon_call import daemon_call
 
 BLOCK_BYTES = 4 << 20  # Several at a time hide the latency of requests.
 _AHEAD = 3  # One connection is slower than its reader.
-READER_BYTES = (1 + _AHEAD) * BLOCK_BYTES  # What a reader holds, or has requested.
+READER_BYTES = (1 + _AHEAD) * BLOCK_BYTES  # Bytes that a reader holds or has requested.
 
 
 class Piece(NamedTuple):
     """A range of an object, its length checked.
 
     Attributes:
-        data: The bytes; fewer than asked for only at the end of the object.
+        data: The bytes; fewer than requested only at the end of the object.
         object_bytes: Size of the whole object.
         version: Its generation.
     """
@@ -39,9 +39,9 @@ class PrefetchReader(io.RawIOBase):
 
     Args:
         fetch: Returns a half-open range of a version (None for any).
-        offset: Where to begin.
-        end: About where the reader will stop. Nothing behind it is read ahead. None for
-            the end of the object.
+        offset: First byte to read.
+        end: Roughly where the reader will stop; nothing after it is read ahead. None
+            for the end of the object.
         version: The version to read; None for any.
         wait: Whether to wait for the first range. If not, its error is raised by the
             first read.
@@ -71,7 +71,7 @@ class PrefetchReader(io.RawIOBase):
         self._block = memoryview(b"")
         if wait:
             if end is not None and version is not None:
-                # Nothing has to be learnt from the first response.
+                # The first response is not needed for the next.
                 self._fill_ahead(1 + _AHEAD)
             # So that opening a missing object raises.
             self._block = self._next_block(1)
@@ -94,7 +94,7 @@ class PrefetchReader(io.RawIOBase):
 
     def _next_block(self, wanted_bytes: int) -> memoryview:
         if self._ahead:
-            # Popped after `result`: an error is raised again by the next read.
+            # Popped after `result`: after an error, the next read raises it again.
             piece = self._ahead[0].result()
             self._ahead.popleft()
         else:

@@ -1,6 +1,6 @@
-"""Opening local files that others may have put there: regular files alone.
+"""Local files of unknown origin, opened only if they are regular.
 
-To open a FIFO waits for its writer, and a device can be read without end.
+Opening a FIFO waits for its writer, and a device can be endless.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import BinaryIO, cast
 
 from gristmill.dataset.base.errors import StorageError
 
-MAX_WHOLE_BYTES = 4 << 30  # A table of ten million shards, or a dozen such indexes.
+MAX_WHOLE_BYTES = 4 << 30  # Enough for a table of ten million shards.
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -23,9 +23,9 @@ _KINDS = {
 
 
 def open_regular(path: str, mode: str = "rb", *, buffering: int = -1) -> BinaryIO:
-    """Opens a local file as `open` does, if it is a regular one or does not exist.
+    """Opens a local file as `open` does, if it is regular or does not exist.
 
-    Raises StorageError at once if it is a FIFO, a socket or a device, or a link to one.
+    Raises StorageError at once for a FIFO, a socket, a device, or a link to one.
     """
     return cast(BinaryIO, open(path, mode, buffering, opener=_open))
 
@@ -33,7 +33,7 @@ def open_regular(path: str, mode: str = "rb", *, buffering: int = -1) -> BinaryI
 def _open(path: str, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o666)
-    except BlockingIOError:  # A file server has lent the file, and takes it back.
+    except BlockingIOError:  # A file server recalls its lease of the file.
         check_regular(path, os.stat(path))
         descriptor = os.open(path, flags)
     except OSError as e:
@@ -49,7 +49,7 @@ def _open(path: str, flags: int) -> int:
 
 
 def check_regular(path: str, status: os.stat_result) -> None:
-    """Raises StorageError if a status is neither of a file nor of a directory."""
+    """Raises StorageError unless a status is that of a file or a directory."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is not None:
         raise StorageError(
@@ -63,9 +63,9 @@ def check_regular(path: str, status: os.stat_result) -> None:
 
 
 def read_whole(file: BinaryIO, path: str, begin: int = 0) -> bytes:
-    """Reads a regular file from an offset to where it ends now.
+    """Reads a regular file from an offset to its current end.
 
-    Raises StorageError if it is larger than any that is read whole.
+    Raises StorageError if it is too large to be read whole.
     """
     size_bytes = os.fstat(file.fileno()).st_size
     check_size(path, size_bytes - begin)
@@ -74,7 +74,7 @@ def read_whole(file: BinaryIO, path: str, begin: int = 0) -> bytes:
 
 
 def check_size(path: str, size_bytes: int) -> None:
-    """Raises StorageError if a file is larger than any that is read whole."""
+    """Raises StorageError if a file is too large to be read whole."""
     if size_bytes > MAX_WHOLE_BYTES:
         raise StorageError(
             "file is larger than any that describes data",

@@ -1,7 +1,7 @@
-"""An upload in pieces that goes on from what the server has kept.
+"""An upload in pieces that continues from what the server has kept.
 
-The server may keep a part of a piece, or lose all that it had: the file is read again
-from there. The client library reads forward only, and ends with an error.
+The server may keep a part of a piece, or lose all that it had: then the file is read
+again from there. The client library only reads forward, and fails.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _LOST = (404, 410)
 
 
 class ResumableUpload:
-    """One object on its way.
+    """One object being uploaded.
 
     Args:
         session: Sends requests.
-        url: Where uploads to the bucket begin, with preconditions.
+        url: Address for uploads to the bucket, with preconditions.
         about: Metadata of the object.
         file: Its content.
-        size_bytes: How much of it.
+        size_bytes: Size of the content.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class ResumableUpload:
         self._resource: dict[str, Any] | None = None
 
     def run(self, retry: Callable[[], Callable[..., Any]]) -> dict[str, Any]:
-        """Sends the file, and returns what the server says of the object.
+        """Sends the file, and returns the server's description of the object.
 
         Args:
-            retry: Gives retries with a deadline. It begins anew whenever more of the
-                file has arrived than ever before.
+            retry: Creates retries with a deadline, which restarts whenever more of the
+                file has arrived.
 
         Raises:
-            GoogleAPIError: The server refuses, or does not get further in time.
+            GoogleAPIError: The server refuses, or makes no progress in time.
         """
         while self._resource is None:
             retry()(self._get_further)()
@@ -72,7 +72,7 @@ class ResumableUpload:
                 self._send()
 
     def _forget(self) -> None:
-        """Leaves the session on the server, if there is one, to itself."""
+        """Abandons the upload session on the server, if there is one."""
         self._url = ""
         self._kept_bytes = self._sent_bytes = 0
         self._sure = True  # Of what the server has kept.
@@ -93,7 +93,7 @@ class ResumableUpload:
             raise ConnectionError(describe(response))
 
     def _ask(self) -> None:
-        """Asks what the server has kept; that it is less than before is no failure."""
+        """Asks how much the server has kept, which may be less than before."""
         self._take(self._put(b"", f"bytes */{self._size_bytes}"))
 
     def _send(self) -> None:
@@ -126,14 +126,14 @@ class ResumableUpload:
         return response
 
     def _take(self, response: requests.Response) -> int:
-        """Learns from an answer how much has arrived; returns its status."""
+        """Records from an answer how much has arrived; returns its status."""
         status = response.status_code
         if status in (200, 201):
             self._resource = response.json()
         elif status == 308:
             kept = _KEPT.fullmatch(response.headers.get("Range", ""))
             kept_bytes = int(kept[1]) + 1 if kept else 0
-            whole = kept_bytes == self._size_bytes  # It would have been the end.
+            whole = kept_bytes == self._size_bytes  # The upload would be complete.
             if 0 < kept_bytes <= self._sent_bytes and not whole:
                 self._kept_bytes, self._sure = kept_bytes, True
                 self._furthest_bytes = max(self._furthest_bytes, kept_bytes)

@@ -1,4 +1,4 @@
-"""The pause that a server asks for, in an answer's `Retry-After`."""
+"""The pause requested by an answer's `Retry-After`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float:
-    """Returns how long the server of an answer asks to be left alone, 0 by default.
+    """Returns the seconds that an answer asks to wait, 0 by default.
 
     Args:
-        headers: Of the answer, their names in any case or in HTTP's usual one.
-            `Retry-After` is a number of seconds, or a date: then that of the server
-            (`Date`) counts, as its clock may differ from ours.
+        headers: Headers of the answer, in any case if the mapping ignores case, else in
+            HTTP's usual one. `Retry-After` is a number of seconds, or a date, which is
+            compared with the server's own `Date`, as clocks may differ.
     """
     text = _header(headers, "Retry-After").strip()
     if text.isascii() and text.isdigit():

@@ -17,7 +17,7 @@ _PREFIX = "gristmill-shard-"
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[str]:
-    """Makes a directory for one large file, and deletes it in the end.
+    """Creates a directory for one large file, and deletes it at the end.
 
     The first call in a process also deletes those that killed processes left.
     """
@@ -37,13 +37,13 @@ def _delete_abandoned(process: int, root: str) -> None:
     with os.scandir(root) as entries:
         names = [entry.path for entry in entries if entry.name.startswith(_PREFIX)]
     for path in names:
-        # Those of other users, or deleted by another process just now.
+        # Directories of other users, or deleted by another process just now.
         with contextlib.suppress(OSError):
             _delete_unless_in_use(path)
 
 
 def _delete_unless_in_use(directory: str) -> None:
-    """Deletes a directory; raises OSError if it is in use, or if that is not known."""
+    """Deletes a directory; raises OSError if it is, or may be, in use."""
     if os.lstat(directory).st_uid != os.geteuid():
         return
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -1,8 +1,8 @@
 """HTTP requests with a deadline.
 
-The timeouts of requests and urllib3 are for each piece that is received: a body that
-comes a byte at a time never ends. Here the deadline is looked at after each piece of a
-body. Headers end in time unless they come in pieces that never end.
+The timeouts of requests and urllib3 apply to each received piece: a body that comes a
+byte at a time never times out. Here the deadline is checked after each piece of a body.
+Headers end in time unless they come in endless pieces.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 from urllib3.util import connection as urllib3_connection
 
-_CONNECTIONS = 128  # That are kept: more than threads that use them.
-# After so many bytes the time of a request starts again.
+_CONNECTIONS = 128  # Connections to keep: more than threads that use them.
+# After this many bytes, the time of a request starts again.
 _PIECE_BYTES = 256 << 10
 _SHORTEST_WAIT_SECONDS = 0.05
 
 
 class TimedAdapter(HTTPAdapter):
-    """Sends requests, and receives each answer whole, in a bounded time.
+    """Sends requests and receives whole answers in bounded time.
 
     An answer is complete when `send` returns it, also with `stream=True`.
 
     Args:
-        seconds: How long a request may take, from connecting to the last byte. The
-            time starts again with every 256 KiB that are sent or received: large
-            transfers may take as long as they need.
-        most_bytes: Limit for a body that does not say its length.
+        seconds: Time limit of a request, from connecting to the last byte. It restarts
+            with every 256 KiB sent or received, so that large transfers can take as
+            long as they need.
+        most_bytes: Limit for a body without a stated length.
     """
 
-    # What a copy has: google-auth copies sessions with their adapters.
+    # Attributes of a copy: google-auth copies sessions with their adapters.
     __attrs__ = [*HTTPAdapter.__attrs__, "_seconds", "_most_bytes"]  # noqa: RUF012
 
     def __init__(self, *, seconds: float, most_bytes: int = 1 << 30):
@@ -47,7 +47,7 @@ class TimedAdapter(HTTPAdapter):
         super().__init__(pool_maxsize=_CONNECTIONS)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Makes the pools of connections; a copy of the adapter has its own."""
+        """Creates the pools of connections; a copy of the adapter has its own."""
         self._pools: dict[tuple[str, ...], Any] = {}
         super().init_poolmanager(*args, **kwargs)
         self.poolmanager.pool_classes_by_scheme = _POOLS
@@ -66,7 +66,7 @@ class TimedAdapter(HTTPAdapter):
         proxies: Any = None,
         cert: Any = None,
     ) -> Any:
-        """Returns the pool of connections to a host, looked up once for each host."""
+        """Returns the pool of connections to a host, looked up once per host."""
         host = (request.url or "").split("/", 3)[:3]
         key = (*host, str(verify), str(proxies), str(cert))
         pool = self._pools.get(key)
@@ -107,11 +107,11 @@ class TimedAdapter(HTTPAdapter):
         return response
 
     def _receive(self, response: requests.Response, deadline: _Deadline) -> None:
-        """Receives the body, and puts it in the place of the connection."""
+        """Receives the body, and puts it in place of the connection."""
         raw = response.raw
         try:
             body = self._body_of(response, deadline)
-            raw.release_conn()  # For the next request.
+            raw.release_conn()  # Connection for the next request.
         finally:
             raw.close()  # Closes the connection unless it was released.
         response.raw = urllib3.HTTPResponse(
@@ -144,7 +144,7 @@ class _Connection(HTTPConnection):
     """A connection for requests with a deadline."""
 
     def _new_conn(self) -> socket.socket:
-        """Connects to one address of the server after the other, in the time left."""
+        """Tries one address of the server after the other, in the time left."""
         deadline = _current.get()
         name, limit = self._dns_host, self.timeout
         family = urllib3_connection.allowed_gai_family()
@@ -158,7 +158,7 @@ class _Connection(HTTPConnection):
         try:
             for position, (*_, address) in enumerate(found):
                 self._dns_host = str(address[0])
-                # By itself urllib3 gives the whole time to each of 20 addresses.
+                # urllib3 itself gives the whole time to each of 20 addresses.
                 share_seconds = deadline.left_seconds / (len(found) - position)
                 self.timeout = max(share_seconds, _SHORTEST_WAIT_SECONDS)
                 try:
@@ -178,7 +178,7 @@ class _Connection(HTTPConnection):
         super().request(*args, **kwargs)
 
     def send(self, data: Any) -> None:
-        """Sends bytes, and counts those that the system has taken."""
+        """Sends bytes, and counts those accepted by the system."""
         with memoryview(data) as view:
             for begin in range(0, len(view), _PIECE_BYTES):
                 piece = view[begin : begin + _PIECE_BYTES]
@@ -202,10 +202,10 @@ _POOLS = {"http": _Pool, "https": _TlsPool}
 
 
 class _Deadline:
-    """Until when the request that is being made has to be complete.
+    """The deadline of the request being made.
 
     Attributes:
-        connection: That it is sent on.
+        connection: The connection of the request.
     """
 
     def __init__(self, seconds: float):
@@ -219,7 +219,7 @@ class _Deadline:
         return self._at - time.monotonic()
 
     def add(self, count_bytes: int) -> None:
-        """Counts bytes that were sent or received; TimeoutError if they took too long.
+        """Counts bytes sent or received; raises TimeoutError if they took too long.
 
         The time starts again with every 256 KiB.
         """
@@ -231,7 +231,7 @@ class _Deadline:
             raise TimeoutError("the request took too long")
 
     def limit_wait(self) -> None:
-        """Lets the next wait for the connection end with the time that is left."""
+        """Limits the next wait for the connection to the time left."""
         # A connection that is used once has given its socket to the answer.
         connected = None if self.connection is None else self.connection.sock
         if connected is not None:

@@ -1,4 +1,4 @@
-"""What identifies the records of a dataset, wherever it is stored."""
+"""The identity of a dataset's records, independent of where it is stored."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from gristmill.loader.base.state_fields import StateFields
 
 
 class Content(NamedTuple):
-    """What identifies the records of a dataset, in their order.
+    """The identity of a dataset's records, in their order.
 
     Attributes:
-        edition: The last edition of its split, where it has editions.
-        records: How many there are.
-        records_digest: Order-independent digest of all records, where known.
-        order_digest: What `Dataset.order_digest` is; None of an earlier edition whose
-            files are not there any more.
+        edition: The last edition of its split, if it has editions.
+        records: Number of records.
+        records_digest: Order-independent digest of all records, if known.
+        order_digest: As in `Dataset.order_digest`; None for an earlier edition whose
+            files are gone.
     """
 
     edition: int | None
@@ -24,9 +24,9 @@ class Content(NamedTuple):
     order_digest: str | None
 
     def is_same(self, other: Content) -> bool:
-        """Returns whether the records are the same, whatever edition they are of.
+        """Returns whether the records are the same, in any edition.
 
-        Where one has no digest of the order, by all that both have.
+        If one has no digest of the order, the other fields decide.
         """
         if self.order_digest is not None and other.order_digest is not None:
             return self[1:] == other[1:]
@@ -40,10 +40,10 @@ def content_of(entry: StateFields, *, edition: bool) -> Content:
 
     Args:
         entry: The entry.
-        edition: Whether it names the edition.
+        edition: Whether the entry names the edition.
 
     Raises:
-        InputError: A field is missing, or of another kind.
+        InputError: A field is missing or has the wrong type.
     """
     number = None
     if edition and entry.get("edition") is not None:

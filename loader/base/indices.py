@@ -1,8 +1,8 @@
 """Arrays of indices, checked once where they enter the loader.
 
-Positions and record indices are int64 throughout the loader. A float, a negative or a
-too large index would otherwise give a wrong record, not an error. Functions whose names
-end in `_unchecked` take arrays that were checked before.
+Positions and record indices are int64 throughout the loader. Otherwise a float, a
+negative index or one that is too large would give a wrong record instead of an error.
+Functions whose names end in `_unchecked` take arrays that are already checked.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
 
     Args:
         values: Integers of any shape.
-        stop: First value that is too large, at most 2^63.
-        what: What one value is, for messages.
+        stop: Upper bound, exclusive, at most 2^63.
+        what: Name of a value, for messages.
 
     Raises:
         InputError: The values are not integers.
-        OutOfRangeError: A value is outside [0, stop); the first such is named.
+        OutOfRangeError: A value is outside [0, stop); the message names the first.
     """
     try:
         array = np.asarray(values)
@@ -59,7 +59,7 @@ def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
 
 
 def checked_index(value: int, *, stop: int, what: str) -> int:
-    """Returns one index in [0, stop) as a plain int; as `checked_indices` otherwise."""
+    """Returns one index in [0, stop) as a plain int; otherwise as `checked_indices`."""
     checked = checked_indices(value, stop=stop, what=what)
     if checked.ndim:
         raise InputError(
@@ -91,7 +91,7 @@ def checked_count(
 
 
 def checked_integer(value: int, *, what: str, expected: str = "an integer") -> int:
-    """Returns `value` as a plain int of any size; raises InputError if it is none."""
+    """Returns `value` as a plain int of any size, or raises InputError."""
     try:
         if not isinstance(value, bool):  # True and False are integers to Python.
             return operator.index(value)

@@ -1,4 +1,4 @@
-"""Tables of facts, as text and as HTML, which notebooks show."""
+"""Tables of facts, as text and as HTML, for notebooks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-_SHOWN = 4  # Values, or records, of a field.
+_SHOWN = 4  # Values, or records, shown of a field.
 _WIDTH = 60
 
 
 def table_html(title: str, rows: Iterable[tuple[str, Any]]) -> str:
-    """Returns a table in HTML, without colours of its own.
+    """Returns a table in HTML, without its own colours.
 
     Args:
-        title: What the facts are of.
+        title: Subject of the facts.
         rows: A head and a text in each.
     """
     cells = "".join(
@@ -29,7 +29,7 @@ def table_html(title: str, rows: Iterable[tuple[str, Any]]) -> str:
 
 
 def table_text(title: str, rows: Iterable[tuple[str, Any]]) -> str:
-    """Returns such a table in lines, as `print` shows it."""
+    """Returns such a table in lines, for `print`."""
     rows = list(rows)
     width = max((len(head) for head, _ in rows), default=0)
     return "\n".join([title, *(f"  {head:{width}}  {text}" for head, text in rows)])
@@ -37,10 +37,10 @@ def table_text(title: str, rows: Iterable[tuple[str, Any]]) -> str:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Description:
-    """What a batch holds, as `describe` found it. Shown by its `repr` and notebooks.
+    """The content of a batch, shown by its `repr` and by notebooks; see `describe`.
 
     Attributes:
-        title: What it is, and how many fields it has.
+        title: Kind of the batch, and number of its fields.
         fields: Name and content of each field.
     """
 
@@ -57,7 +57,7 @@ class Description:
 def describe(batch: Any) -> Description:
     """Describes a batch of any feed: the type, shape and first values of each field.
 
-    No data of arrays of JAX are fetched.
+    Data of JAX arrays are not fetched.
 
     Args:
         batch: Records as bytes, or arrays in any tree of mappings and sequences.
@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
         return f"{type(value).__name__}: {_short(value)}"
     text = f"{dtype} [{', '.join(map(str, shape))}]"
     if isinstance(value, np.ndarray):
-        # A few values of the first row say more than one of each.
+        # A few values of the first row say more than one of each row.
         first = value.reshape(-1)[: _SHOWN + 1].tolist()
         return f"{text}: {_some(first)}" if first else text
     sharding = getattr(value, "sharding", None)

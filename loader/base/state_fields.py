@@ -1,4 +1,4 @@
-"""Fields of a state, checked when they are read: checkpoints get cut and changed."""
+"""Fields of a state, checked on access, as checkpoints get cut and changed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ NO_FIELD = _NoField()
 class StateFields:
     """An object of a state, whose fields are read by name.
 
-    All methods raise InputError, which names the field, if there is no such field or it
-    is not what it must be.
+    All methods raise InputError, which names the field, if it is missing or invalid.
 
     Args:
-        value: What should be the object.
-        place: Where it is in the whole state; "" for the whole.
+        value: The supposed object.
+        place: Its place in the whole state; "" for the whole.
     """
 
     def __init__(self, value: object, place: str = ""):
@@ -42,7 +41,7 @@ class StateFields:
         return f"{self._place}.{field}" if self._place else field
 
     def only(self, *fields: str) -> None:
-        """Refuses fields of other names than these."""
+        """Refuses fields with other names."""
         for field in self.value:
             if field not in fields:
                 raise field_error(self.place(field), "no such field", self.value[field])
@@ -56,7 +55,7 @@ class StateFields:
     def integer(
         self, field: str, *, least: int | None = 0, most: int = POSITION_LIMIT
     ) -> int:
-        """Returns a field that is an integer in [least, most]; any, without a least."""
+        """Returns a field that is an integer in [least, most], by default any."""
         value = self.get(field)
         expected = "an integer" + ("" if least is None else f" from {least} to {most}")
         try:
@@ -101,7 +100,7 @@ class StateFields:
 
 
 def is_same(own: object, other: object) -> bool:
-    """Returns whether a value of a state equals ours, whatever its kind."""
+    """Returns whether a value of a state equals ours, whatever its type."""
     try:
         return bool(own == other)
     except ValueError:  # Arrays are neither equal nor different.
@@ -109,7 +108,7 @@ def is_same(own: object, other: object) -> bool:
 
 
 def field_error(place: str, expected: str, got: object = NO_FIELD) -> InputError:
-    """Returns the error about a field of a state that is missing, or is not right."""
+    """Returns the error about a field of a state that is missing or invalid."""
     return InputError(
         "a field of the state is missing, or is not what it must be",
         where=place or "the state",

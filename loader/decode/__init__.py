@@ -1,1 +1,1 @@
-"""Decodes records to arrays."""
+"""Records decoded to arrays."""

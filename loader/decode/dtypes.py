@@ -1,4 +1,4 @@
-"""Checks dtypes of features, and casts values without changing them."""
+"""Dtypes of features, checked, and casts that do not change values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _KINDS = {"b": INTS, "i": INTS, "u": INTS, "f": FLOATS, "O": BYTES}
 
 
 def checked_dtype(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Returns the dtype of a feature's values, which must be one; bytes are objects."""
+    """Returns the checked dtype of a feature's values; bytes are objects."""
     try:
         found: np.dtype[Any] | None = np.dtype(dtype)
-    except (SyntaxError, TypeError, ValueError):  # By what it is written as.
+    except (SyntaxError, TypeError, ValueError):  # By its spelling.
         found = None
     if found is not None and found.kind == "S" and not found.itemsize:
         return np.dtype(object)
@@ -44,7 +44,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 def constant(
     value: Any, dtype: np.dtype[Any], *, shape: tuple[int, ...], what: str
 ) -> npt.NDArray[Any]:
-    """Returns a value, or values of the shape, as an array that they must fit."""
+    """Returns a value, or values of the shape, as an array of the dtype."""
     try:
         given = np.array(value, object)
         array = given.astype(dtype)
@@ -72,7 +72,7 @@ def limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def first_outside(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> int | None:
-    """Returns the number of the first value that a dtype cannot hold, None for none.
+    """Returns the number of the first value that a dtype cannot hold, or None.
 
     Values are int64, float32, or int32 in [0, 2^28); the dtype is of the same kind.
     """

@@ -1,4 +1,4 @@
-"""Decodes a batch of `tf.train.Example` to numpy arrays, without TensorFlow."""
+"""The decoder of batches of `tf.train.Example` to numpy arrays."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gristmill.loader.decode.scan import scan_examples
 
 
 class HasFeatures(Protocol):
-    """What says of itself what its records hold: a `Dataset`."""
+    """An object that describes its records, such as a `Dataset`."""
 
     @property
     def features(self) -> Mapping[str, FeatureSpec] | None:
-        """What they hold, by the names of the features; None if that is not known."""
+        """Descriptions of the features by name; None if not known."""
         ...
 
 
@@ -69,21 +69,20 @@ class ExampleDecoder:
         *,
         defaults: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Makes a decoder from what a dataset says of its features.
+        """Creates a decoder from a dataset's description of its features.
 
         A feature of one value, or of a fixed shape, becomes a `FixedFeature`. A list
-        becomes a `RaggedFeature`, also one of items that have a shape themselves.
+        becomes a `RaggedFeature`, even if its items have a shape.
 
         Args:
             dataset: The dataset.
-            names: The features to decode; by default all that are described.
-            defaults: Values for features that a record lacks, where the table had a
-                null. Without one, such a record is an error; of a list it has no
-                values.
+            names: The features to decode; by default all described ones.
+            defaults: Values for features that a record lacks, such as nulls of a table.
+                Without a default, such a record is an error, or a list without values.
 
         Raises:
-            InputError: The dataset says nothing of its features, has none of a name,
-                or a default does not fit.
+            InputError: The dataset does not describe its features, lacks one of the
+                names, or a default does not fit.
         """
         described = dataset.features
         if described is None:
@@ -115,11 +114,11 @@ class ExampleDecoder:
         """Decodes a batch.
 
         Returns:
-            An array (of a `RaggedFeature` a `Ragged`) for each feature, by its name.
+            An array (a `Ragged` for a `RaggedFeature`) for each feature, by name.
 
         Raises:
-            DecodeError: A record is no `tf.train.Example`, or lacks what `features`
-                describes.
+            DecodeError: A record is not a `tf.train.Example`, or lacks one of
+                `features`.
         """
         scan = scan_examples(records)
         batch: dict[str, Any] = {}
@@ -129,7 +128,7 @@ class ExampleDecoder:
 
 
 def _decoded(name: str, spec: FeatureSpec, defaults: Mapping[str, Any]) -> Feature:
-    """Returns how to decode a feature."""
+    """Returns the decoder of a feature."""
     dtype = bytes if spec.kind == "bytes" else spec.dtype
     shape = tuple(size for size in spec.shape if size is not None)
     if len(shape) == len(spec.shape):

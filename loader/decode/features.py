@@ -1,4 +1,4 @@
-"""Decodes a feature of a batch of `tf.train.Example` to arrays.
+"""Decoders of one feature of a batch of `tf.train.Example`.
 
 ===============  =========================================  ============================
 feature          of a batch of n records                    where it is missing
@@ -41,7 +41,7 @@ class Ragged(NamedTuple):
     """Values of records of any length.
 
     Attributes:
-        values: [all], of one record after the other.
+        values: [all], one record after the other.
         row_splits: int64 [records + 1]; record i has values
             [row_splits[i], row_splits[i + 1]).
     """
@@ -51,7 +51,7 @@ class Ragged(NamedTuple):
 
 
 class Feature(Protocol):
-    """How to decode one feature."""
+    """The decoder of one feature."""
 
     def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
         """Returns the arrays of a batch by their keys in its pytree."""
@@ -61,7 +61,7 @@ class Feature(Protocol):
 def _decode(
     name: str, scan: Scan, dtype: np.dtype[Any], *, optional: bool
 ) -> tuple[Values, npt.NDArray[np.bool_]]:
-    """Returns the values of a feature as `dtype`, and which records have it."""
+    """Returns the values of a feature as `dtype`, and whether each record has it."""
     column = scan.column(name.encode())
     kind = kind_of(dtype)
     missing = column.kinds == NO_KIND
@@ -189,20 +189,20 @@ class PaddedFeature:
     """A feature with some number of values in each record, padded to one length.
 
     It gives an array [records, length]. Lengths that depend on the batch differ from
-    host to host: give `length` if the batches become global arrays.
+    host to host: set `length` if the batches become global arrays.
 
     Attributes:
-        dtype: As of `FixedFeature`.
-        length: Values in each row. None for the length of the longest record.
-        buckets: Allowed lengths instead: the smallest one that holds the longest record
-            is taken, so that compiled programs see few shapes.
-        pad: The value that fills rows up.
+        dtype: As in `FixedFeature`.
+        length: Values in each row; None for the length of the longest record.
+        buckets: Allowed lengths, instead of `length`: the smallest one that fits the
+            longest record is used, so that compiled programs see few shapes.
+        pad: The value that fills rows.
         truncate: Whether longer records are cut off; otherwise they are an error.
-        optional: Whether records may lack the feature; they have no values then.
+        optional: Whether records may lack the feature; they then have no values.
         lengths: Key of an array int32 [records] with the number of values in each row
-            without padding; None for no such array.
+            without padding; None to leave it out.
         mask: Key of an array bool [records, length], true for values and false for
-            padding; None for no such array.
+            padding; None to leave it out.
     """
 
     dtype: npt.DTypeLike
@@ -293,8 +293,8 @@ class RaggedFeature:
     It gives a `Ragged`: all values, and where those of each record begin and end.
 
     Attributes:
-        dtype: As of `FixedFeature`.
-        optional: Whether records may lack the feature; they have no values then.
+        dtype: As in `FixedFeature`.
+        optional: Whether records may lack the feature; they then have no values.
     """
 
     dtype: npt.DTypeLike

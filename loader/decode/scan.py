@@ -1,4 +1,4 @@
-"""Finds the features of a batch of `tf.train.Example` in all records at once.
+"""A scan for the features of a batch of `tf.train.Example`, all records at once.
 
 The records are joined end to end and read in parallel by numpy: the first feature of
 every record, then the second of every record. This reads the encoding that the official
@@ -21,11 +21,11 @@ from gristmill.loader.base.indices import IntArray
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Varints and tags are read before it is checked that they lie within the record.
+# Varints and tags are read before the check that they lie within the record.
 PADDING = bytes(16)
-_LENGTH_BYTES = 4  # Of a varint below 2^28.
+_LENGTH_BYTES = 4  # Bytes of a varint below 2^28.
 _ENDS = range(6)  # Last letters of a name that go into its hash.
-_ODD = np.uint64(0x9E3779B97F4A7C15)  # Spreads the bits of what it multiplies.
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # Multiplier that spreads bits.
 _TAG = 0x0A  # Field 1, a message, bytes or a packed list; each further field adds 8.
 
 
@@ -50,7 +50,7 @@ class Scan(NamedTuple):
     Attributes:
         buffer: The records, end to end.
         data: The same, uint8.
-        records: How many there are.
+        records: Number of records.
         rows: The record of each feature.
         names: Where its name begins and ends: int64 [features, 2].
         words: A hash of its name: uint64.
@@ -68,7 +68,7 @@ class Scan(NamedTuple):
     payloads: IntArray
 
     def column(self, name: bytes) -> Column:
-        """Returns a feature by its encoded name; of two in a record the last one."""
+        """Returns a feature by its encoded name; the last one of several."""
         alone = np.frombuffer(b"\0" + name, np.uint8)
         word = _words(alone, np.array([[1, len(alone)]]))[0]
         found = np.flatnonzero(self.words == word)
@@ -89,10 +89,10 @@ class Scan(NamedTuple):
 
 
 def _words(data: npt.NDArray[np.uint8], names: IntArray) -> npt.NDArray[np.uint64]:
-    """Returns a hash of each name: of its length, first and last letters."""
+    """Returns a hash of each name: from its length, first and last letters."""
     begins, ends = names.T
     words: npt.NDArray[np.uint64] = (ends - begins).astype(np.uint64)
-    # Before an empty name is its length, which is 0.
+    # An empty name comes after its length, which is 0.
     last, within = ends - 1, np.maximum(ends - begins - 1, 0)
     for at in (
         begins - (begins == ends),
@@ -104,7 +104,7 @@ def _words(data: npt.NDArray[np.uint8], names: IntArray) -> npt.NDArray[np.uint6
 
 
 def scan_examples(records: Sequence[bytes]) -> Scan:
-    """Finds the features of a batch of examples; others are a DecodeError."""
+    """Finds the features of a batch of examples; other records raise DecodeError."""
     scan, odd = _scan(records)
     if not len(odd):
         return scan
@@ -137,8 +137,8 @@ def lengths_at(
 ) -> tuple[IntArray, IntArray, BoolArray]:
     """Reads the varint at each position.
 
-    Returns values, positions after, and whether it is below 2^28; where not, value and
-    position mean nothing.
+    Returns values, the positions after them, and whether each is below 2^28; otherwise
+    value and position are undefined.
     """
     byte = data[at]
     values = (byte & 0x7F).astype(np.int64)
@@ -202,7 +202,7 @@ def _entries(
     """Reads the entry of the map of features that begins at each position.
 
     Returns int64 [5, entries]: begin and end of the name, kind, begin and end of the
-    payload, which is the end of the entry; and whether that is what is there.
+    payload, which is the end of the entry; and whether the entry is valid.
     """
     length, name_tag, good = lengths_at(data, at + 1)
     good &= (data[at] == _TAG) & (name_tag + length <= limits)

@@ -1,4 +1,4 @@
-"""Decodes a batch of token sequences of one length to one array."""
+"""The decoder of batches of token sequences of one length."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class TokenDecoder:
     Attributes:
         length: Tokens in every record.
         dtype: Type of the array, an integer type.
-        stored: Type of the tokens in the records, which consist of tokens only,
-            little-endian and end to end; `dtype` by default.
+        stored: Type of the tokens in the records, which are little-endian and end to
+            end; `dtype` by default.
         feature: If the records are `tf.train.Example` instead: the name of the int64
             feature that holds the tokens.
     """

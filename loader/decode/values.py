@@ -1,4 +1,4 @@
-"""Decodes the values of one feature in all examples of a batch at once."""
+"""The decoder of one feature's values in all examples of a batch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FEW = 8
 
 
 class BrokenListError(ValueError):
-    """The list of the record `row` is not a valid encoding."""
+    """The list of the record `row` has an invalid encoding."""
 
     def __init__(self, row: int, what: str) -> None:
         super().__init__(what)
@@ -33,7 +33,7 @@ class Values(NamedTuple):
 
     Attributes:
         values: int64, int32 or float32 [values]; bytes as a list.
-        counts: int64 [records], how many each record has.
+        counts: int64 [records], number of values of each record.
     """
 
     values: Any
@@ -43,8 +43,8 @@ class Values(NamedTuple):
 def values_of(scan: Scan, column: Column, kind: int) -> Values:
     """Decodes a feature of one kind: `BYTES`, `FLOATS` or `INTS`.
 
-    A record without it has no values. Integers are int32 where all of them are in
-    [0, 2^28). A list that is not a valid encoding is a BrokenListError.
+    A record without it has no values. Integers are int32 if all are in [0, 2^28). A
+    list that is not a valid encoding is a BrokenListError.
     """
     if kind == BYTES:
         return _bytes(scan, column)
@@ -70,7 +70,7 @@ def _gather(scan: Scan, begins: IntArray, sizes: IntArray) -> npt.NDArray[np.uin
         return scan.data[np.repeat(begins - before, sizes) + np.arange(total)]
     view = memoryview(scan.buffer)
     pieces = zip(begins.tolist(), (begins + sizes).tolist(), strict=True)
-    # A bytearray, so that what is returned can be written to.
+    # A bytearray, so that the result is writable.
     joined = bytearray().join([view[begin:end] for begin, end in pieces])
     return np.frombuffer(joined, np.uint8)
 
@@ -131,7 +131,7 @@ def _varint_block(
         if index == most_bytes:
             return False
         ones = going.view(np.uint8)
-        # No branch for each number: those that have ended are shifted by 0 bits.
+        # Without a branch for each number: those that have ended are shifted by 0 bits.
         np.left_shift(out, ones * np.uint8(7), out=out)
         byte &= 0x7F
         byte *= ones
@@ -167,7 +167,7 @@ def _bytes(scan: Scan, column: Column) -> Values:
 
 
 def _bytes_of(scan: Scan, row: int, at: int, limit: int) -> IntArray:
-    """Returns row, begin and end of the values of one record: int64 [3, values]."""
+    """Returns the row, start and end of each value of a record: int64 [3, values]."""
     data, found = scan.buffer, []
     while at < limit and data[at] == 0x0A:
         size = shift = 0

@@ -1,1 +1,1 @@
-"""Reads ranges of objects in Cloud Storage."""
+"""Ranges of objects in Cloud Storage, read in parallel."""

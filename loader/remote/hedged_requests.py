@@ -1,4 +1,4 @@
-"""How many requests may be in flight, over all threads, and when one is late."""
+"""Limits of requests in flight, over all threads, and hedges of late ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import collections
 import threading
 import time
 
-# Requests that were in flight together are throttled together: one event.
+# Requests in flight together are throttled together: that is one event.
 _ONE_EVENT_SECONDS = 0.1
 _FEWEST_REQUESTS = 4
 # At most one request in this many is a second one for a late answer.
@@ -15,28 +15,28 @@ _HEDGE_SHORTEST_SECONDS = 0.05
 
 
 class RequestLimit:
-    """A limit on requests in flight, which drops for a while when a server throttles.
+    """A limit on requests in flight, which drops while a server throttles.
 
     Args:
-        most: Most requests in flight.
+        most: Maximum requests in flight.
 
     Attributes:
-        limit: How many may be in flight at the moment.
-        taken: How many slots are taken.
+        limit: Current limit.
+        taken: Number of slots taken.
     """
 
     def __init__(self, most: int):
         self._most, self.limit = most, float(most)
         self.taken = self._waiting = 0
         self._last_cut = 0.0
-        # The lock is entered itself and not through the condition, whose methods are
+        # The lock is entered directly and not through the condition, whose methods are
         # written in Python: Ctrl-C inside them could leave it locked.
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
 
 
 class RequestSlots:
-    """The slots that one caller holds. They are counted, so that none is lost."""
+    """The slots that one caller holds. They are counted so that none is lost."""
 
     def __init__(self, limit: RequestLimit):
         self._limit = limit
@@ -60,7 +60,7 @@ class RequestSlots:
             return True
 
     def give_back(self, *, answered: bool = True, throttled: bool = False) -> None:
-        """Gives one slot back, after an answer that the server is overloaded or not."""
+        """Gives one slot back after an answer, which may report an overload."""
         limit = self._limit
         with limit._lock:
             limit.taken -= 1
@@ -75,7 +75,7 @@ class RequestSlots:
                 limit._freed.notify()
 
     def give_back_all(self) -> None:
-        """Gives all slots back that are left."""
+        """Gives back all remaining slots."""
         limit = self._limit
         with limit._lock:
             limit.taken -= self._held
@@ -84,14 +84,14 @@ class RequestSlots:
 
 
 class HedgePolicy:
-    """When a late request gets a second one beside it.
+    """The rule by which a late request gets a second one.
 
     Args:
-        factor: A request is late after this many times the time that 95 of 100 others
-            took; None for never.
+        factor: A request is late after this multiple of the 95th percentile of others;
+            None for never.
 
     Attributes:
-        late_after_seconds: When a request is late.
+        late_after_seconds: Time after which a request is late.
     """
 
     def __init__(self, factor: float | None):
@@ -111,7 +111,7 @@ class HedgePolicy:
             self.late_after_seconds = max(self._factor * usual, _HEDGE_SHORTEST_SECONDS)
 
     def take_hedge(self) -> bool:
-        """Returns whether one more second request may be sent, and counts it."""
+        """Returns whether another second request may be sent, and counts it."""
         if (self._hedges + 1) * _HEDGE_EVERY > self._answers:
             return False
         self._hedges += 1

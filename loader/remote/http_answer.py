@@ -1,4 +1,4 @@
-"""An answer of HTTP/1.1, put together from the bytes that arrive."""
+"""An HTTP/1.1 answer, assembled from the bytes that arrive."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _WITHOUT_BODY = (204, 304)
 
 
 class AnswerError(Exception):
-    """What arrived is no answer of HTTP/1.1, or not all of one."""
+    """The received bytes are not a complete HTTP/1.1 answer."""
 
 
 class Answer(NamedTuple):
-    """An answer that is complete.
+    """A complete answer.
 
     Attributes:
-        status: Its status.
-        headers: By names in lower case.
-        body: As it was sent: no encoding is undone.
-        keeps: Whether another request may be sent on the same connection.
+        status: HTTP status.
+        headers: Headers by name in lower case.
+        body: Body as sent: encodings are not undone.
+        keeps: Whether the connection can take another request.
     """
 
     status: int
@@ -38,8 +38,8 @@ class AnswerReader:
     """Takes the bytes of one answer as they arrive.
 
     Args:
-        most_bytes: Limit for the body. An answer that says at its beginning that it is
-            longer ends there.
+        most_bytes: Limit for the body. An answer with a longer stated length ends
+            there.
     """
 
     __slots__ = (
@@ -61,18 +61,18 @@ class AnswerReader:
         self._chunked = False
         self._left: int | None = None
         self._pieces: list[bytes] = []
-        self._rest = b""  # Of a chunked body: what is not looked at yet.
+        self._rest = b""  # The rest of a chunked body.
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes are still to come; a guess before that is known."""
+        """Number of bytes still to come; a guess until it is known."""
         return (self._status and self._left) or 1 << 15
 
     def feed(self, data: bytes) -> Answer | None:
-        """Takes the next bytes; returns the answer if they end it.
+        """Takes the next bytes; returns the answer if they complete it.
 
         Raises:
-            AnswerError: They are none of an answer.
+            AnswerError: They do not belong to an answer.
         """
         while not self._status:
             data = self._head + data if self._head else data
@@ -91,7 +91,7 @@ class AnswerReader:
             self._add(data)
             return None
         if len(data) > self._left:
-            self._keeps = False  # More than was announced: of what, nobody knows.
+            self._keeps = False  # More than announced, and of unknown origin.
             data = data[: self._left]
         self._left -= len(data)
         self._pieces.append(data)
@@ -113,7 +113,7 @@ class AnswerReader:
         return self._answer()
 
     def _begin(self, head: bytes) -> None:
-        """Reads the head of an answer; one before it, as of status 100, is left out."""
+        """Reads the head of an answer; skips one before it, such as status 100."""
         line, *fields = head.decode("latin-1").split("\r\n")
         match = _STATUS_LINE.fullmatch(line)
         if match is None:
@@ -142,7 +142,7 @@ class AnswerReader:
             self._keeps = False
 
     def _length(self) -> int | None:
-        """Returns the length of the body; None if its end tells."""
+        """Returns the length of the body; None if the end of the connection ends it."""
         coding = self._headers.get("transfer-encoding")
         length = self._headers.get("content-length")
         if self._status in _WITHOUT_BODY:
@@ -172,7 +172,7 @@ class AnswerReader:
                 if self._left:
                     self._rest = b""
                     return None
-            # Here is the line before a chunk, or the end of the one before it.
+            # Here is the line before a chunk, or the end of the previous one.
             end = data.find(b"\r\n", at)
             if end < 0:
                 if len(data) - at > _MOST_HEAD_BYTES:

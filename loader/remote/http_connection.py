@@ -1,4 +1,4 @@
-"""A connection that never blocks: whoever waits for its socket drives it."""
+"""A non-blocking connection, driven by whoever waits for its socket."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gristmill.loader.remote.http_answer import Answer, AnswerError, AnswerReade
 from gristmill.loader.remote.http_route import Route
 
 _MOST_AT_ONCE_BYTES = 1 << 20
-# After so many pieces of an answer, others and deadlines are looked after.
+# After this many pieces of an answer, other answers and deadlines get a turn.
 _MOST_AT_ONCE_PIECES = 32
 _LONGEST_IDLE_SECONDS = 30.0
 _MOST_PROXY_BYTES = 16 << 10
@@ -27,11 +27,11 @@ class HttpConnection:
         route: The way to the server.
 
     Attributes:
-        fileno: To be waited for.
+        fileno: Number of the socket, for waiting.
         waits_to_write: Whether to wait until it can be written to.
-        received_bytes: Of the answer to the last request.
-        requests: How many were sent.
-        idle_since: When the last answer was complete.
+        received_bytes: Bytes received of the answer to the last request.
+        requests: Number of requests sent.
+        idle_since: Time when the last answer was complete.
     """
 
     __slots__ = (
@@ -51,9 +51,9 @@ class HttpConnection:
     def __init__(self, route: Route):
         self._route = route
         self._socket: Any = route.connect()
-        # TLS makes another socket of it. One that is broken meanwhile has no number.
+        # TLS wraps it in another socket. A socket that broke meanwhile has no number.
         self.fileno: int = self._socket.fileno()
-        # What is to be done before the first request.
+        # Steps before the first request.
         self._steps: list[Callable[[], None]] = [self._connected]
         if route.tunnel:
             self._proxy_head = b""
@@ -67,10 +67,10 @@ class HttpConnection:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it is of no use any more, after it was idle.
+        """Whether it has become unusable while idle.
 
-        Something may have forgotten it, or the server has sent more: the end, or bytes
-        that would be taken for the next answer.
+        A device in between may have dropped it, or the server may have closed it or
+        sent bytes that would be taken for the next answer.
         """
         if time.monotonic() - self.idle_since > _LONGEST_IDLE_SECONDS:
             return True
@@ -79,7 +79,7 @@ class HttpConnection:
         return bool(poll.poll(0))
 
     def send(self, request: bytes, *, most_bytes: int) -> None:
-        """Begins to send a request, whose answer has a body of so many bytes at most.
+        """Begins to send a request whose answer has at most `most_bytes` of body.
 
         Raises:
             OSError: The connection is broken.
@@ -92,11 +92,11 @@ class HttpConnection:
             self._try(self._flush)
 
     def advance(self) -> Answer | None:
-        """Does what can be done at once; returns the answer when it is complete.
+        """Does all that is possible now; returns the answer when it is complete.
 
         Raises:
             OSError: The connection is broken.
-            AnswerError: What arrives is no answer.
+            AnswerError: The received bytes are not an answer.
         """
         while self._steps:
             if not self._try(self._steps[0]):
@@ -112,7 +112,7 @@ class HttpConnection:
         self._socket.close()
 
     def _try(self, step: Callable[[], None]) -> bool:
-        """Does a step; returns False if the socket is to be waited for."""
+        """Does one step; returns False if it must wait for the socket."""
         self.waits_to_write = False
         try:
             step()
@@ -136,7 +136,7 @@ class HttpConnection:
 
     def _hear_proxy(self) -> None:
         while not self._proxy_head.endswith(b"\r\n\r\n"):
-            # By single bytes: what comes behind is not the proxy's.
+            # Single bytes: what follows does not come from the proxy.
             data = self._socket.recv(1)
             self._proxy_head += data
             if not data or len(self._proxy_head) > _MOST_PROXY_BYTES:
@@ -167,7 +167,7 @@ class HttpConnection:
         self.waits_to_write = False
         try:
             while True:
-                # A byte more, which would show that the answer does not end there.
+                # One more byte would show that the answer does not end there.
                 wanted = min(reader.missing_bytes + 1, _MOST_AT_ONCE_BYTES)
                 data = self._socket.recv(wanted)
                 if not data:
@@ -180,9 +180,9 @@ class HttpConnection:
                 pieces += 1
                 if self._route.tls is None:
                     if len(data) < wanted or pieces >= _MOST_AT_ONCE_PIECES:
-                        return None  # There is no more, or it can be waited for.
+                        return None  # There is nothing more, or it can be waited for.
                 elif pieces >= _MOST_AT_ONCE_PIECES and not self._socket.pending():
-                    return None  # What TLS holds already cannot be waited for.
+                    return None  # Data already held by TLS cannot be waited for.
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
         except ssl.SSLWantWriteError:

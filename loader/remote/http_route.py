@@ -1,4 +1,4 @@
-"""The way to a server: its addresses, a proxy before it, the certificates to trust."""
+"""The route to a server: its addresses, a proxy, the certificates to trust."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import StorageError
 
 _ADDRESSES_SECONDS = 60.0
-_PROBLEM_SECONDS = 1.0  # Before addresses that were not found are looked for again.
+_PROBLEM_SECONDS = 1.0  # Pause before another lookup of missing addresses.
 _LONGEST_SECONDS = 3600.0
 _PORTS = {"http": 80, "https": 443}
 
 
 class Route:
-    """The way to one server. Proxies and certificates are those of writes.
+    """The route to one server. Proxies and certificates are those of writes.
 
     Args:
-        url: Of the server, such as `https://storage.googleapis.com`.
-        timeout_seconds: How long to wait for its addresses.
+        url: URL of the server, such as `https://storage.googleapis.com`.
+        timeout_seconds: Limit of the wait for its addresses.
 
     Attributes:
-        tls: Context of TLS; None without TLS.
+        tls: TLS context; None without TLS.
         name: Name of the server.
-        host: What the header `Host` says.
-        prefix: What comes before the path in a request: for a proxy all of the URL.
+        host: Value of the header `Host`.
+        prefix: Prefix of the path in a request: for a proxy, the whole server part of
+            the URL.
         proxy_headers: Headers that a proxy asks for, in each request without TLS.
         tunnel: The request for a tunnel through a proxy; empty without one.
     """
@@ -85,7 +86,7 @@ class Route:
         """
         addresses = self._find()
         error: OSError = OSError(self._problem)
-        # Where both kinds are there, that of IPv4 works as a rule.
+        # If there are both kinds, IPv4 usually works.
         usual = [entry for entry in addresses if entry[0] == socket.AF_INET]
         others = [entry for entry in addresses if entry[0] != socket.AF_INET]
         turn = next(self._turn)
@@ -97,7 +98,7 @@ class Route:
                 found.connect(address)
             except BlockingIOError:
                 return found
-            except OSError as e:  # Such as no way to addresses of this kind.
+            except OSError as e:  # For example, no route to addresses of this kind.
                 found.close()
                 error = e
             except BaseException:
@@ -108,14 +109,14 @@ class Route:
         raise error
 
     def _find(self) -> list[Any]:
-        """Returns the addresses: those from before while they are looked for again."""
+        """Returns the addresses: the old ones while they are looked up again."""
         if time.monotonic() >= self._settled_until:
             self._look()
         return self._addresses
 
     def _look(self) -> None:
         name, port = self._place
-        # The library of the system has no limit for it.
+        # The system's library has no time limit.
         lookup = self._lookup
         if lookup is None:
             lookup = self._lookup = daemon_call(
@@ -127,7 +128,7 @@ class Route:
         try:
             self._addresses = lookup.result(min(max(left, 0.0), _LONGEST_SECONDS))
         except TimeoutError:
-            # It goes on. Whoever comes next does not wait for it as long again.
+            # The lookup goes on. The next caller does not wait as long again.
             self._problem = (
                 f"no address of {name} in {self._timeout_seconds:,.4g} seconds"
             )
@@ -141,7 +142,7 @@ class Route:
 
 
 def _from(entries: list[Any], turn: int) -> list[Any]:
-    """Returns entries in turn: each is the first of one call in so many."""
+    """Returns the entries, rotated by one more place at each call."""
     begin = turn % max(len(entries), 1)
     return entries[begin:] + entries[:begin]
 
@@ -153,7 +154,7 @@ def _parts_of(proxy: str, server: str) -> urllib.parse.SplitResult:
         if parts.scheme == "http" and parts.hostname and parts.port != 0:
             return parts
         got = f"{parts.scheme}://{parts.hostname}"
-    except ValueError:  # Of brackets and ports. It may show a password.
+    except ValueError:  # Errors of brackets and ports. The text may show a password.
         got = "an address that cannot be read"
     raise StorageError(
         "cannot read the bucket through this kind of proxy",

@@ -1,8 +1,8 @@
-"""Reads ranges of objects in Cloud Storage once each, many at a time, in one thread.
+"""Single reads of ranges of objects in Cloud Storage, many at a time in one thread.
 
 The thread that reads sends the requests and receives the answers itself: no thread is
-woken for an answer, none is left when a process ends, and all that a server may answer
-is looked at here. `range_fetcher` decides when to try again.
+woken for an answer, none is left when a process ends, and every kind of answer is
+handled here. `range_fetcher` decides when to try again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How long headers that authorize requests are used before their token is looked at.
+# How long authorization headers are used before their token is checked.
 _SAME_TOKEN_SECONDS = 5.0
 _LONGEST_WAIT_SECONDS = 60.0  # The system takes no more than some days.
 _MOST_ERROR_BYTES = 1 << 20
@@ -45,7 +45,7 @@ _RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _BEARER = re.compile(r"(?im)^authorization: (.*?)\r?$")
 _DOUBTFUL = (204, 304, 404, 410, 412)
 _TEMPORARY = (407, 408, 421, 425, 429)
-# Refusals that mean what they say. Others are made up by what stands in between.
+# Refusals to be trusted. Others may come from something in between.
 _STANDARD = {status for status in http.HTTPStatus if 400 <= status < 500}
 
 
@@ -55,7 +55,7 @@ class ByteRange(NamedTuple):
     Attributes:
         path: The object.
         begin: First byte.
-        end: One past the last; None for the end of the object, and `begin` 0.
+        end: One past the last; None for the end of the object, with `begin` 0.
         version: The generation to read; None for any.
     """
 
@@ -71,7 +71,7 @@ class ByteRange(NamedTuple):
 
 
 class Kind(enum.Enum):
-    """What a failure says about the next try."""
+    """The kinds of failures, by what the next attempt should do."""
 
     TEMPORARY = "may succeed later"
     WRONG = "answered with other bytes than the range"
@@ -84,11 +84,11 @@ class Failure(NamedTuple):
     """Why a read failed.
 
     Attributes:
-        kind: What to make of it.
-        text: What happened, or what was found.
+        kind: Kind of the failure.
+        text: What happened, or was found.
         status: HTTP status; 0 if there was no answer.
         pause_seconds: How long the server asks to wait.
-        token: The header with the token that was not accepted.
+        token: The header with the refused token.
     """
 
     kind: Kind
@@ -101,11 +101,11 @@ class Failure(NamedTuple):
 class ObjectReads:
     """Connections to Cloud Storage. Safe to share by threads, not across a fork.
 
-    `STORAGE_EMULATOR_HOST` chooses another server, and credentials are those of
-    writes: none for such a server.
+    `STORAGE_EMULATOR_HOST` chooses another server, which takes no credentials.
+    Otherwise credentials are those of writes.
 
     Args:
-        timeout_seconds: How long to look for the addresses of the server.
+        timeout_seconds: Time limit for looking up the server's addresses.
     """
 
     def __init__(self, *, timeout_seconds: float) -> None:
@@ -118,7 +118,7 @@ class ObjectReads:
         self._token, self._token_at = "", float("-inf")
 
     def connection(self) -> HttpConnection:
-        """Returns a connection that is idle, or a new one."""
+        """Returns an idle connection, or a new one."""
         while True:
             try:
                 found = self._idle.pop()
@@ -129,7 +129,7 @@ class ObjectReads:
             found.close()
 
     def new_connection(self) -> HttpConnection:
-        """Returns a new connection; raises OSError if there is no way to the server."""
+        """Returns a new connection; raises OSError if the server cannot be reached."""
         return HttpConnection(self._find_route())
 
     def keep(self, connection: HttpConnection) -> None:
@@ -147,8 +147,8 @@ class ObjectReads:
             self._targets[wanted.path] = target
         version = "" if wanted.version is None else f"&generation={wanted.version}"
         last = "" if wanted.end is None else wanted.end - 1
-        # With gzip accepted, an object stored with Content-Encoding: gzip comes as it
-        # is stored, and ranges mean stored bytes.
+        # With gzip accepted, an object stored with Content-Encoding: gzip comes as
+        # stored, and ranges mean stored bytes.
         return (
             f"GET {target}?alt=media{version} HTTP/1.1\r\nHost: {route.host}\r\n"
             f"User-Agent: gristmill\r\nAccept-Encoding: gzip\r\n{route.proxy_headers}"
@@ -156,16 +156,16 @@ class ObjectReads:
         ).encode()
 
     def token(self, *, refused: str = "") -> str:
-        """Returns the headers that authorize requests, with a token that is valid.
+        """Returns the headers that authorize requests, with a valid token.
 
         Args:
-            refused: Such headers that the server did not accept.
+            refused: Headers that the server did not accept.
 
         Raises:
             StorageError: There is no token.
         """
         with self._lock:
-            # Another read may have asked for a token in place of the refused one.
+            # Another read may have replaced the refused token.
             renews = bool(refused) and refused == self._token
             fresh = time.monotonic() - self._token_at < _SAME_TOKEN_SECONDS
             if renews or not fresh:
@@ -202,10 +202,10 @@ class _Read(Generic[T]):
 
 
 class ReadsInFlight(Generic[T]):
-    """The reads of one thread that are under way.
+    """The reads of one thread that are in progress.
 
     Args:
-        reads: Has the connections.
+        reads: The connections to use.
     """
 
     def __init__(self, reads: ObjectReads):
@@ -215,7 +215,7 @@ class ReadsInFlight(Generic[T]):
         self._failed: list[tuple[T, bytes | Failure]] = []
 
     def start(self, wanted: ByteRange, tag: T) -> None:
-        """Starts to read a range; `wait` returns the outcome with the tag.
+        """Starts reading a range; `wait` returns the outcome with the tag.
 
         Raises:
             StorageError: There are no credentials.
@@ -230,7 +230,7 @@ class ReadsInFlight(Generic[T]):
             self._failed.append((tag, _broken(e)))
 
     def wait(self, seconds: float) -> list[tuple[T, bytes | Failure]]:
-        """Returns outcomes as soon as there are any, or none after so many seconds."""
+        """Returns outcomes as soon as there are any, or none after a time."""
         done, self._failed = self._failed, []
         seconds = 0.0 if done else min(seconds, _LONGEST_WAIT_SECONDS)
         for key, _ in self._selector.select(seconds):
@@ -241,7 +241,7 @@ class ReadsInFlight(Generic[T]):
         return done
 
     def give_up(self, tag: T) -> None:
-        """Gives up a read, if it is under way."""
+        """Gives up a read if it is in progress."""
         read = self._by_tag.get(tag)
         if read is not None:
             self._forget(read)
@@ -275,7 +275,7 @@ class ReadsInFlight(Generic[T]):
         self._selector.register(connection.fileno, read.events, read)
 
     def _send_anew(self, read: _Read[T]) -> None:
-        """Sends a request again: the server had closed the connection that was kept."""
+        """Sends a request again: the server had closed the idle connection."""
         read.connection = self._reads.new_connection()
         self._send(read)
 
@@ -318,7 +318,7 @@ def _events_of(connection: HttpConnection) -> int:
 
 
 def _broken(error: Exception) -> Failure:
-    """Returns what became of a request whose connection is broken."""
+    """Returns the outcome of a request whose connection broke."""
     kind = Kind.TEMPORARY
     if isinstance(error, ssl.SSLCertVerificationError):
         kind = Kind.REFUSED
@@ -327,7 +327,7 @@ def _broken(error: Exception) -> Failure:
 
 
 def _judged(answer: Answer, wanted: ByteRange, token: str) -> bytes | Failure:
-    """Returns the bytes of an answer if they are what was asked for."""
+    """Returns the bytes of an answer if they match the request."""
     status, headers, body = answer.status, answer.headers, answer.body
     if status != 206:
         return _refusal(answer, token)
@@ -367,7 +367,7 @@ def _refusal(answer: Answer, token: str) -> Failure:
 
 
 def _message(answer: Answer) -> str:
-    """Returns what an answer says, in the words of the service if they are its."""
+    """Returns the message of an answer, in the service's words if it is its own."""
     text = answer.body[:1000].decode("utf-8", "replace")
     with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
         text = str(json.loads(answer.body)["error"]["message"])

@@ -1,4 +1,4 @@
-"""Fetches the entries of a batch from indexes that are too large for this host.
+"""Partial indexes: entries fetched from indexes that are too large for this host.
 
 An index is a table of small entries. It becomes an anonymous memory map of the size of
 the file, into which the needed parts are read: the head, which is fetched once and
@@ -19,7 +19,7 @@ from gristmill.loader.base.indices import IntArray
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
-# Entries are a few bytes: to read a gap costs less than another request.
+# Entries are a few bytes: reading a gap costs less than another request.
 _GAP_BYTES = 16 << 10
 
 
@@ -31,9 +31,9 @@ class PartialIndexes:
 
     Args:
         paths: The indexes.
-        check: Raises if an index is not the one of its shard.
-        stat: Returns size and version of the index at a path.
-        fetcher: Fetches their parts.
+        check: Raises an error if an index does not belong to its shard.
+        stat: Returns the size and version of an index.
+        fetcher: Fetcher of their parts.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PartialIndexes:
     def open(
         self, shards: Sequence[int], records: Sequence[IntArray]
     ) -> list[ShardIndex]:
-        """Returns indexes that have the entries of some records of each shard only."""
+        """Returns indexes with the entries of only some records of each shard."""
         # The lock keeps two threads from fetching the same head.
         with self._lock:
             self._fetch_heads([shard for shard in shards if shard not in self._heads])
@@ -116,7 +116,7 @@ class PartialIndexes:
 
 
 def _joined(begins: IntArray, ends: IntArray) -> list[tuple[int, int]]:
-    """Joins ranges that overlap or are near each other; leaves out empty ones."""
+    """Joins ranges that overlap or are close together; leaves out empty ones."""
     filled = ends > begins
     order = np.argsort(begins[filled], kind="stable")
     begins, ends = begins[filled][order], np.maximum.accumulate(ends[filled][order])

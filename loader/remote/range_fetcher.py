@@ -1,7 +1,7 @@
-"""Fetches many ranges of objects at once, with retries, deadlines and second requests.
+"""A fetcher of many ranges of objects, with retries, deadlines and hedges.
 
 Answers come in any order. A temporary failure is retried after growing pauses, until a
-deadline. An answer that takes much longer than others gets a second request beside it.
+deadline. A request that takes much longer than others gets a second one (a hedge).
 While a server throttles, fewer requests are in flight.
 """
 
@@ -36,13 +36,13 @@ from gristmill.loader.remote.read_options import ReadOptions
 
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 8.0
-# A slow connection is not a dead one: it gets more time for each byte.
+# A slow connection is not dead: it gets more time for each byte.
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 # After this many wrong answers to a range, it fails before its deadline.
 _WRONG_ANSWERS = 4
-# After so many times its timeout, an answer that is late is not waited for any more.
+# A late answer is given up after this multiple of its timeout.
 _LATEST_TIMEOUTS = 3
-# What is left of the deadline after a server asked for more: a share of it at most.
+# Maximum share of the deadline kept for a try after a server asked for more time.
 _LAST_TRY_SECONDS = 2.0
 _LAST_TRY_SHARE = 0.25
 _SLOTS_SECONDS = 0.01
@@ -51,14 +51,14 @@ _THROTTLED = (429, 503)
 
 @dataclasses.dataclass
 class ReadCounts:
-    """What a process has requested from object storage.
+    """Counts of a process's requests to object storage.
 
     Attributes:
         requests: All requests.
         received_bytes: Bytes of the answers that were used.
         retries: Requests after failures.
-        hedges: Second requests beside late ones.
-        throttled: Answers that the server is overloaded.
+        hedges: Second requests for late ones.
+        throttled: Answers that say that the server is overloaded.
     """
 
     requests: int = 0
@@ -72,9 +72,9 @@ class RangeFetcher:
     """Fetches ranges of objects. Safe to share by threads, not across a fork.
 
     Attributes:
-        options: How to read.
-        counts: What was requested so far.
-        limit: How many requests are in flight, over all calls.
+        options: Options of reading.
+        counts: Counts of requests so far.
+        limit: Limit of requests in flight, over all calls.
     """
 
     def __init__(self, options: ReadOptions | None = None):
@@ -89,13 +89,13 @@ class RangeFetcher:
     def fetch(
         self, ranges: Sequence[ByteRange], take: Callable[[int, bytes], None]
     ) -> None:
-        """Fetches ranges, all at once, and hands over each when it arrives.
+        """Fetches all ranges concurrently, and hands over each when it arrives.
 
         Args:
-            ranges: What to fetch. Each answer is checked to have the length and the
+            ranges: Ranges to fetch. Each answer is checked to have the length and the
                 version of its range.
-            take: Called with the number of a range and its bytes. It must not fetch
-                anything: requests in flight keep their slots meanwhile.
+            take: Called with the number of a range and its bytes. It must not fetch:
+                requests in flight keep their slots meanwhile.
 
         Raises:
             StorageError: A range cannot be read. It names object, range and cause.
@@ -124,7 +124,7 @@ class RangeFetcher:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Request:
-    """A request that was sent for the range of a number."""
+    """A request sent for a range."""
 
     number: int
     sent_at: float
@@ -147,7 +147,7 @@ class _Call:
         self._reads: ReadsInFlight[_Request] = ReadsInFlight(fetcher._reads)
         self._in_flight: set[_Request] = set()
         self._waiting = collections.deque(range(len(ranges)))
-        # A heap of (when, serial number, what): a range to retry or a request to check.
+        # A heap of (when, serial number, item): a range to retry or a request to check.
         # The serial numbers make entries comparable.
         self._timers: list[tuple[float, int, int | _Request]] = []
         self._serials = itertools.count()
@@ -169,7 +169,7 @@ class _Call:
                         seconds = min(seconds, _SLOTS_SECONDS)
                     for request, outcome in self._reads.wait(seconds):
                         self._finish(request, outcome)
-                elif not self._waiting:  # All that is left is to be retried.
+                elif not self._waiting:  # Only retries are left.
                     time.sleep(self._idle_seconds())
         finally:
             self._slots.give_back_all()
@@ -183,7 +183,7 @@ class _Call:
             self._slots.give_back(throttled=refused)
             self._send_waiting()
         if request.number not in self._open:
-            return  # The other request for this range was faster.
+            return  # The range's other request was faster.
         if isinstance(outcome, bytes):
             self._open.remove(request.number)
             self._fetcher._hedging.add_answer(time.monotonic() - request.sent_at)
@@ -216,7 +216,7 @@ class _Call:
         self._set_timer(min(late, self._times_out_at(request)), request)
 
     def _times_out_at(self, request: _Request) -> float:
-        """Returns when a request is given up, or its range."""
+        """Returns the time when a request, or its range, is given up."""
         number = request.number
         return min(
             request.sent_at + self._timeout_seconds(number),
@@ -232,7 +232,7 @@ class _Call:
         heapq.heappush(self._timers, (due, next(self._serials), what))
 
     def _idle_seconds(self) -> float:
-        """Returns how long there is nothing to do but to wait for answers."""
+        """Returns how long to wait for answers."""
         if not self._timers:
             return self._options.timeout_seconds
         return max(self._timers[0][0] - time.monotonic(), 0.001)
@@ -247,7 +247,7 @@ class _Call:
                 self._waiting.appendleft(what)
 
     def _handle_late(self, request: _Request, now: float) -> None:
-        """Sends a second request beside a late one, or in place of one timed out."""
+        """Sends a second request for one that is late or has timed out."""
         number = request.number
         if not request.holds_slot:
             self._in_flight.discard(request)
@@ -275,7 +275,7 @@ class _Call:
         self._set_timer(self._times_out_at(request), request)
 
     def _retry_later(self, request: _Request, outcome: Failure) -> None:
-        """Schedules a retry after a failure, or raises if that is of no use."""
+        """Schedules a retry after a failure, or raises if that is useless."""
         number = request.number
         wanted, now = self._ranges[number], time.monotonic()
         self._last_errors[number] = outcome.text
@@ -298,7 +298,7 @@ class _Call:
         pause = min(pause, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
         deadline = self._options.deadline_seconds
         last = self._begun_at[number] + deadline
-        # A server that asks for more time than is left is tried before the deadline.
+        # If a server asks for more time than is left, the try is before the deadline.
         margin = min(_LAST_TRY_SECONDS, _LAST_TRY_SHARE * deadline)
         pause = max(pause, min(outcome.pause_seconds, last - margin - now))
         self._failed[number] += 1
@@ -332,7 +332,7 @@ class _Call:
 
 
 def _look_again(wanted: ByteRange) -> None:
-    """Asks for the object itself; raises if it is not the one that is read."""
+    """Asks for the object itself; raises an error if it has changed."""
     found = storage_for(wanted.path).stat(wanted.path)
     if found is not None and wanted.version in (None, found.version):
         return

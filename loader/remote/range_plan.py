@@ -1,8 +1,8 @@
-"""Plans which ranges to request: neighbours are joined if that reads little more.
+"""The plan of ranges to request: neighbours are joined if that reads little more.
 
 A request costs a tenth of a millisecond of CPU and a slot among those in flight, so
-ranges that touch are requested together. The bytes between two that do not touch would
-be read for nothing: the smallest gaps are joined first, up to a share of all bytes.
+ranges that touch are requested together. Bytes in a gap are read for nothing: the
+smallest gaps are joined first, up to a share of all bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from gristmill.loader.base.indices import IntArray
 
-# At most a 25th, 4 percent, is read beyond what is wanted.
+# At most a 25th, 4 percent, is read beyond the requested bytes.
 _GAP_SHARE = 25
 # Larger gaps than this are never joined.
 _MOST_GAP_BYTES = 64 << 10
@@ -22,7 +22,7 @@ _MOST_RANGE_BYTES = 8 << 20
 
 
 class RangePlan(NamedTuple):
-    """Ranges to request, half-open, and the wanted pieces in each: int64 [ranges]."""
+    """Half-open ranges to request, and the pieces in each: int64 [ranges]."""
 
     firsts: IntArray
     ends: IntArray
@@ -42,7 +42,7 @@ def plan_ranges(
 
     Args:
         files: int64 [n], the file of each piece; ascending.
-        begins: int64 [n], where it begins; ascending within a file.
+        begins: int64 [n], start of each; ascending within a file.
         ends: int64 [n], one past its last byte; no two pieces overlap.
         most_gap_bytes: Larger gaps are not joined.
         most_range_bytes: Larger ranges are cut between pieces, which stay whole.

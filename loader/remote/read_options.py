@@ -1,4 +1,4 @@
-"""The options of reading object storage."""
+"""Options of reading object storage."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from gristmill.dataset.base.errors import InputError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How to read object storage.
+    """Options of reading object storage.
 
     The defaults suit records of kilobytes at a latency of tens of milliseconds: 256
     requests in flight at 20 ms are 12,800 a second, more than one process decodes.
 
     Attributes:
-        in_flight: Most requests in flight, of one process. While a server throttles,
-            there are fewer.
-        timeout_seconds: A request without an answer is sent again after this time.
+        in_flight: Maximum requests in flight of one process; fewer while a server
+            throttles.
+        timeout_seconds: Time after which an unanswered request is repeated.
         deadline_seconds: How long to retry a range after temporary failures.
-        hedge_factor: A request that takes this many times as long as 95 of 100 others
-            gets a second one beside it, at most one in a hundred; None for never.
+        hedge_factor: A request that takes this multiple of the 95th percentile gets a
+            second one, at most one in a hundred; None for never.
         window_bytes: Memory for the records of two windows of a block shuffle, in each
             process that reads batches. If the windows are larger, batches are read one
-            by one, with about a request for each record.
+            by one, with about one request for each record.
         index_bytes: Local disk for the indexes of one dataset. If they are larger,
             their entries are read by ranges as well: two more requests for a record.
     """
@@ -45,7 +45,7 @@ class ReadOptions:
                     got=f"{value!r:.100}",
                     cure=f"give {name} as a number",
                 )
-        # Written so that it is true of NaN, too.
+        # Written so that it also holds for NaN.
         if not (
             self.in_flight >= 1
             and self.timeout_seconds > 0

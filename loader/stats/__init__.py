@@ -1,1 +1,1 @@
-"""What feeds count, what their trainers wait for, and how both are exported."""
+"""Statistics of feeds: counts, causes of waiting, and their export."""

@@ -1,4 +1,4 @@
-"""What a trainer waits for, by the ratios of times that its feeds have measured.
+"""Causes of a trainer's waiting, from the ratios of times that its feeds measured.
 
 Only ratios count, so a verdict does not depend on how fast a machine is. Each part of
 the time that batches take is compared with the others, and the time of a batch with
@@ -32,28 +32,28 @@ CAUSES: tuple[Cause, ...] = (
 
 # A trainer that waits less than this share of its time is not held up.
 WAITING_SHARE = 0.05
-# A host is slower than the others if its trainer waits so many times as much.
+# A host is slower than the others if its trainer waits this many times as long.
 _SLOWER_TIMES = 3
-# Processors are others' if this feed uses less than this share of them.
+# Others use the processors if this feed uses less than this share of them.
 _OWN_SHARE = 0.7
-# A thread that computes keeps the lock while it waits for a processor, and one that was
-# woken does not have it: at most so many times the work counts as the former.
+# A computing thread keeps the lock while it waits for a processor; a woken one does not
+# have it. At most this multiple of the work counts as the former.
 _QUEUED_TIMES = 2
-# Measured times explain a wait if they are at least this share of it.
+# Measured times explain a wait if they make up at least this share of it.
 _EXPLAINED_SHARE = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """What a trainer waits for.
+    """The cause of a trainer's waiting.
 
     Attributes:
         cause: `storage`; `read`, decompression and checks; `decode`; `workers`, too few
             of them; `transfer` to the trainer or the devices; `host`, one that is
-            slower than others, or whose processors others use; `trainer`, which hardly
+            slower than others, or whose processors others use; `trainer`, if it hardly
             waits; `unknown`, if nothing was measured.
         waiting_share: Share of the trainer's time that it waited, 0 to 1.
-        share: Share of the cause in the time that batches took, 0 to 1.
+        share: Share of the cause in the time of batches, 0 to 1.
         text: The cause with its numbers, in a sentence.
         cure: What to do.
         host: The slow host, if the stats of several were given.
@@ -71,12 +71,12 @@ class Waiting:
 
 
 def waits_for(stats: FeedStats | Mapping[str, FeedStats]) -> Waiting:
-    """Returns what a trainer waits for.
+    """Returns the cause of a trainer's waiting.
 
     Args:
-        stats: Those of a feed; later ones minus earlier ones for the time in between.
-            Or those of the same time by the names of the hosts of a run, to tell
-            whether one of them is slow.
+        stats: Stats of a feed, or later ones minus earlier ones for the time in
+            between. Or the stats of all hosts of a run for the same time, by host name,
+            to find a slow one.
     """
     if isinstance(stats, FeedStats):
         return _of_feed(stats)
@@ -85,7 +85,7 @@ def waits_for(stats: FeedStats | Mapping[str, FeedStats]) -> Waiting:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Parts:
-    """Seconds that a batch takes, by what for. The last is a share.
+    """Seconds of a batch by kind of work. The last field is a share.
 
     `queued` is a part of `read` and `decode`.
     """
@@ -103,13 +103,12 @@ class _Parts:
 
 
 def _parts_of(stats: FeedStats) -> _Parts:
-    """Divides the time of batches.
+    """Returns the time of a batch, divided by kind of work.
 
     A thread that neither works nor waits for a processor waits for storage, or for
-    another thread that has Python's lock. Threads that work all the time have the lock
-    all the time, and threads of which none works have it never: of the waiting, the
-    share of time in which they worked is taken for waiting for the lock. A worker has
-    a lock of its own.
+    another thread that has Python's lock. Threads that always work always hold the
+    lock, and idle threads never do: so the share of time in which threads worked is
+    taken as the share of waiting that is for the lock. Each worker has its own lock.
     """
     batches = max(stats.batches, 1)
     elapsed = stats.wait_seconds + stats.busy_seconds
@@ -176,7 +175,7 @@ def _of_feed(stats: FeedStats) -> Waiting:
 
 
 def _largest(stats: FeedStats, parts: _Parts) -> tuple[Cause, float, str, str]:
-    """Returns the cause, its seconds of a batch, what these do, and a cure."""
+    """Returns the cause, its seconds of a batch, its description, and a cure."""
     processors = max(stats.processors, 1)
     if parts.queued > parts.sum / 2 and _own_share(stats) < _OWN_SHARE:
         return (
@@ -237,16 +236,17 @@ def _too_few(stats: FeedStats, parts: _Parts, needed: int) -> bool:
 
 
 def _own_share(stats: FeedStats) -> float:
-    """Returns the share of the processors that this process worked on."""
+    """Returns the share of the processors that this process used."""
     worked = stats.read_cpu_seconds + stats.decode_cpu_seconds + stats.busy_cpu_seconds
     elapsed = stats.wait_seconds + stats.busy_seconds
     return worked / (elapsed * max(stats.processors, 1))
 
 
 def _of_hosts(hosts: Mapping[str, FeedStats]) -> Waiting:
-    """Returns what a run waits for whose hosts go from step to step together.
+    """Returns the cause of waiting of a run whose hosts go from step to step together.
 
-    On the others a slow host looks like a long step. So it is the one that waits.
+    To the others, a slow host looks like a long step. So the slow host is the one that
+    waits.
     """
     found = {host: _of_feed(stats) for host, stats in hosts.items()}
     if not found:

@@ -1,4 +1,4 @@
-"""Clocks of a thread: the time that passed, its work, its waiting for a processor.
+"""Clocks of a thread: elapsed time, work, and waiting for a processor.
 
 Waiting for a processor is not waiting for storage: on a busy host a thread that could
 run does not.
@@ -17,13 +17,13 @@ _CPU_LIMIT = "/sys/fs/cgroup/cpu.max"
 
 
 class ThreadTimes(NamedTuple):
-    """Times of a thread, in seconds, each from a beginning of its own.
+    """Times of a thread, in seconds, each with its own zero.
 
     Attributes:
-        passed: By the clock.
-        cpu: That a processor worked for the thread.
-        queued: That the thread was ready to run, and no processor was free, or that its
-            container was held back. 0 where the system does not tell.
+        passed: Elapsed time.
+        cpu: Processor time of the thread.
+        queued: Time in which the thread was ready to run, but no processor was free or
+            its container was throttled. 0 if the system does not tell.
     """
 
     passed: float
@@ -31,14 +31,14 @@ class ThreadTimes(NamedTuple):
     queued: float
 
     def since(self, before: ThreadTimes) -> ThreadTimes:
-        """Returns the time from `before` to this."""
+        """Returns the times since `before`."""
         return ThreadTimes(
             self[0] - before[0], self[1] - before[1], self[2] - before[2]
         )
 
 
 class _Counts:
-    """The system's counts of one thread, kept open: to open them takes longest."""
+    """The system's counts of one thread, kept open, as opening takes longest."""
 
     def __init__(self) -> None:
         try:
@@ -56,7 +56,7 @@ class _Counts:
             return 0.0
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        # A parameter, as the names of a module are gone when the interpreter ends.
+        # A parameter, as module names are gone when the interpreter ends.
         if self._file >= 0:
             close(self._file)
 
@@ -83,8 +83,7 @@ def thread_times() -> ThreadTimes:
 def usable_processors() -> int:
     """Returns how many processors this process may use at a time.
 
-    Those that it may run on; in a container with a limit, no more than that, rounded
-    up.
+    The ones that it may run on, but at most a container's limit, rounded up.
     """
     processors = len(os.sched_getaffinity(0))
     try:

@@ -1,4 +1,4 @@
-"""What a feed has done, and where its time and that of the trainer went."""
+"""Statistics of a feed: its work, and where its time and the trainer's went."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
 _MIB = 1 << 20
 
 
-# Not frozen, which takes several times as long to make: there is one for each batch.
+# Not frozen, as that takes several times as long to create, for each batch.
 @dataclasses.dataclass(slots=True, kw_only=True)
 class ReadBatch:
-    """A batch, and how long it took to make; see `FeedStats`.
+    """A batch, and the time to make it; see `FeedStats`.
 
     Attributes:
-        batch: The records, or what decode returned.
-        cache: What the cache of shards did since the batch before, in this process.
+        batch: The records, or the result of decode.
+        cache: Counts of the cache of shards since the previous batch, in this process.
     """
 
     step: int
@@ -39,13 +39,13 @@ class ReadBatch:
 
 
 class BatchesRead(NamedTuple):
-    """Batches of consecutive steps, and the error of the one behind them, if any."""
+    """Batches of consecutive steps, and the error of the next one, if any."""
 
     batches: list[ReadBatch]
     error: BaseException | None = None
 
 
-# What a batch and the stats of a feed both have.
+# Fields of both a batch and the stats of a feed.
 SUMS = (
     "records",
     "record_bytes",
@@ -62,38 +62,38 @@ SUMS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FeedStats:
-    """What a feed has done since it was made, on this host.
+    """Statistics of a feed since its creation, on this host.
 
-    The later stats of a feed minus earlier ones are what it did in between.
+    Later stats minus earlier ones are those of the time in between.
 
     Attributes:
         batches: Batches given to the trainer.
         records: Records in them.
         record_bytes: Their size, before they were decoded.
-        startups: How many of the batches were the first after a start or a
-            `set_state`: for these, workers start and shards are opened.
-        startup_seconds: How long the trainer waited for those.
-        wait_seconds: How long it waited for all others.
-        busy_seconds: How long it worked, from receiving a batch to asking for the next.
-        busy_cpu_seconds: Of that, the time that a processor worked for its thread.
+        startups: Number of batches that were the first after a start or a `set_state`:
+            for these, workers start and shards are opened.
+        startup_seconds: Time that the trainer waited for those.
+        wait_seconds: Time that it waited for all others.
+        busy_seconds: Time that it worked, from receiving a batch to requesting the
+            next.
+        busy_cpu_seconds: The part of it in which a processor worked for its thread.
         read_seconds: Time it took to read the batches, in all threads or workers.
-        read_cpu_seconds: Of that, the time that a processor was busy.
-        read_queued_seconds: Of that, waiting for a processor; the rest is waiting for
-            storage, or for Python's lock. 0 where the system does not tell.
+        read_cpu_seconds: The part of it in which a processor was busy.
+        read_queued_seconds: The part of it spent waiting for a processor; the rest is
+            waiting for storage, or for Python's lock. 0 if the system does not tell.
         decode_seconds: Time that decode took, in all threads or workers.
-        decode_cpu_seconds: Of that, the time that a processor was busy.
-        decode_queued_seconds: Of that, waiting for a processor.
-        transfer_seconds: Time it took to hand batches over: from workers through
-            shared memory, and to devices by `to_jax`.
-        current_wait_seconds: How long the trainer has waited for a batch now; 0 while
-            it works.
-        ready_batches: Batches that are ready now.
-        prefetch: Batches that are kept ready; of small ones that were read together
-            more can be.
+        decode_cpu_seconds: The part of it in which a processor was busy.
+        decode_queued_seconds: The part of it spent waiting for a processor.
+        transfer_seconds: Time to hand over batches: from workers through shared memory,
+            and to devices by `to_jax`.
+        current_wait_seconds: Time of the trainer's current wait; 0 while it works.
+        ready_batches: Batches that are now ready.
+        prefetch: Batches to keep ready; there can be more if small ones are read
+            together.
         workers: Processes that read and decode; 0 for threads.
         makers: Workers or threads that read and decode, each a batch at a time.
-        processors: Those that the feed's process may use at a time.
-        cache: What the cache of shards in object storage did, in all workers.
+        processors: Number of processors that the feed's process may use at a time.
+        cache: Counts of the cache of shards in object storage, in all workers.
     """
 
     batches: int = 0
@@ -120,7 +120,7 @@ class FeedStats:
     cache: CacheCounts = NOT_CACHED
 
     def __sub__(self, before: FeedStats) -> FeedStats:
-        """Returns what was done since `before`; what is now stays as it is."""
+        """Returns the stats since `before`; current values stay as they are."""
         less: dict[str, Any] = {}
         for name in COUNTS:
             less[name] = getattr(self, name) - getattr(before, name)
@@ -130,7 +130,7 @@ class FeedStats:
         return table_text(type(self).__name__, self._facts())
 
     def _facts(self) -> Iterator[tuple[str, str]]:
-        """Yields what people ask first; the fields have all."""
+        """Yields the most important stats; the fields have all."""
         size = self.record_bytes / _MIB
         yield (
             "given",
@@ -179,7 +179,7 @@ class FeedStats:
         return self.wait_seconds / seconds if seconds else 0.0
 
 
-# What only grows. The rest of the stats is what is so now.
+# Fields that only grow. The others are current values.
 COUNTS = (
     "batches",
     "startups",
@@ -200,14 +200,14 @@ class Meter:
         self._given_at: float | None = None
         # When the trainer asked for the batch that it waits for.
         self._asked_at: float | None = None
-        # The processor time of the trainer's thread when it got a batch, and which
-        # thread that was; how much it used since then.
+        # The processor time of the trainer's thread when it got a batch, and that
+        # thread; the time it has used since then.
         self._cpu_from = (0, 0.0)
         self._busy_cpu = 0.0
 
     @property
     def stats(self) -> FeedStats:
-        """What was counted so far."""
+        """The counts so far."""
         return FeedStats(**self._sums)
 
     def restart(self) -> None:
@@ -215,18 +215,18 @@ class Meter:
         self._given_at = None
 
     def asked(self) -> None:
-        """Notes that the trainer asks for a batch now, in this thread."""
+        """Records that the trainer now requests a batch, in this thread."""
         thread, cpu = self._cpu_from
         same = thread == threading.get_ident()
         self._busy_cpu = time.thread_time() - cpu if same else 0.0
         self._asked_at = time.perf_counter()
 
     def failed(self) -> None:
-        """Notes that the trainer does not wait any more, and got no batch."""
+        """Records that the trainer stopped waiting without a batch."""
         self._asked_at = None
 
     def given(self, batch: ReadBatch) -> None:
-        """Counts a batch that is given to the trainer now."""
+        """Counts a batch that is now given to the trainer."""
         old, now = self._sums, time.perf_counter()
         asked_at = now if self._asked_at is None else self._asked_at
         new = {name: old[name] + getattr(batch, name) for name in SUMS}
@@ -245,7 +245,7 @@ class Meter:
         self._cpu_from = threading.get_ident(), time.thread_time()
 
     def current(self, **now: int) -> FeedStats:
-        """Returns the stats, with what is so now. Another thread may ask.
+        """Returns the stats with current values. Another thread may call it.
 
         Args:
             **now: Fields of FeedStats.

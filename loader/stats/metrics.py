@@ -45,20 +45,20 @@ GAUGES = {
 WAITS_FOR = "waits_for"
 WAITS_FOR_TEXT = "1 for what the trainer waited for in the last minute, else 0"
 
-# What the trainer waits for is told for this time: long enough for some steps.
+# Period of the reported cause of waiting: long enough for some steps.
 _RECENT_SECONDS = 60.0
 
 
 class HasStats(Protocol):
-    """A feed, or what `to_jax` returned for one."""
+    """A feed, or the result of `to_jax` for one."""
 
     @property
     def stats(self) -> FeedStats:
-        """What it has done so far."""
+        """Its statistics so far."""
 
 
 class Value(NamedTuple):
-    """A value of a metric, for the feed of a name, and for a cause if it has any."""
+    """A value of a metric, for a named feed, and for a cause if there is one."""
 
     feed: str
     value: float
@@ -66,7 +66,7 @@ class Value(NamedTuple):
 
 
 class Feeds:
-    """The feeds that are exported in one place, by their names, while they live."""
+    """The live feeds that are exported in one place, by name."""
 
     def __init__(self) -> None:
         self._feeds: weakref.WeakValueDictionary[str, HasStats]
@@ -74,7 +74,7 @@ class Feeds:
         self._recent: dict[str, _Recent] = {}
 
     def add(self, name: str, feed: HasStats) -> None:
-        """Adds a feed; another one of that name is an InputError."""
+        """Adds a feed; raises InputError if its name is taken."""
         other = self._feeds.get(name)
         if other is not None and other is not feed:
             raise InputError(
@@ -97,14 +97,14 @@ class Feeds:
 
 
 class _Recent:
-    """Stats of a feed since about `_RECENT_SECONDS` ago, whenever somebody asked."""
+    """Stats of a feed since about `_RECENT_SECONDS` ago, at any time."""
 
     def __init__(self) -> None:
         self._kept: collections.deque[tuple[float, FeedStats]] = collections.deque()
         self._cause: Cause = "unknown"
 
     def cause(self, stats: FeedStats) -> Cause:
-        """Returns what the trainer waited for recently; as before without a batch."""
+        """Returns the recent cause of waiting; the last one if there was no batch."""
         now = time.monotonic()
         while len(self._kept) > 1 and self._kept[1][0] <= now - _RECENT_SECONDS:
             self._kept.popleft()

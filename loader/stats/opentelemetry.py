@@ -1,4 +1,4 @@
-"""Stats of feeds for OpenTelemetry, computed when its SDK collects them."""
+"""Stats of feeds for OpenTelemetry, computed on collection by its SDK."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gristmill.loader.stats.metrics import (
 # OpenTelemetry has units beside names, in the Unified Code for Units of Measure.
 _UNITS = {"_seconds": "s", "_bytes": "By"}
 
-# An instrument is made once for a provider, and has all feeds of it.
+# An instrument is created once per provider, and has all feeds of it.
 _feeds: weakref.WeakKeyDictionary[MeterProvider, Feeds] = weakref.WeakKeyDictionary()
 _exporting = threading.Lock()
 
@@ -35,14 +35,14 @@ def export_to_opentelemetry(
 ) -> None:
     """Exports the stats of a feed to OpenTelemetry, as metrics gristmill.feed.*.
 
-    An exporter to Prometheus makes the names of them that `export_stats` gives.
+    An exporter to Prometheus gives them the same names as `export_stats`.
 
     They are removed when the feed is freed.
 
     Args:
-        feed: A feed, or what `to_jax` made of one.
+        feed: A feed, or the result of `to_jax` for one.
         name: Its attribute `feed`, such as "train".
-        provider: Where to export it; by default the global provider of meters.
+        provider: Where to export the stats; by default the global provider of meters.
 
     Raises:
         InputError: The provider has another feed of that name.

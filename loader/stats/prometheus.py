@@ -30,16 +30,17 @@ def export_stats(
 ) -> None:
     """Exports the stats of a feed to Prometheus, as metrics gristmill_feed_*.
 
-    `gristmill_feed_waits_for` has a label `cause`, and is 1 for what the trainer waited
-    for in the last minute, as `waits_for` finds it.
+    `gristmill_feed_waits_for` has a label `cause`, and is 1 for the cause of waiting in
+    the last minute, as found by `waits_for`.
 
     They are removed when the feed is freed. prometheus_client serves them, for example
     by its `start_http_server`.
 
     Args:
-        feed: A feed, or what `to_jax` made of one.
+        feed: A feed, or the result of `to_jax` for one.
         name: Its label `feed`, such as "train".
-        registry: Where to export it; by default the registry of prometheus_client.
+        registry: Where to export the stats; by default the registry of
+            prometheus_client.
 
     Raises:
         InputError: The registry has another feed of that name.
