@@ -124,7 +124,6 @@ CONTESTANTS = {
         for key, options in (
             ("", ()),
             ("sample_", ("--check=sample",)),
-            ("official_", ("--writer=official",)),
         )
         for workers in (1, 2)
     },

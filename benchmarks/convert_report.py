@@ -93,7 +93,7 @@ def speed_ratio(
 def list_targets(results: Results) -> list[Target]:
     """Returns the targets for which there are measurements."""
     peer, bare, pool = "array_record_beam", "bare", "bare_pool"
-    one, two, before = "gristmill_1", "gristmill_2", "gristmill_official_2"
+    one, two = "gristmill_1", "gristmill_2"
     wall, cpu = "wall_seconds", "cpu_seconds"
     fast = "wall throughput over"
     lean = "MB per CPU second over"
@@ -103,8 +103,6 @@ def list_targets(results: Results) -> list[Target]:
     compared: list[tuple[str, float, str, str, str, Seconds]] = [
         (f"{fast} array_record.beam's, 2 workers", 3.5, two, peer, wall, _whole),
         (f"{lean} array_record.beam's, 2 workers", 2.3, two, peer, cpu, _whole),
-        (f"{fast} --writer official's, 2 workers", 1.1, two, before, wall, _whole),
-        (f"{lean} --writer official's, 2 workers", 1.1, two, before, cpu, _whole),
         (loop, 0.82, one, bare, cpu, _net),
         (f"{loop}, {sample}", 1.0, "gristmill_sample_1", bare, cpu, _net),
         (f"{fast} the bare pool's, 2 workers", 0.9, two, pool, wall, _whole),

@@ -16,10 +16,8 @@ _Names = Mapping[str, tuple[str, str]]
 _CONVERT = {
     "gristmill_2": ("ours", "2 workers"),
     "gristmill_sample_2": ("ours", "2 workers, --check sample"),
-    "gristmill_official_2": ("ours", "2 workers, official writer"),
     "gristmill_1": ("ours", "1 worker"),
     "gristmill_sample_1": ("ours", "1 worker, --check sample"),
-    "gristmill_official_1": ("ours", "1 worker, official writer"),
     "array_record_beam": ("peer", "array_record.beam"),
     "tfds": ("peer", "tfds convert_format"),
     "bare": ("floor", "bare loop"),

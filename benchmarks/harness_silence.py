@@ -6,14 +6,13 @@ A worker of Beam answers its runner from a thread beside those that do the work:
 for its progress, it is silent as long as one of these holds the lock. Here a thread
 wakes up every few milliseconds while another one converts a file of a few large
 records, indexes the shard and verifies it. The longest time between two wakes is the
-silence. Each codec and writer has a process of its own.
+silence. Each codec has a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import itertools
 import json
 import pathlib
 import shutil
@@ -68,9 +67,7 @@ class Silence(threading.Thread):
         return self.longest_seconds
 
 
-def measure(
-    compression: str, writer: str, record_bytes: int, records: int
-) -> dict[str, float]:
+def measure(compression: str, record_bytes: int, records: int) -> dict[str, float]:
     """Returns seconds and the longest silence of each step, in this process."""
     found: dict[str, float] = {}
 
@@ -91,7 +88,7 @@ def measure(
             output=output,
             name="large",
             plan=PlanOptions(kind="num_shards", value=1),
-            writer=WriterOptions(compression=compression, writer=writer),  # type: ignore[arg-type]
+            writer=WriterOptions(compression=compression),
         )
         prepared = begin_job(job).prepared
         (task,) = shard_tasks(prepared)
@@ -125,9 +122,8 @@ def _write_records(path: str, record_bytes: int, records: int) -> None:
 def table(runs: Sequence[dict[str, Any]]) -> str:
     """Returns the runs as a table of Markdown."""
     lines = [
-        "| codec | records | `--writer` | time a record | converting | indexing "
-        "| verifying |",
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: |",
+        "| codec | records | time a record | converting | indexing | verifying |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for run in runs:
         seconds = run["convert_seconds"] / run["records"]
@@ -137,7 +133,7 @@ def table(runs: Sequence[dict[str, Any]]) -> str:
         ]
         lines.append(
             f"| {run['compression']} | {run['record_bytes'] / 1e6:.0f} MB "
-            f"| {run['writer']} | {seconds:.1f} s | {' | '.join(silences)} |"
+            f"| {seconds:.1f} s | {' | '.join(silences)} |"
         )
     return "\n".join(lines)
 
@@ -153,15 +149,13 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         pairs = [codec.split("=") for codec in args.codecs]
         cases = [(codec, int(megabytes)) for codec, megabytes in pairs]
     runs = []
-    for (codec, megabytes), writer in itertools.product(
-        cases, ("official", "gristmill")
-    ):
-        call = [codec, writer, megabytes * 1_000_000, args.records]
+    for codec, megabytes in cases:
+        call = [codec, megabytes * 1_000_000, args.records]
         this = [sys.executable, "-m", "benchmarks.harness_silence", "--run"]
         done = subprocess.run(
             [*this, json.dumps(call)], stdout=subprocess.PIPE, check=True
         )
-        names = ("compression", "writer", "record_bytes", "records")
+        names = ("compression", "record_bytes", "records")
         asked = dict(zip(names, call, strict=True))
         runs.append(asked | json.loads(done.stdout))
         print(table(runs[-1:]).splitlines()[-1], flush=True)

@@ -21,11 +21,11 @@ import time
 from collections.abc import Callable, Sequence
 
 import zstandard
+from array_record.python import array_record_module
 
 from benchmarks.c4_like import generate_binary, generate_records
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.official_writer import OfficialWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 
 _BATCH_RECORDS = 256  # As many as a conversion reads at a time, more or less.
@@ -40,6 +40,25 @@ def text(count: int) -> list[bytes]:
 def binary(count: int) -> list[bytes]:
     """Returns records of 100 KB of token ids."""
     return list(itertools.islice(generate_binary(seed=0), count))
+
+
+class OfficialWriter:
+    """Writes a file with `array_record`, as `ArrayRecordWriter` does with gristmill."""
+
+    def __init__(self, path: str, options: WriterOptions):
+        text = f"group_size:{options.group_size},{options.compression}"
+        self._writer = array_record_module.ArrayRecordWriter(
+            path, f"{text},max_parallelism:1"
+        )
+
+    def write(self, records: Sequence[bytes]) -> None:
+        """Appends records."""
+        for record in records:
+            self._writer.write(record)
+
+    def finish(self) -> None:
+        """Closes the file."""
+        self._writer.close()
 
 
 def write(

@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from gristmill.dataset.arrayrecord.official_writer import WriterError
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     DataLossError,
@@ -28,8 +27,6 @@ def failures_told(path: str) -> Iterator[None]:
     except OSError as e:
         cure = SystemLimitError.CURES.get(e.errno, _CURE)
         raise _failed(path, e.strerror or str(e), cure) from e
-    except WriterError as e:
-        raise _failed(path, str(e)) from e
 
 
 @contextlib.contextmanager
@@ -39,7 +36,6 @@ def finished_file(path: str) -> Iterator[BinaryIO]:
     try:
         with open(path, "rb", buffering=0) as file:
             yield file
-    # On a full disk, the official writer closes without error.
     except CorruptShardError as e:
         raise _failed(path, f"{unreadable}: {e.summary}") from e
     except OSError as e:

@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
-from typing import BinaryIO, Protocol, Self
+from typing import BinaryIO, Self
 
 import google_crc32c
 import numpy as np
@@ -26,7 +26,6 @@ from gristmill.dataset.arrayrecord.failures import (
 )
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
-from gristmill.dataset.arrayrecord.official_writer import OfficialWriter
 from gristmill.dataset.arrayrecord.versions import check_versions
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
@@ -55,14 +54,6 @@ class WrittenShard:
     file_crc32c: int
 
 
-class _Writer(Protocol):
-    """An encoder of records into a file. OSError and StorageError report failures."""
-
-    def write(self, records: Sequence[bytes]) -> None: ...
-    def finish(self) -> None: ...
-    def abandon(self) -> None: ...
-
-
 class ShardWriter:
     """Writes records to a local file, then checks that the file holds them.
 
@@ -84,9 +75,8 @@ class ShardWriter:
         self._crc32cs = array.array("I")
         self._lengths = array.array("I")
         check_versions(options, where=path)
-        writer = OfficialWriter if options.writer == "official" else ArrayRecordWriter
         with failures_told(self._path):
-            self._writer: _Writer = writer(path, options)
+            self._writer = ArrayRecordWriter(path, options)
 
     def __enter__(self) -> Self:
         return self

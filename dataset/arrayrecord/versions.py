@@ -1,8 +1,8 @@
-"""The writer and its versions, which decide the bytes of a shard besides options.
+"""Versions of the encoder and the codec, which decide the bytes of a shard.
 
-A job names them, so that machines with other versions cannot take part. A job is
-finished as it was begun: with the writer of its first shards, which is the official one
-if an older release began it. Other jobs are not bound by this.
+A job names them, so that no machine with others takes part in it, and a job that was
+begun is finished as it was begun. Jobs of earlier releases could have been begun with
+the writer of array_record, which has its codecs built in: none of them is finished.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.compress import codec_version
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import (
+    ARRAY_RECORD,
+    WRITER,
+    WriterOptions,
+)
 from gristmill.dataset.base.errors import JobChangedError
 
 # Increased when the same records and codec give other bytes.
@@ -22,18 +25,9 @@ _ENCODER_VERSION = 1
 
 
 def with_versions(options: WriterOptions) -> WriterOptions:
-    """Returns options that name the writer, and this machine's versions.
-
-    Options with versions stay as they are: they come from the machine that planned the
-    job. The official writer has built-in codecs, and needs none. It is the default if
-    the hash of chunks is not compiled, as that is slow for large chunks.
-    """
-    undecided = options.writer is None and not options.versions
-    if options.writer == "official" or (undecided and not is_compiled()):
-        return dataclasses.replace(options, writer="official")
-    here = f"gristmill:{_ENCODER_VERSION},{codec_version(options)}"
-    versions = options.versions or here
-    return dataclasses.replace(options, writer="gristmill", versions=versions)
+    """Returns options that name versions: this machine's, where they name none."""
+    here = f"{WRITER}:{_ENCODER_VERSION},{codec_version(options)}"
+    return dataclasses.replace(options, versions=options.versions or here)
 
 
 def check_versions(options: WriterOptions, *, where: str) -> None:
@@ -42,38 +36,47 @@ def check_versions(options: WriterOptions, *, where: str) -> None:
     Raises JobChangedError.
     """
     here = with_versions(dataclasses.replace(options, versions="")).versions
-    if options.versions not in ("", here):
-        raise JobChangedError(
-            "this machine would write other bytes than the job's other machines",
-            where=where,
-            expected=options.versions,
-            got=here,
-            cure="install the same versions on all machines, or start over with "
-            "--overwrite",
-        )
+    if options.versions in ("", here):
+        return
+    summary = "this machine would write other bytes than the job's other machines"
+    cure = "install the same versions on all machines"
+    if options.versions == ARRAY_RECORD:
+        summary = "the job was begun with the writer of array_record, now left out"
+        cure = "finish it with the release of gristmill that began it"
+    raise JobChangedError(
+        summary,
+        where=where,
+        expected=options.versions,
+        got=here,
+        cure=f"{cure}, or start over with --overwrite",
+    )
 
 
 def settled(wanted: WriterOptions, begun: Mapping[str, Any] | None) -> WriterOptions:
     """Returns the options of a begun job if they are equal, else the requested ones.
 
-    Versions may differ from those of this machine: a finished job needs none, and
-    others are checked before anything is written.
+    The versions may be others than this machine's: a finished job needs none, and for
+    another it is checked before anything is written.
 
     Args:
-        wanted: Requested options, with or without a choice of the writer.
-        begun: The options of the begun job as plain values, None if there is no such
-            job.
+        wanted: Options without versions.
+        begun: The options of the begun job as plain values, None for no such job.
     """
     with contextlib.suppress(TypeError, ValueError):
-        if begun is None:
-            return with_versions(wanted)
-        options = described_writer(begun)
-        writer, versions = wanted.writer or options.writer, options.versions
-        if dataclasses.replace(wanted, writer=writer, versions=versions) == options:
-            return options
+        if begun is not None:
+            options = described_writer(begun)
+            if dataclasses.replace(wanted, versions=options.versions) == options:
+                return options
     return with_versions(wanted)
 
 
 def described_writer(fields: Mapping[str, Any]) -> WriterOptions:
-    """Returns options from plain values, including those of older releases."""
-    return WriterOptions(**{"writer": "official"} | dict(fields))
+    """Returns options from plain values, those of earlier releases included.
+
+    Raises TypeError or ValueError if they are not such values.
+    """
+    known = {name: value for name, value in fields.items() if name != "writer"}
+    # Earlier releases have no name for the writer of array_record, or "official".
+    if fields.get("writer") != WRITER:
+        known["versions"] = ARRAY_RECORD
+    return WriterOptions(**known)

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from gristmill.dataset.base.errors import InputError
 
 # What to compare when a finished shard is read back.
 Check = Literal["records", "sample"]
-# The encoder: this package, or the writer of array_record.
-Writer = Literal["gristmill", "official"]
 
 DEFAULT_GROUP_SIZE = 1
 DEFAULT_COMPRESSION = "zstd:3"
 # A POSIX extended regular expression, which Python's `re` reads alike.
 COMPRESSION_PATTERN = "(zstd|brotli)(:-?[0-9]+)?|snappy|uncompressed"
 
+# Names of writers in descriptions of jobs: this package, and that of array_record, with
+# which jobs of earlier releases were begun.
+WRITER, ARRAY_RECORD = "gristmill", "array_record"
 # Window of zstd, as in the official writer: it bounds the memory of readers.
 WINDOW_LOG = 20
 # Limits of the official writer.
@@ -36,17 +37,12 @@ class WriterOptions:
         group_size: Records in a chunk. 1 gives the fastest random reads; 16 or more
             compresses better and suits readers that read blocks.
         compression: `zstd[:LEVEL]`, `brotli[:LEVEL]`, `snappy` or `uncompressed`.
-        writer: `gristmill`, or `official` for the writer of array_record. Both write
-            the same format; the bytes differ if their codecs do. None for that of the
-            job being continued. A new job gets `gristmill`, or `official` if gristmill
-            was installed without a C compiler.
-        versions: Versions that decide the bytes besides these options, from the machine
-            that planned the job; empty for any.
+        versions: Versions of the encoder and the codec, on which the bytes depend too,
+            as of the machine that planned the job; empty for any.
     """
 
     group_size: int = DEFAULT_GROUP_SIZE
     compression: str = DEFAULT_COMPRESSION
-    writer: Writer | None = None
     versions: str = ""
 
     def __post_init__(self) -> None:
@@ -57,42 +53,21 @@ class WriterOptions:
                 got=self.group_size,
                 cure="choose another with --group-size",
             )
-        if self.writer not in (None, *get_args(Writer)):
-            raise InputError(
-                "unknown writer",
-                expected=" or ".join(get_args(Writer)),
-                got=repr(self.writer),
-                cure="choose another with --writer",
-            )
         # One spelling for each meaning: it is compared between runs.
         object.__setattr__(self, "compression", _parse_compression(self.compression))
 
     @property
-    def official(self) -> str:
-        """The options string of the official writer.
-
-        The number of threads is fixed because the writer records it in the footer,
-        and equal input must give equal bytes on any machine.
-        """
-        return f"group_size:{self.group_size},{self.compression},max_parallelism:1"
-
-    @property
     def described(self) -> str:
         """The options string of a dataset written with these options."""
-        if self.writer == "official":
-            return self.official
         versions = f",{self.versions}" if self.versions else ""
         return f"group_size:{self.group_size},{self.compression}{versions}"
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns the options as plain values, for jobs to compare.
-
-        Jobs of older releases have no choice of writers: theirs is the official one.
-        """
-        fields = dataclasses.asdict(self)
-        if self.writer == "official":
-            del fields["writer"], fields["versions"]
-        return fields
+        """Returns the options as plain values, for jobs to compare."""
+        fields = {"group_size": self.group_size, "compression": self.compression}
+        if self.versions == ARRAY_RECORD:  # Such jobs name neither.
+            return fields
+        return fields | {"writer": WRITER, "versions": self.versions}
 
     @property
     def recorded(self) -> str:

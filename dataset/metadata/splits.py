@@ -32,7 +32,7 @@ class Split:
         table: The table of shards, relative to the dataset.
         table_bytes: Size of that file.
         table_crc32c: Checksum of that file.
-        writer_options: Options of the official writer.
+        writer_options: How the shards are encoded, see `WriterOptions.described`.
         source: The origin of the data: patterns, file list digest, options, version.
         dropped_records: Records for which the user's function returned nothing.
         added_records: Records that it returned beyond one each.

@@ -22,6 +22,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
+from gristmill.dataset.arrayrecord.versions import described_writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.commit.claim import Claim
@@ -144,7 +145,7 @@ class PartsJob:
                 for field in dataclasses.fields(cls)
                 if field.name not in _PLACE_FIELDS
             }
-            writer = WriterOptions(**{"writer": "official"} | fields.pop("writer"))
+            writer = described_writer(fields.pop("writer"))
             return cls(
                 output=claim.output, edition=claim.edition, writer=writer, **fields
             )

@@ -74,8 +74,8 @@ def _chunk_hash() -> Iterator[Finding]:
     if not is_compiled():
         yield warning(
             "the chunk hash of gristmill is not compiled: numpy computes it",
-            why="it gives the same hashes some hundred times slower, and `convert` "
-            "takes the official writer instead",
+            why="it gives the same hashes, and the same shards, some hundred times "
+            "slower",
             cure="apt-get install gcc python3-dev, or the like, then pip install "
             "--force-reinstall --no-deps --no-cache-dir gristmill",
         )
@@ -95,7 +95,7 @@ def _codecs() -> Iterator[Finding]:
                 f"{codec} does not work: {got}",
                 why="shards that are compressed so can be neither written nor read"
                 if package != "array_record"
-                else "files of the official writer may be neither written nor read",
+                else "shards with transposed chunks cannot be read",
                 cure=_REINSTALL.format(package),
             )
         elif codec == "zstd" and module.backend != "cext":

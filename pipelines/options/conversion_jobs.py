@@ -152,7 +152,7 @@ def _fields_of(
     known = {name: value for name, value in given.items() if value is not None}
     fields: dict[str, Any] = {
         "plan": plan_of(options),
-        "writer": WriterOptions(**{**(like or {}), **known}, writer=options.writer),
+        "writer": WriterOptions(**{**(like or {}), **known}),
         "map": options.map,
         "on_corrupt": options.on_corrupt,
         "max_corrupt": options.max_corrupt,

@@ -10,7 +10,6 @@ from gristmill.dataset.arrayrecord.writer_options import (
     DEFAULT_COMPRESSION,
     DEFAULT_GROUP_SIZE,
     Check,
-    Writer,
 )
 from gristmill.dataset.base.errors import OnCorrupt
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
@@ -176,16 +175,6 @@ class ConvertOptions:
         regex=COMPRESSION_PATTERN,
         group="Encoding",
         example="zstd:9",
-    )
-    writer: Writer | None = option(  # noqa: RUF009 (a field, as the others)
-        "choice",
-        "Writer of shards",
-        "Who encodes the shards: gristmill, or the slower official writer of "
-        "array_record. Every reader of ArrayRecord reads the files of both.",
-        shown="gristmill, or that of the job that is continued",
-        choices=get_args(Writer),
-        group="Encoding",
-        example="official",
     )
     check: Check = option(  # noqa: RUF009 (a field, as the others)
         "choice",

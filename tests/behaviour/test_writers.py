@@ -1,4 +1,4 @@
-"""Conversions with either writer: the same records, for every reader.
+"""The writer of a job: its versions stay, and every reader finds the same records.
 
 Covers: dataset/arrayrecord/versions.py, transforms/jobs/settle_writer.py.
 """
@@ -8,19 +8,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
-from typing import Any, get_args
+from typing import Any
 
 import apache_beam as beam
 import grain
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.arrayrecord import versions
+from gristmill.dataset.arrayrecord import shard_writer, versions
 from gristmill.dataset.arrayrecord.versions import with_versions
-from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import ARRAY_RECORD, WriterOptions
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms import WriteArrayRecords
+from gristmill.transforms.conversion import begin_job as begin_job_module
 from gristmill.transforms.conversion.begin_job import (
     begin_job,
     plan_job,
@@ -28,6 +29,9 @@ from gristmill.transforms.conversion.begin_job import (
 )
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.prepared_job import DescriptionVersions
+from gristmill.transforms.writing import begin_write
 from tests.support.conversion import (
     contents,
     convert,
@@ -36,7 +40,7 @@ from tests.support.conversion import (
     read_output,
     varied_records,
 )
-from tests.support.records import frames_of
+from tests.support.records import frames_of, write_array_records
 
 RECORDS = varied_records(400, seed=7)
 
@@ -53,30 +57,22 @@ def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.mark.parametrize("group_size", [1, 5])
 @pytest.mark.parametrize("compression", ["zstd:3", "brotli:4", "snappy"])
-def test_both_writers_keep_the_same_records(
+def test_every_reader_finds_the_same_records(
     tmp_path: pathlib.Path, inputs: pathlib.Path, group_size: int, compression: str
 ):
-    found = {}
-    for name in get_args(Writer):
-        writer = WriterOptions(
-            group_size=group_size, compression=compression, writer=name
-        )
-        output = tmp_path / name
-        convert(job_of(inputs, output, plan=("num_shards", 3), writer=writer))
-        assert read_output(output) == RECORDS
-        dataset = loader.open(output)
-        assert list(dataset.read(range(len(RECORDS)))) == RECORDS
-        shards = sorted(map(str, output.glob("*.array_record-*")))
-        with grain.sources.ArrayRecordDataSource(shards) as source:
-            order = [*range(len(RECORDS))]
-            assert [bytes(each) for each in source.__getitems__(order)] == RECORDS
-        found[name] = open_manifest(str(output)).splits["train"]
-    official, own = found["official"], found["gristmill"]
-    assert own.records_digest == official.records_digest
-    assert official.writer_options == (
-        f"group_size:{group_size},{compression},max_parallelism:1"
-    )
-    assert f"group_size:{group_size},{compression},gristmill:1," in own.writer_options
+    writer = WriterOptions(group_size=group_size, compression=compression)
+    output = tmp_path / "out"
+    convert(job_of(inputs, output, plan=("num_shards", 3), writer=writer))
+    assert read_output(output) == RECORDS
+    dataset = loader.open(output)
+    assert list(dataset.read(range(len(RECORDS)))) == RECORDS
+    shards = sorted(map(str, output.glob("*.array_record-*")))
+    with grain.sources.ArrayRecordDataSource(shards) as source:
+        order = [*range(len(RECORDS))]
+        assert [bytes(each) for each in source.__getitems__(order)] == RECORDS
+    split = open_manifest(str(output)).splits["train"]
+    expected = f"group_size:{group_size},{compression},gristmill:1,"
+    assert expected in split.writer_options
 
 
 def test_the_same_bytes_whatever_made_them(
@@ -92,51 +88,60 @@ def test_the_same_bytes_whatever_made_them(
     assert made[0] == made[1]
 
 
-def older_release(output: pathlib.Path) -> None:
-    """Makes of a job that was begun with the official writer one of an older release.
+def begun_before(job: ConversionJob, *, named: bool) -> None:
+    """Describes a job as an earlier release did that wrote with array_record.
 
-    That knew of no other.
+    Args:
+        job: The job.
+        named: Whether that release had a name for the writer.
     """
-    path = output / "index" / "data-train.job.json"
+    old = dataclasses.replace(job, writer=WriterOptions(versions=ARRAY_RECORD))
+    prepared = plan_job(old, list_inputs(old))
+    encoding = {"group_size": 1, "compression": "zstd:3"}
+    assert prepared.job.options()["writer"] == encoding
+    prepared.store(replaces=DescriptionVersions("", ""))
+    path = pathlib.Path(job.output, "index", "data-train.job.json")
     document = json.loads(path.read_bytes())
-    del document["job"]["writer"]["writer"], document["job"]["writer"]["versions"]
-    path.write_text(json.dumps(document))
+    assert document["job"]["writer"] == encoding
+    if named:
+        document["job"]["writer"] |= {"writer": "official", "versions": ""}
+        path.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("wanted", [None, "official"])
-def test_a_job_of_an_older_release_goes_on_with_its_writer(
-    tmp_path: pathlib.Path, inputs: pathlib.Path, wanted: Writer | None
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("made", [True, False])
+def test_a_job_begun_with_the_writer_of_array_record_is_refused(
+    tmp_path: pathlib.Path, inputs: pathlib.Path, named: bool, made: bool
 ):
     output = tmp_path / "out"
-    plan = ("num_shards", 4)
-    old = job_of(inputs, output, plan=plan, writer=WriterOptions(writer="official"))
-    prepared = prepared_of(old)
-    assert prepared.job.options()["writer"] == {
-        "group_size": 1,
-        "compression": "zstd:3",
-    }
-    make_shard(next(iter(shard_tasks(prepared))))
-    older_release(output)
-    job = dataclasses.replace(old, writer=WriterOptions(writer=wanted))
-    for writer, told in (
-        (WriterOptions(writer="gristmill"), "writer was 'official', is 'gristmill'"),
-        (WriterOptions(group_size=2, writer=wanted), "group_size was 1, is 2"),
-    ):
-        with pytest.raises(JobChangedError, match=f"writer.{told}"):
-            begin_job(dataclasses.replace(old, writer=writer))
-    [shard] = output.glob("*.array_record-*")
-    made = shard.stat().st_mtime_ns
-    convert(job)
-    assert shard.stat().st_mtime_ns == made
+    job = job_of(inputs, output, plan=("num_shards", 4))
+    begun_before(job, named=named)
+    shard = output / "data-train.array_record-00000-of-00004"
+    if made:
+        write_array_records(shard, RECORDS[:100])
+    before = contents(output)
+    with pytest.raises(JobChangedError, match="begun with the writer of") as caught:
+        begin_job(job)
+    assert "finish it with the release of gristmill that began it" in str(caught.value)
+    assert contents(output) == before
+    # The other cure, which takes nothing of it.
+    convert(job, overwrite=True)
     assert read_output(output) == RECORDS
     split = open_manifest(str(output)).splits["train"]
-    assert split.writer_options == "group_size:1,zstd:3,max_parallelism:1"
-    # And so does the finished one, by whatever is installed later.
-    older_release(output)
+    assert split.writer_options == with_versions(job.writer).described
     assert begin_job(job).committed is not None
-    # To start over is to write anew.
-    begun = begin_job(dataclasses.replace(job, writer=WriterOptions()), overwrite=True)
-    assert begun.prepared.job.writer.writer == "gristmill"
+
+
+def test_a_dataset_of_the_writer_of_array_record_stays_finished(
+    tmp_path: pathlib.Path, inputs: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    job = job_of(inputs, tmp_path / "out", plan=("num_shards", 4))
+    old = dataclasses.replace(job, writer=WriterOptions(versions=ARRAY_RECORD))
+    with monkeypatch.context() as patched:
+        for module in (begin_job_module, shard_writer):
+            patched.setattr(module, "check_versions", lambda *_, **__: None)
+        convert(old)
+    assert begin_job(job).committed is not None
 
 
 def test_other_versions_of_a_codec_do_not_finish_a_job(
@@ -144,7 +149,6 @@ def test_other_versions_of_a_codec_do_not_finish_a_job(
 ):
     job = job_of(inputs, tmp_path / "out", plan=("num_shards", 4))
     prepared = prepared_of(job)
-    assert prepared.job.writer.writer == "gristmill"
     planned = prepared.job.writer.versions
     tasks = list(shard_tasks(prepared))
     make_shard(tasks[0])
@@ -176,23 +180,27 @@ def test_what_replaces_a_job_takes_nothing_of_it(
     same: bool,
 ):
     output = tmp_path / "out"
-    writer = WriterOptions(writer="official" if older == "release" else None)
-    old = job_of(inputs, output, plan=("num_shards", 4), writer=writer)
+    name = ARRAY_RECORD if older == "release" else "gristmill:1,zstd-1.4.0"
+    old = job_of(
+        inputs,
+        output,
+        plan=("num_shards", 4),
+        writer=WriterOptions(versions=name),
+    )
     with monkeypatch.context() as patched:
-        patched.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
+        for module in (begin_job_module, shard_writer):
+            patched.setattr(module, "check_versions", lambda *_, **__: None)
         for task in list(shard_tasks(prepared_of(old)))[: made == "one"]:
             make_shard(task)
         if made == "all":
             convert(old)
-    if older == "release":
-        older_release(output)
     job = dataclasses.replace(old, writer=WriterOptions())
     if not same:
         (inputs / "4").write_bytes(frames_of([b"more"]))
     # As the drop-in pipelines begin.
     prepared = plan_job(job, list_inputs(job), overwrite="changed")
     taken = take_output(prepared, overwrite="changed")
-    if same and (made == "all" or older == "release"):
+    if same and made == "all":
         assert taken.prepared.fingerprint == prepared.fingerprint
         assert (taken.committed is not None) == (made == "all")
         return
@@ -231,7 +239,7 @@ def test_a_write_that_replaces_an_unfinished_one_takes_nothing_of_it(
     )
 
 
-def test_a_write_of_an_older_release_goes_on_with_its_writer(
+def test_a_write_begun_with_the_writer_of_array_record_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
     output = tmp_path / "out"
@@ -241,48 +249,26 @@ def test_a_write_of_an_older_release_goes_on_with_its_writer(
             records = pipeline | beam.Create(RECORDS)
             _ = records | WriteArrayRecords(output, num_shards=2, **options)
 
-    official = WriterOptions(writer="official")
-    write(writer=official)
+    with monkeypatch.context() as patched:
+        for module in (begin_write, shard_writer):
+            patched.setattr(module, "check_versions", lambda *_, **__: None)
+        write(writer=WriterOptions(versions=ARRAY_RECORD))
     split = open_manifest(str(output)).splits["train"]
-    assert split.source["options"]["writer"] == {
-        "group_size": 1,
-        "compression": "zstd:3",
-    }
+    encoding = {"group_size": 1, "compression": "zstd:3"}
+    assert split.source["options"]["writer"] == encoding
     made = contents(output)
+    write()  # Nothing is to do.
+    assert contents(output) == made
     (output / "dataset.json").unlink()
     [shard, _] = sorted(output.glob("*.array_record-*"))
     shard.unlink()
     options = {"options": split.source["options"]}
     marker = output / "index" / "out-train.write.json"
     marker.write_text(json.dumps(options | {"fingerprint": split.source["write"]}))
-    write()
-    assert contents(output) == made
-    write()  # Nothing is to do.
-    assert contents(output) == made
-    with pytest.raises(JobChangedError, match="writer"):
-        write(writer=WriterOptions(writer="gristmill"))
-    monkeypatch.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
+    with pytest.raises(JobChangedError, match="begun with the writer of array_record"):
+        write()
     write(overwrite=True)
     split = open_manifest(str(output)).splits["train"]
-    assert split.writer_options == "group_size:1,zstd:3,gristmill:1,zstd-1.4.0"
-    monkeypatch.undo()
-    write()  # Made by another version, but nothing is to do.
-
-
-@pytest.mark.parametrize("wanted", [None, "gristmill", "official"])
-def test_the_writer_without_the_compiled_hash(
-    tmp_path: pathlib.Path,
-    inputs: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    wanted: Writer | None,
-):
-    writer = WriterOptions(writer=wanted)
-    begun = prepared_of(job_of(inputs, tmp_path / "begun", writer=writer))
-    monkeypatch.setattr(versions, "is_compiled", lambda: False)
-    job = job_of(inputs, tmp_path / "out", writer=writer)
-    assert prepared_of(job).job.writer.writer == (wanted or "official")
-    # A job that was planned elsewhere keeps its writer.
-    again = prepared_of(begun.job)
-    assert again.job.writer == begun.job.writer
-    same = prepared_of(dataclasses.replace(begun.job, writer=writer))
-    assert same.fingerprint == again.fingerprint
+    assert split.writer_options == with_versions(WriterOptions()).described
+    assert sorted(read_output(output)) == sorted(RECORDS)
+    write()  # Nothing is to do.

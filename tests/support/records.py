@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import footer as arrayrecord
 from gristmill.dataset.arrayrecord.walk import walk_chunks
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from tests.support.tensorflow_process import with_tensorflow
 
@@ -104,6 +105,14 @@ def write_array_records(
     for record in records:
         writer.write(record)
     writer.close()
+
+
+def official_options(options: WriterOptions) -> str:
+    """Returns options as the official writer takes them.
+
+    The number of threads is given because that writer records it in the footer.
+    """
+    return f"group_size:{options.group_size},{options.compression},max_parallelism:1"
 
 
 def read_array_records(path: str | pathlib.Path) -> list[bytes]:

@@ -12,10 +12,7 @@ from typing import Any, NamedTuple, get_type_hints
 import apache_beam as beam
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from gristmill.dataset.arrayrecord.writer_options import (
-    Writer,
-    WriterOptions,
-)
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.beam.convert_files import ConvertTFRecords
@@ -198,7 +195,6 @@ def write_arrayrecords(
     shard_bytes: int | None = None,
     group_size: int = 1,
     compression: str = "zstd:3",
-    writer: Writer | None = None,
     overwrite: bool = False,
     keep_replaced: bool = False,
 ) -> _Transform:
@@ -214,7 +210,6 @@ def write_arrayrecords(
         shard_bytes: Most bytes of records in a shard.
         group_size: Records in a chunk.
         compression: Of chunks.
-        writer: Who encodes, `gristmill` or `official`.
         overwrite: Whether to replace what the output holds of this split.
         keep_replaced: Whether what is replaced is kept, to go back to.
     """
@@ -225,9 +220,7 @@ def write_arrayrecords(
         num_shards=num_shards,
         shard_bytes=shard_bytes,
         keyed=key is not None,
-        writer=WriterOptions(
-            group_size=group_size, compression=compression, writer=writer
-        ),
+        writer=WriterOptions(group_size=group_size, compression=compression),
         overwrite=overwrite,
         keep_replaced=keep_replaced,
     )
@@ -249,7 +242,6 @@ def convert_tfrecords(
     value: int | None = None,
     group_size: int = 1,
     compression: str = "zstd:3",
-    writer: Writer | None = None,
     overwrite: bool = False,
     keep_replaced: bool = False,
     length: int | None = None,
@@ -271,7 +263,6 @@ def convert_tfrecords(
         value: The number that goes with it; 256 MiB for `shard_bytes`.
         group_size: Records in a chunk.
         compression: Of chunks.
-        writer: Who encodes, `gristmill` or `official`.
         overwrite: Whether to replace what the output holds of this split.
         keep_replaced: Whether what is replaced is kept, to go back to.
         length: Tokens of a row, at most.
@@ -295,9 +286,7 @@ def convert_tfrecords(
         name=layout.base_name(output) if name is None else name,
         split=split,
         plan=PlanOptions(**options),
-        writer=WriterOptions(
-            group_size=group_size, compression=compression, writer=writer
-        ),
+        writer=WriterOptions(group_size=group_size, compression=compression),
         pack=pack,
     )
 

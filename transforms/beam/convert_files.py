@@ -68,7 +68,6 @@ from gristmill.transforms.conversion.shard_tasks import (
     stride_tasks,
 )
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
-from gristmill.transforms.conversion.writer_silence import silence_notes
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
@@ -122,7 +121,7 @@ def _list_inputs(job: ConversionJob, looked: LookedFiles) -> InputFiles:
     joined = split_note(job, files)
     notes = [joined] if joined else []
     notes += [*files.notes(), *rounding_note(files)]
-    for note in (*notes, *silence_notes(job.writer, files)):
+    for note in notes:
         _log.warning("%s: %s", job.output, note)
     return files
 

@@ -179,7 +179,8 @@ class PreparedJob:
             "version": _VERSION,
             "fingerprint": self.fingerprint,
             "input_files_digest": self.files.digest,
-            "job": dataclasses.asdict(job) | {"output": None},
+            "job": dataclasses.asdict(job)
+            | {"output": None, "writer": job.writer.as_dict()},
         }
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         place = layout.join(job.output, layout.job_path(job.name, job.split))

@@ -88,8 +88,8 @@ _PACKED_COUNT = struct.Struct("<q32s")
 _BLOCK_GROUPS = 1 << 16
 
 # A write as elements name it: fingerprint, number of shards, digest of all records,
-# the edition, whether it is committed, and the writer.
-_REFERENCE = struct.Struct("<16sq32si??48s")
+# the edition, whether it is committed, and the versions of the writer.
+_REFERENCE = struct.Struct("<16sq32si?48s")
 _TASK = struct.Struct(f"<{_REFERENCE.size}sqq32s")
 
 
@@ -154,7 +154,6 @@ class PlannedWrite:
             self.total.pack(),
             self.edition,
             self.committed,
-            self.job.writer.writer == "official",
             self.job.writer.versions.encode(),
         )
 
@@ -167,11 +166,9 @@ class PlannedWrite:
             reference: The reference.
         """
         fields = _REFERENCE.unpack(reference)
-        fingerprint, shards, total, edition, committed, official, versions = fields
+        fingerprint, shards, total, edition, committed, versions = fields
         writer = dataclasses.replace(
-            job.writer,
-            writer="official" if official else "gristmill",
-            versions=versions.rstrip(b"\0").decode(),
+            job.writer, versions=versions.rstrip(b"\0").decode()
         )
         job = dataclasses.replace(job, writer=writer)
         return cls(
@@ -200,7 +197,7 @@ class GroupTask(NamedTuple):
     digest: bytes
 
     def pack(self) -> bytes:
-        """Returns the task as 158 bytes."""
+        """Returns the task as 157 bytes."""
         return _TASK.pack(*self)
 
     @classmethod

@@ -295,4 +295,4 @@ def writer_of(text: str, chunk_records: Int64) -> WriterOptions:
             compression = option
         elif name == "group_size" and value.isdecimal() and len(chunk_records) < 2:
             group = max(group, int(value))
-    return WriterOptions(group_size=group, compression=compression, writer="gristmill")
+    return WriterOptions(group_size=group, compression=compression)

@@ -28,6 +28,7 @@ from tests.support.records import (
     AWKWARD_RECORDS,
     array_record_bytes,
     decode_file,
+    official_options,
     text_records,
 )
 
@@ -69,7 +70,9 @@ def check_official(path: pathlib.Path, records: list[bytes]) -> None:
 
 def official(records: list[bytes], options: WriterOptions) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        return array_record_bytes(records, options=options.official, folder=folder)
+        return array_record_bytes(
+            records, options=official_options(options), folder=folder
+        )
 
 
 def random_records(seed: int, count: int, most_bytes: int) -> list[bytes]:

@@ -26,6 +26,7 @@ from tests.support.records import (
     AWKWARD_RECORDS,
     checksums,
     footer_of,
+    official_options,
     read_array_records,
     text_records,
     write_array_records,
@@ -35,9 +36,7 @@ _TEXTS = text_records(600)
 
 
 def options_of(group_size: int, compression: str = "zstd:3") -> WriterOptions:
-    return WriterOptions(
-        group_size=group_size, compression=compression, writer="gristmill"
-    )
+    return WriterOptions(group_size=group_size, compression=compression)
 
 
 def written(
@@ -145,7 +144,7 @@ class TestCopies:
         for number, records in enumerate(shards):
             path = folder / f"source{number}"
             if official:
-                write_array_records(path, records, options=options.official)
+                write_array_records(path, records, options=official_options(options))
             else:
                 written(path, records, options)
             first = data.draw(st.integers(0, len(records)))

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import get_args
 
 import google_crc32c
 import numpy as np
@@ -26,7 +25,7 @@ from gristmill.dataset.arrayrecord.shard_writer import (
     read_shard,
 )
 from gristmill.dataset.arrayrecord.versions import with_versions
-from gristmill.dataset.arrayrecord.writer_options import Writer, WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import ARRAY_RECORD, WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -49,14 +48,6 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
-
-
-@pytest.fixture(params=get_args(Writer), autouse=True)
-def encoder(request, monkeypatch: pytest.MonkeyPatch) -> Writer:
-    """Runs every test with each of the writers."""
-    defaults = WriterOptions.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "writer", request.param)
-    return request.param
 
 
 def write(
@@ -208,7 +199,7 @@ class TestFailing:
     @pytest.mark.parametrize("check", ["records", "sample"])
     @pytest.mark.parametrize("limit_bytes", [0, 1000, 65_536, 100_000, 400_000])
     def test_no_space_left_is_never_silent(
-        self, tmp_path: pathlib.Path, limit_bytes: int, check: str, encoder: Writer
+        self, tmp_path: pathlib.Path, limit_bytes: int, check: str
     ):
         # A limit on the size of files acts as a full disk does.
         script = textwrap.dedent(
@@ -223,7 +214,7 @@ class TestFailing:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             chance = random.Random(0)
             try:
-                options = WriterOptions(writer=sys.argv[4])
+                options = WriterOptions()
                 writer = ShardWriter(path, options=options)
                 for _ in range(100):
                     record = chance.randbytes(5000)
@@ -237,7 +228,7 @@ class TestFailing:
         done = subprocess.run(
             [
                 *(sys.executable, "-c", script, tmp_path / "s"),
-                *(str(limit_bytes), check, encoder),
+                *(str(limit_bytes), check),
             ],
             capture_output=True,
             text=True,
@@ -261,14 +252,11 @@ class TestFailing:
 
 
 def test_other_versions_than_the_jobs_are_refused(
-    tmp_path: pathlib.Path, encoder: Writer
+    tmp_path: pathlib.Path,
 ):
     here = with_versions(WriterOptions(compression="zstd:4"))
     writer = ShardWriter(str(tmp_path / "a"), options=here)
     writer.abandon()
-    if encoder == "official":
-        assert here.versions == ""
-        return
     assert "gristmill:1,zstd-" in here.versions
     planned = dataclasses.replace(here, versions="gristmill:1,zstd-1.4.0")
     with pytest.raises(JobChangedError, match="other bytes") as caught:
@@ -276,6 +264,10 @@ def test_other_versions_than_the_jobs_are_refused(
     assert not (tmp_path / "b").exists()
     for versions in (here.versions, planned.versions):
         assert versions in str(caught.value)
+    begun = dataclasses.replace(here, versions=ARRAY_RECORD)
+    with pytest.raises(JobChangedError, match="begun with the writer of array_record"):
+        ShardWriter(str(tmp_path / "c"), options=begun)
+    assert not (tmp_path / "c").exists()
 
 
 class TestReading:

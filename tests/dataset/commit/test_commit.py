@@ -79,7 +79,7 @@ def finish(output: str, split: str, reports: list[ShardReport]) -> Split:
         split,
         ShardTable.of(reports),
         replaces=version_of(layout.join(output, layout.table_path(NAME, split))),
-        writer_options=OPTIONS.official,
+        writer_options=OPTIONS.described,
         source={"made": "here"},
     )
 

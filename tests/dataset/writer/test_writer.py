@@ -291,7 +291,7 @@ class TestWhereItGoesOn:
     def test_another_version_of_a_codec_does_not_go_on(
         self, tmp_path: pathlib.Path
     ) -> None:
-        other = WriterOptions(writer="gristmill", versions="gristmill:1,zstd-0.1")
+        other = WriterOptions(versions="gristmill:1,zstd-0.1")
         with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
             write(tmp_path / "data", writer=other)
         assert not (tmp_path / "data").exists()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import ARRAY_RECORD, WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.planning.write_plan import (
@@ -50,7 +50,7 @@ def test_fingerprint_and_shards_of_a_plan_are_fixed_for_ever() -> None:
         num_shards=3,
         shard_bytes=1000,
         keyed=False,
-        writer=WriterOptions(writer="official"),
+        writer=WriterOptions(versions=ARRAY_RECORD),
     )
     last = (1 << 64) - 1
     first = RecordsDigest(records=5, raw_bytes=4321, low=7, high=last)
