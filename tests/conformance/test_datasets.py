@@ -1,0 +1,125 @@
+"""Every committed dataset is read as it was written: by two readers, and `verify`."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from examples import reader
+from gristmill.dataset.base.errors import GristmillError
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.result import GatheredChecks
+from gristmill.transforms.checking.shard import verify_shard
+from tests.conformance import make
+
+EXPECTED = {
+    path.stem: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted(make.DATASETS.glob("*.json"))
+}
+WHOLE = [name for name, each in EXPECTED.items() if "splits" in each]
+DAMAGED = [name for name in EXPECTED if name not in WHOLE]
+
+
+@pytest.fixture
+def unpacked(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> str:
+    name: str = request.param
+    with zipfile.ZipFile(make.DATASETS / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    return str(tmp_path / name)
+
+
+def states(name: str) -> list[tuple[str, int | None, list[bytes], str]]:
+    """Returns (split, edition, records, digest) of all states; None is the newest."""
+    return [
+        (split, number, records, state["records_digest"])
+        for split, each in EXPECTED[name]["splits"].items()
+        for edition, state in each["states"].items()
+        for records in [[base64.b64decode(one) for one in state["records"]]]
+        for number in [int(edition), *([None] * (int(edition) == each["edition"]))]
+    ]
+
+
+def test_every_dataset_that_can_be_made_is_here() -> None:
+    damaged = {f"damaged_{name}" for name in make.DAMAGED}
+    assert {*WHOLE} == {*make.CASES}
+    assert {*DAMAGED} == damaged
+    assert {path.stem for path in make.DATASETS.glob("*.zip")} == {*EXPECTED}
+    assert {EXPECTED[name]["format_version"] for name in WHOLE} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("unpacked", WHOLE, indirect=True)
+def test_two_readers_give_the_records(unpacked: str) -> None:
+    name = pathlib.Path(unpacked).name
+    for split, edition, records, digest in states(name):
+        assert reader.read(unpacked, split, edition) == records
+        assert reader.records_digest(records) == digest
+        assert make.read_all(unpacked, split, edition) == records
+
+
+@pytest.mark.parametrize("unpacked", DAMAGED, indirect=True)
+def test_two_readers_refuse_what_is_damaged(unpacked: str) -> None:
+    expected = EXPECTED[pathlib.Path(unpacked).name]
+    if expected["blamed"] is None:
+        assert expected["loader"] is None
+        assert reader.read(unpacked, "train") == make.read_all(unpacked, "train")
+        return
+    with pytest.raises((OSError, ValueError)) as refused:
+        reader.read(unpacked, "train")
+    assert os.path.join(unpacked, expected["blamed"]) in str(refused.value)
+    with pytest.raises(GristmillError) as raised:
+        make.read_all(unpacked, "train")
+    assert type(raised.value).__name__ == expected["loader"]
+
+
+@pytest.mark.parametrize("unpacked", EXPECTED, indirect=True)
+def test_verify_says_what_it_said(unpacked: str) -> None:
+    expected = EXPECTED[pathlib.Path(unpacked).name]["verify"]
+    if expected["error"] is not None:
+        with pytest.raises(GristmillError) as raised:
+            plan_verify(unpacked, shards_too=False)
+        assert type(raised.value).__name__ == expected["error"]
+        return
+    plan = plan_verify(unpacked, shards_too=False)
+    gathered = GatheredChecks(plan, quick=False)
+    for task in plan.tasks:
+        gathered.add(verify_shard(task))
+    findings = gathered.result(unpacked).findings
+    assert sorted({finding.path for finding in findings}) == expected["findings"]
+    assert expected["exit_code"] == (3 if findings else 0)
+
+
+@pytest.mark.parametrize("unpacked", ["damaged_chunk"], indirect=True)
+def test_the_command_says_what_it_said(
+    unpacked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pathlib.Path(unpacked).parent)
+    name = pathlib.Path(unpacked).name
+    assert make.verified(name) == EXPECTED[name]["verify"]
+
+
+def test_the_reader_is_short_and_needs_numpy_and_codecs_alone() -> None:
+    code = pathlib.Path(reader.__file__).read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 200
+    nodes = [*ast.walk(ast.parse(code))]
+    imports = [node for node in nodes if isinstance(node, ast.Import)]
+    imported = {alias.name for node in imports for alias in node.names}
+    assert not [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    others = imported - {*sys.stdlib_module_names}
+    assert others == {"brotli", "cramjam", "numpy", "zstandard"}
+
+
+@pytest.mark.parametrize("unpacked", ["appended"], indirect=True)
+def test_the_reader_prints_splits_with_digests(unpacked: str) -> None:
+    digests = {edition: digest for _, edition, _, digest in states("appended")}
+    command = [sys.executable, reader.__file__, unpacked]
+    for state, number, edition in (([], 50, 2), (["train", "1"], 30, 1)):
+        printed = subprocess.check_output([*command, *state], text=True)
+        assert printed == f"train {number} {digests[edition]}\n"
