@@ -1,4 +1,4 @@
-"""Which record comes when: pure functions of the step, without any file."""
+"""The order of records: pure functions of the step, without any file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which positions each step has, with batch sizes that change at steps.
+"""The positions of each step, with batch sizes that change at steps.
 
 Positions go on where the batch size changes: from step s on, step s + k begins at
 position `s * old + k * new`.
@@ -32,7 +32,7 @@ class BatchSizes:
 
     Args:
         batch_size: Rows of the global batch at step 0.
-        resizes: Other sizes, at rising steps from 1 on.
+        resizes: Other sizes, at ascending steps from 1 on.
     """
 
     def __init__(self, batch_size: int, resizes: Iterable[Resize] = ()):
@@ -100,7 +100,7 @@ def host_rows(batch_size: int, *, process_index: int, process_count: int) -> sli
 
 
 def nearest_divisors(number: int, near: int) -> list[int]:
-    """Returns the divisors of a number that come before and after one that is none.
+    """Returns the divisors of a number nearest to one that does not divide it.
 
     >>> nearest_divisors(1024, 48)
     [32, 64]

@@ -1,4 +1,4 @@
-"""Where the blocks and windows of a block shuffle are, in each epoch."""
+"""The places of the blocks and windows of a block shuffle in each epoch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.order.permutation import Permutation, Permutations
 
-# Of so many epochs at once it is known where the short blocks of all lanes are.
+# Number of epochs for which the short blocks of all lanes are cached.
 _FEW_EPOCHS = 16
 # Positions plus a block must fit int64.
 _MAX_RECORDS = 1 << 62
 
 
 class LaneKey(NamedTuple):
-    """What the order of a lane depends on, besides the shuffle and the epoch.
+    """The parameters of a lane's order, besides the shuffle and the epoch.
 
     Attributes:
         num_records: Records in the lane.
@@ -40,8 +40,9 @@ class Blocks:
         fewer: Blocks in a window; the first `longer` windows have one more.
         longer: See `fewer`.
         blocks: How the blocks of each lane are permuted.
-        windows: How records are permuted in windows: of each lane those in windows of
-            `fewer` blocks, and the same with the short block; then those with one more.
+        windows: How records are permuted in windows: for each lane, in windows of
+            `fewer` blocks, then the same with the short block; then in those with one
+            more.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Blocks:
         """Returns the layout of the lane and epoch of each index.
 
         Args:
-            lanes: The lane of each index, None where there is one.
+            lanes: The lane of each index, None if there is one.
             epochs: The epoch of each, or one for all.
         """
         columns = self.columns[:, 0] if lanes is None else self.columns[:, lanes]
@@ -103,8 +104,8 @@ class BlockLayout(NamedTuple):
     """Where blocks (at slots of the permuted order) and windows start in an epoch.
 
     All slots are `block_records` long but the one with the last block, which lacks
-    `missing` records; whatever lies behind it starts that much earlier. All but the
-    first are of each index, or one for all.
+    `missing` records; whatever follows it starts that much earlier. All but the first
+    have one value for each index, or one for all.
     """
 
     blocks: Blocks

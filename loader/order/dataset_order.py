@@ -39,17 +39,15 @@ class DatasetOrder:
         num_records: Records in the dataset, at least 1.
         seed: Any integer.
         shuffle: The order within an epoch.
-        epochs: How many epochs, or None for as many as positions below 2^63 allow.
+        epochs: Number of epochs, or None for as many as positions below 2^63 allow.
         name: The dataset's name in a mixture: datasets with the same seed and
             different names are shuffled differently.
-        extensions: Positions from which on there are other records, how many there are
-            then, and which of those of before were removed. What the running epoch has
-            left and the new records form one order, see `epochs`; later epochs are of
-            the records that there are.
+        extensions: Positions from which there are other records, their number, and
+            which earlier ones were removed. The rest of the running epoch and the new
+            records form one order, see `epochs`; later epochs have the current records.
 
-    Records have the numbers that they have after the last extension. One that was
-    removed by then has a negative number: `-1 - n`, where n is the number that it would
-    have if none had been removed.
+    Records have the numbers that they have after the last extension. A removed one has
+    a negative number: `-1 - n`, where n is its number if none had been removed.
     """
 
     num_records: int
@@ -79,7 +77,7 @@ class DatasetOrder:
             object.__setattr__(self, "epochs", epochs)
         changes = tuple(ChangedRecords(*one) for one in self.extensions)
         object.__setattr__(self, "extensions", changes)
-        _ = self._layout  # It raises for extensions that do not follow one another.
+        _ = self._layout  # It refuses extensions out of order.
 
     @property
     def stop(self) -> int:
@@ -95,7 +93,7 @@ class DatasetOrder:
         )
 
     def records_unchecked(self, positions: IntArray) -> IntArray:
-        """As `records`, of int64 positions that are known to be in range."""
+        """As `records`, for int64 positions known to be in range."""
         layout = self._layout
         lanes, epochs, places = layout.locate(positions.ravel())
         if lanes.size == 1:
@@ -132,8 +130,8 @@ class DatasetOrder:
     def positions(self, record: int, *, epochs: IntArray) -> IntArray:
         """Returns the position of one record in each of some epochs, int64.
 
-        It is -1 for epochs that do not have this record: before there was it, or after
-        it was removed.
+        It is -1 for epochs without this record: before it was added, or after it was
+        removed.
         """
         layout = self._layout
         lasting = self._lasting(record)
@@ -164,13 +162,13 @@ class DatasetOrder:
 
     @property
     def settled_epoch(self) -> int:
-        """The first epoch of which all records are there after the last extension."""
+        """The first epoch that has all the records of the last extension."""
         return self._layout.runs[-1].first_epoch
 
     def before_removal(
         self, records: IntArray
     ) -> Iterator[tuple[int, IntArray, IntArray]]:
-        """Yields what removed records were, by the extension that removed them.
+        """Yields the original numbers of removed records, by extension.
 
         Args:
             records: int64 [n], negative numbers.
@@ -188,9 +186,9 @@ class DatasetOrder:
             gone = gone.joined(lost)
 
     def number_now(self, record: int, *, changes: int) -> int:
-        """Returns the number of a record, given that after so many extensions.
+        """Returns the number of a record, given its number after some extensions.
 
-        Raises InputError if there was no such record.
+        Raises InputError if there is no such record.
         """
         records, gone = self.num_records, NOTHING
         for change in self._changes[:changes]:
@@ -220,27 +218,26 @@ class DatasetOrder:
         return min(self._layout.start_of(epoch), POSITION_LIMIT)
 
     def epochs_before(self, position: int) -> Fraction:
-        """Returns how many epochs come before a position."""
+        """Returns the number of epochs before a position."""
         return self._layout.epochs_before(position)
 
     def records_before(self, position: int) -> list[tuple[range, int]]:
-        """Returns how many records of which ranges come before a position.
+        """Returns the ranges of records of epochs, and their counts before a position.
 
-        A range is of records that have an order of their own in an epoch: all of them,
-        or the old and the new ones where an epoch was extended. The number is that of
-        all epochs.
+        A range has records with their own order in an epoch: all of them, or the old or
+        the new ones of an extended epoch. The counts are over all epochs.
         """
         return self._layout.records_before(position)
 
     def shuffle_key(self, epochs: IntArray) -> ShuffleKey:
-        """Returns what the shuffle of some epochs of the dataset depends on."""
+        """Returns the shuffle keys of some epochs of the dataset."""
         return ShuffleKey(self.num_records, self.seed, epochs, self.name)
 
     def epoch_range(self, first_epoch: int, stop_epoch: int | None) -> IntArray:
         """Returns the numbers of the whole epochs in a range, int64.
 
         Raises:
-            InputError: Neither the dataset's epochs nor the range have an end.
+            InputError: Both the dataset's epochs and the range are endless.
         """
         first = checked_count(first_epoch, what="first_epoch", least=0)
         if stop_epoch is None and self.epochs is None:

@@ -4,8 +4,8 @@ The sequence of datasets is a formula. They are the leaves of a binary tree (tha
 Huffman for the weights). Of the first p records that pass a node, its left child gets
 ``p * left_weight / weight`` rounded to the nearest integer. That count rises by 0 or 1
 with p, so it deals every record to one side, and it can be inverted: constant time for
-rank (how many of d before p) and for select (where the j-th of d is), no table, no
-common denominator that would have to be small.
+rank (the number of d before p) and for select (the place of the j-th of d), without a
+table or a small common denominator.
 
 Exactness: rounding is off by at most 1/2, and a child inherits its parent's error times
 its share of the parent. So after p records of a phase, dataset d has been picked
@@ -65,7 +65,7 @@ class Fork:
     right: Node
 
     def left_count(self, passed: int) -> int:
-        """How many of the first `passed` are dealt left; see `_turned` for the next."""
+        """Returns the number of the first `passed` dealt left; see also `_turned`."""
         periods, rest = divmod(passed, self.weight)
         dealt = (rest * self.left.weight + self.weight // 2) // self.weight
         return periods * self.left.weight + dealt
@@ -131,7 +131,7 @@ def _wide(node: Node, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def counts_after(tree: Node, passed: int, before: tuple[int, ...]) -> tuple[int, ...]:
-    """Adds how many of the first `passed` records each dataset of a tree gets."""
+    """Adds the count of each dataset of a tree among the first `passed` records."""
     counts = list(before)
     stack = [(tree, passed)]
     while stack:
@@ -177,7 +177,7 @@ class TreeColumns:
         self.sides = np.array([(right, left) for left, right in sides]).ravel()
 
     def deal(self, positions: IntArray, last: int) -> tuple[IntArray, IntArray]:
-        """Returns the dataset at each position, and how many of it come before.
+        """Returns the dataset at each position, and its count before it.
 
         `last` is the last of the positions, or a later one.
         """
@@ -214,10 +214,10 @@ def _turned(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> Any:
 
 
 def _turned_wide(rest: Any, weight: Any, left: Any, half: Any, right: Any) -> Any:
-    """As `_turned`, of weights whose products leave int64.
+    """As `_turned`, for weights whose products leave int64.
 
-    The quotient in floating point is off by less than 2. What is left over is then so
-    small that int64 holds it, however often it wrapped around on the way.
+    The quotient in floating point is off by less than 2. The remainder then fits int64,
+    however often it wrapped around on the way.
     """
     before = (rest * (left / weight)).astype(np.int64)
     over = rest * left + half - before * weight

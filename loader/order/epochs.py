@@ -1,10 +1,10 @@
 """The epochs of a dataset that changes, one after the other, as ranges of positions.
 
-Where a dataset is extended, what the running epoch has left and the new records form
-one order. It is a mixture: the records that the epoch began with, and those of each
-extension, are a *lane* each. From the extension on, the weights of the lanes are what
-each has left, so all of them end together, with the epoch. Nothing is stored but these
-few numbers, so any position is found directly. Epochs after that are of all records.
+When a dataset is extended, the rest of the running epoch and the new records form one
+order. It is a mixture: the records that the epoch began with, and those of each
+extension, are a *lane* each. From the extension on, the weight of a lane is its
+remaining number of records, so all of them end together, with the epoch. Only these few
+numbers are stored, so any position is found directly. Later epochs have all records.
 
 ```
 records      0 1 2 3 4 5 6 7, extended after position 3 by 8 9 a b c
@@ -12,9 +12,9 @@ epoch 0      5 2 7 | 0 9 4 c b 1 8 6 a 3      lanes 0-7 and 8-c, from position 3
 epoch 1      b 2 6 0 9 4 1 c 7 a 3 8 5        a lane of 13 records
 ```
 
-Records that are removed leave gaps in what their lanes have left. The order has an
-inverse, so their places are computed, once; a place is then found by how many gaps come
-before it. What was dealt before stays.
+Removed records leave gaps in the rest of their lanes. The order has an inverse, so
+their places are computed once; a place is then found by the number of gaps before it.
+Records dealt earlier stay.
 
 ```
 records      0 1 2 3 4 5 6 7, without 2 and 4 after position 3
@@ -22,8 +22,9 @@ epoch 0      5 2 7 | 0 . 1 6 3                a lane with a gap at place 4
 epoch 1      3 0 5 1 4 2                      a lane of 6 records, numbered anew
 ```
 
-In here a record keeps its number: *lasting* numbers are those that the records would
-have if none had been removed. `DatasetOrder` has those of the last dataset.
+Within this module a record keeps its number: *lasting* numbers are those that the
+records would have if none had been removed. `DatasetOrder` has those of the last
+dataset.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from gristmill.loader.order.removed import NOTHING, Removed
 
 
 class ChangedRecords(NamedTuple):
-    """Other records of a dataset, from a position on.
+    """A change of a dataset's records, from a position on.
 
     Attributes:
         position: The first position that may have new records, and has no removed one.
-        num_records: Records from then on: those of before without the removed ones,
-            then new ones.
-        removed: Numbers of the removed ones among the records of before.
+        num_records: Number of records from then on: the earlier ones without the
+            removed ones, then new ones.
+        removed: Numbers of the removed ones among the earlier records.
     """
 
     position: int
@@ -57,11 +58,11 @@ class ChangedRecords(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """Records of a dataset that have an order of their own in an epoch.
+    """Records of a dataset with their own order in an epoch.
 
     Attributes:
         first_record: The lasting number of the first.
-        num_records: How many there are, those included that are removed later.
+        num_records: Their number, including those removed later.
         gone: Lasting numbers of those that were removed before the lane began.
     """
 
@@ -75,7 +76,7 @@ class Lane(NamedTuple):
         return found + self.first_record if self.first_record else found
 
     def numbers(self, lasting: IntArray) -> IntArray:
-        """Returns the numbers that the lane has of records, of those that it has."""
+        """Returns the lane's numbers of those records that it has."""
         kept = lasting[~self.gone.has(lasting)] - self.first_record
         found = self.gone.closed(kept)
         return found[(found >= 0) & (found < self.num_records)]
@@ -90,10 +91,10 @@ class Run(NamedTuple):
 
     Attributes:
         from_position: Where the first of them begins.
-        first_epoch: Its number.
+        first_epoch: Its number among all epochs.
         num_records: Records in each.
         lanes: Numbers of their lanes in `Epochs.lanes`.
-        gaps: Of each lane, the places of records that were removed before their turn.
+        gaps: For each lane, the places of records that were removed before their turn.
         mixture: How the lanes of an extended epoch are mixed; None for a single lane.
     """
 
@@ -105,18 +106,18 @@ class Run(NamedTuple):
     mixture: Mixture | None = None
 
     def counts(self, passed: int) -> tuple[int, ...]:
-        """Returns how many records of each lane come first, of one epoch."""
+        """Returns the number of records of each lane that come first in an epoch."""
         return (passed,) if self.mixture is None else self.mixture.counts(passed)
 
 
 class Places(NamedTuple):
-    """What is at some positions, int64 arrays.
+    """Lanes, epochs and places at some positions, int64 arrays.
 
     Attributes:
         lanes: The lane of each position, or one for all.
         epochs: The epoch of each, or one for all.
-        places: Its place in the lane: how many records of the lane, removed ones
-            included, come before it in the epoch.
+        places: Its place in the lane: the number of the lane's records, removed ones
+            included, before it in the epoch.
     """
 
     lanes: IntArray
@@ -129,9 +130,9 @@ class Epochs:
 
     Args:
         num_records: Records at position 0.
-        changes: What changes, in order.
-        as_stored: Whether an epoch has its records as they are stored: new ones follow
-            the others, and there is nothing to mix.
+        changes: Changes, in order.
+        as_stored: Whether an epoch has its records in stored order: new ones follow the
+            others, unmixed.
         places_of: The order of lanes.
 
     Attributes:
@@ -182,12 +183,12 @@ class Epochs:
             )
 
     def _change(self, change: ChangedRecords, added: int) -> None:
-        """Lets an epoch and those after it have other records."""
+        """Changes the records of an epoch and later ones."""
         position, records = change.position, change.num_records
         run = self._run_of(position)
         epoch = run.first_epoch + (position - run.from_position) // run.num_records
         start = (epoch - run.first_epoch) * run.num_records + run.from_position
-        # What was planned to follow the running epoch is replaced.
+        # The plan after the running epoch is replaced.
         while self.runs and self.runs[-1].from_position >= start:
             self.runs.pop()
         lost = self.removed.opened(change.removed.numbers)
@@ -206,12 +207,12 @@ class Epochs:
         """Returns the epoch of a run with other records after some positions of it.
 
         Args:
-            run: What the epoch was to be.
+            run: The run of the epoch as planned.
             epoch: Its number.
             start: Where it begins.
-            passed: How many of its positions stay.
+            passed: Number of its positions that stay.
             lost: Lasting numbers of the records that are removed.
-            added: How many records are new.
+            added: Number of new records.
         """
         numbers, gaps, left = [*run.lanes], [*run.gaps], []
         for item, seen in enumerate(run.counts(passed)):
@@ -252,13 +253,13 @@ class Epochs:
         return run.first_epoch + (position - run.from_position) // run.num_records
 
     def epochs_before(self, position: int) -> Fraction:
-        """Returns how many epochs come before a position."""
+        """Returns the number of epochs before a position."""
         run = self._run_of(position)
         passed = position - run.from_position
         return run.first_epoch + Fraction(passed, run.num_records)
 
     def records_before(self, position: int) -> list[tuple[range, int]]:
-        """Returns how many records of which lanes come before a position."""
+        """Returns the lanes of epochs, with their records before a position."""
         starts = [run.from_position for run in self.runs]
         found: list[tuple[range, int]] = []
         for run, end in zip(self.runs, [*starts[1:], POSITION_LIMIT], strict=True):
@@ -283,11 +284,11 @@ class Epochs:
             yield self.runs[number], np.flatnonzero(numbers == number)
 
     def locate(self, positions: IntArray) -> Places:
-        """Returns what is at int64 [n] positions that are known to be in range."""
+        """Returns lanes, epochs and places at int64 [n] positions, unchecked."""
         if positions.size:
             ends = int(positions.min()), int(positions.max())
             first, last = (self._run_of(position) for position in ends)
-            if first is last:  # Most batches are in one.
+            if first is last:  # Most batches are in one run.
                 return self._locate_in(first, positions, *ends)
         found = Places(*(np.empty_like(positions) for _ in Places._fields))
         numbers = np.searchsorted(self._starts, positions, side="right") - 1
@@ -303,7 +304,7 @@ class Epochs:
     def _locate_in(
         self, run: Run, positions: IntArray, first: int, last: int
     ) -> Places:
-        """Returns what is at positions from a first to a last one, all in a run."""
+        """Returns the same for positions from a first to a last one of a run."""
         if run.mixture is not None:
             start = run.from_position
             lanes, places = run.mixture.locate_between(

@@ -1,4 +1,4 @@
-"""Which dataset each record of a mixture comes from, exact for any weights.
+"""The dataset of each record of a mixture, exact for any weights.
 
 A mixture is an endless sequence of datasets: position p holds the next record of one of
 them. `dealing_tree` has the formula of the sequence, and how exact it is.
@@ -130,7 +130,7 @@ class Mixture:
         return len(self.phases[0].weights)
 
     def counts(self, position: int) -> tuple[int, ...]:
-        """Returns how many records of each dataset come before a position.
+        """Returns the number of records of each dataset before a position.
 
         Args:
             position: From 0 to 2^63, both included.
@@ -142,21 +142,21 @@ class Mixture:
         return counts_after(self.phases[number]._tree, within, before)
 
     def locate(self, positions: npt.ArrayLike) -> tuple[IntArray, IntArray]:
-        """Returns where the records at some positions come from.
+        """Returns the origin of the records at some positions.
 
         Args:
             positions: Positions in the mixture, integers of any shape.
 
         Returns:
-            The dataset of each, and the position in that dataset's own order: how many
-            records of it come before. Both int64, of the shape of `positions`.
+            The dataset of each, and the position in that dataset's own order: the
+            number of its earlier records. Both int64, of the shape of `positions`.
         """
         return self.locate_unchecked(
             checked_indices(positions, stop=POSITION_LIMIT, what="position")
         )
 
     def locate_unchecked(self, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """As `locate`, of int64 positions that are known to be in range."""
+        """As `locate`, for int64 positions known to be in range."""
         if self.num_datasets == 1:
             return np.zeros_like(positions), positions
         flat = positions.ravel()
@@ -168,7 +168,7 @@ class Mixture:
     def locate_between(
         self, positions: IntArray, first: int, last: int
     ) -> tuple[IntArray, IntArray]:
-        """As `locate_unchecked`, of [n] positions from a first to a last one."""
+        """As `locate_unchecked`, for [n] positions from a first to a last one."""
         number = self._phase_at(first)
         if number != self._phase_at(last):
             datasets, places = np.empty_like(positions), np.empty_like(positions)
@@ -190,7 +190,7 @@ class Mixture:
         """Undoes `locate`: where a dataset's records are in the mixture.
 
         Args:
-            dataset: Which dataset.
+            dataset: Number of the dataset.
             dataset_positions: Positions in that dataset's own order, any shape.
 
         Returns:
@@ -206,7 +206,8 @@ class Mixture:
         before = [counts[dataset] for counts in self._counts_before]
         total = self.counts(POSITION_LIMIT)[dataset]
         positions = np.full_like(flat, -1)
-        # Phases without the dataset leave `before` as it is: the last of equals has it.
+        # Phases without the dataset leave `before` as it is: the last of equal ones has
+        # it.
         numbers = np.searchsorted(np.array(before), flat, side="right") - 1
         numbers[flat > total - 1] = -1
         for number in np.unique(numbers[numbers >= 0]).tolist():
@@ -217,7 +218,7 @@ class Mixture:
         return positions.reshape(wanted.shape)
 
     def to_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps of this mixture, as JSON values."""
+        """Returns the state of this mixture for a checkpoint, as JSON values."""
         return {
             "version": MIXTURE_VERSION,
             "phases": [
@@ -263,7 +264,7 @@ class Mixture:
 
     @functools.cached_property
     def _counts_before(self) -> list[tuple[int, ...]]:
-        """How many records of each dataset come before each phase."""
+        """The number of records of each dataset before each phase."""
         before = [(0,) * self.num_datasets]
         for phase, following in zip(self.phases, self.phases[1:], strict=False):
             length = following.from_position - phase.from_position

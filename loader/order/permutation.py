@@ -11,7 +11,7 @@ modulo its size, which a subtraction undoes. The few results from ``size`` on ar
 through again until they are below ``size`` (cycle walking), which keeps the map a
 bijection.
 
-It is a shuffle and no cipher: statistically sound, not safe against an adversary.
+It is a shuffle, not a cipher: statistically sound, not safe against an adversary.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Permutation:
     """A family of bijections on [0, size), one per epoch and lane.
 
     The size, the seed and the name go through SHAKE-256, the epoch and the lane
-    through a keyed 64-bit mix. So seed 1 epoch 1 has nothing to do with seed 2
-    epoch 0, and two sizes have nothing in common either.
+    through a keyed 64-bit mix. So seed 1 epoch 1 is unrelated to seed 2 epoch 0, and so
+    are permutations of two sizes.
 
     Attributes:
         size: Number of indices, 1 to 2^63.
@@ -79,7 +79,7 @@ class Permutation:
     def __post_init__(self) -> None:
         size = checked_count(self.size, what="size of a permutation", most=MAX_SIZE)
         object.__setattr__(self, "size", size)
-        # numpy's integers are no JSON, and a seed of 1.0 would not be the seed 1.
+        # numpy's integers are not JSON, and a seed of 1.0 would differ from the seed 1.
         object.__setattr__(self, "seed", checked_integer(self.seed, what="seed"))
 
     def forward(
@@ -123,7 +123,7 @@ class Permutation:
         lane: IntArray | None = None,
         inverse: bool = False,
     ) -> IntArray:
-        """As `forward` or `inverse`, of int64 arrays that are known to be in range."""
+        """As `forward` or `inverse`, for int64 arrays known to be in range."""
         network = _network_of(self)
         tweaks = network.tweaks(epoch, lane)
         if tweaks.size != 1:
@@ -153,12 +153,12 @@ class Permutation:
 
 
 class Permutations:
-    """Several permutations, each applied to indices of its own, all in one go.
+    """Several permutations, each applied to its own indices, all in one go.
 
-    One after the other they would take a hundred short operations on arrays each.
+    One at a time, each would take a hundred short array operations.
 
     Args:
-        permutations: Of any sizes, seeds and names.
+        permutations: Permutations of any sizes, seeds and names.
     """
 
     def __init__(self, permutations: Sequence[Permutation]):
@@ -215,7 +215,7 @@ class Permutations:
 class _Network:
     """The rounds of one key on the rectangle left_size x right_size.
 
-    With a column for each of several networks it is all of these.
+    With a column for each of several networks, it stands for all of them.
     """
 
     size: _U64
@@ -258,7 +258,7 @@ class _Network:
         )
 
     def tweaks(self, epoch: IntArray, lane: IntArray | None) -> _U64:
-        """What the rounds' keys are moved by: 64 bits for each epoch and lane.
+        """The offset of the rounds' keys: 64 bits for each epoch and lane.
 
         For one lane this is a bijection of the epoch, so no two epochs share it.
         """

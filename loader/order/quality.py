@@ -1,4 +1,4 @@
-"""How well an order is mixed, as four numbers that can be compared between shuffles."""
+"""The quality of a shuffle: four numbers that can be compared between orders."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gristmill.loader.base.indices import IntArray, checked_count, checked_indic
 
 @dataclasses.dataclass(frozen=True)
 class ShuffleQuality:
-    """Measures of one epoch's order; in brackets what a uniform order gives.
+    """Measures of one epoch's order; in brackets the values of a uniform order.
 
     Attributes:
-        displacement: Mean distance from where a record is stored to where it is seen,
-            as a share of the epoch (1/3).
+        displacement: Mean distance between a record's stored place and its place in the
+            order, as a share of the epoch (1/3).
         neighbour_correlation: Correlation of the record indices seen one after the
             other (0, give or take 1/sqrt(records)).
         adjacent_share: Share of neighbours in the order that are stored in one block
@@ -81,7 +81,7 @@ def sampled_quality(
         num_records: Records in the epoch, more than `batch_size`.
         batch_size: Records in a batch.
         block_records: Consecutive records that count as one block.
-        num_batches: How many to measure, at least 1.
+        num_batches: Number of batches to measure, at least 1.
     """
     last = (num_records - 1) // batch_size - 1
     firsts = np.unique(np.linspace(0, last, num_batches).astype(np.int64))

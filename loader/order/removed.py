@@ -1,4 +1,4 @@
-"""Numbers that are left out of a sequence, and what that makes of the others."""
+"""Numbers left out of a sequence, and the resulting numbers of the others."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Removed:
         numbers: Integers [removed], each once, in any order.
 
     Attributes:
-        numbers: int64 [removed], rising.
+        numbers: int64 [removed], ascending.
 
     Raises:
-        InputError: One is there twice, or they are not integers below 2^63.
+        InputError: One occurs twice, or they are not integers below 2^63.
     """
 
     def __init__(self, numbers: npt.ArrayLike = ()):
@@ -69,11 +69,11 @@ class Removed:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Half a SHA-256 over the numbers, which a state has instead of them."""
+        """Half a SHA-256 over the numbers, which stands for them in a state."""
         return hashlib.sha256(self.numbers.astype("<u8").tobytes()).hexdigest()[:32]
 
     def has(self, numbers: IntArray) -> npt.NDArray[np.bool_]:
-        """Returns which of some numbers are left out."""
+        """Returns whether each of some numbers is left out."""
         if not len(self):
             return np.zeros(numbers.shape, bool)
         nearest = np.searchsorted(self.numbers, numbers)
@@ -83,7 +83,7 @@ class Removed:
         return found
 
     def closed(self, numbers: IntArray) -> IntArray:
-        """Returns what numbers are without these: of one of these, that of the next."""
+        """Returns the numbers after these are closed up; these get that of the next."""
         return numbers - np.searchsorted(self.numbers, numbers)
 
     def opened(self, numbers: IntArray) -> IntArray:
@@ -93,7 +93,7 @@ class Removed:
         return numbers + np.searchsorted(self._closed, numbers, side="right")
 
     def joined(self, others: IntArray) -> Removed:
-        """Returns these numbers and others."""
+        """Returns the union with other numbers."""
         return Removed(np.concatenate([self.numbers, others])) if len(others) else self
 
     @functools.cached_property

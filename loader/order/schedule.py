@@ -3,13 +3,13 @@
 The epochs of a dataset, each in its own order, follow one another without a gap. A
 mixture deals positions to its datasets; a single dataset is a mixture of one. Step s of
 batch size b is the positions [s * b, (s + 1) * b): a batch may hold the end of one
-epoch and the beginning of the next, and no record is dropped between epochs. Nothing is
-carried from step to step, so any step costs the same. Hosts take rows of the global
-batch; how many hosts there are changes no batch.
+epoch and the beginning of the next, and no record is dropped between epochs. No state
+is carried from step to step, so any step costs the same. Hosts take rows of the global
+batch; their number changes no batch.
 
 From a step on, datasets may have more records, batches another size, and a mixture
-other weights. Batches before that step stay as they are. It does not matter in which
-order changes of different kinds are made: each holds from its own step on.
+other weights. Batches before that step stay as they are. Changes of different kinds can
+be made in any order: each holds from its own step on.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class MixedBatch(NamedTuple):
 
     Attributes:
         datasets: The dataset of each row.
-        records: The record index within that dataset as it is after its last extension;
-            -1 - n for a record that was removed by then, see `DatasetOrder`.
+        records: The record index within that dataset after its last extension; -1 - n
+            for a removed record, see `DatasetOrder`.
     """
 
     datasets: IntArray
@@ -68,13 +68,13 @@ class MixedBatch(NamedTuple):
 
 
 class Extension(NamedTuple):
-    """More records of a dataset, or fewer, from a step on.
+    """A change of a dataset's records, from a step on.
 
     Attributes:
         step: The first step that may have the new records, and has no removed one.
         dataset: Number of the dataset.
-        num_records: Records in it from then on, those of before included.
-        removed: Which of those before were removed, by their numbers until then.
+        num_records: Records in it from then on, including earlier ones.
+        removed: The earlier ones that were removed, by their numbers until then.
     """
 
     step: int
@@ -84,7 +84,7 @@ class Extension(NamedTuple):
 
 
 def by_dataset(datasets: IntArray) -> list[tuple[int, Rows]]:
-    """Returns each dataset among those of some rows, and which rows it has."""
+    """Returns each dataset of some rows, and its rows."""
     if not datasets.size:
         return []
     first = int(datasets[0])
@@ -100,16 +100,16 @@ def by_dataset(datasets: IntArray) -> list[tuple[int, Rows]]:
 class Schedule:
     """The global batches of a dataset, or of a mixture of datasets.
 
-    Every dataset has epochs of its own. The schedule ends where the first dataset
-    whose epochs are limited would have to give one record more than it has.
+    Every dataset has its own epochs. The schedule ends where the first dataset whose
+    epochs are limited would have to give one record more than it has.
 
     Attributes:
         orders: The order of each dataset, as it is at step 0; those with the same seed
             differ in name.
-        mixture: Which dataset each row is of; None for a single dataset.
+        mixture: The mixture of the datasets; None for a single dataset.
         batch_size: Rows of the global batch at step 0, over all hosts.
         drop_remainder: Whether a last batch that is not full is left out. It concerns
-            the end of all epochs only, for epochs follow without a gap.
+            only the end of all epochs, as epochs follow without a gap.
         resizes: Other batch sizes, from later steps on.
         extensions: More or fewer records of datasets, from steps on, in the order of
             the steps.
@@ -155,16 +155,16 @@ class Schedule:
                 got=list(self.extensions),
                 cure="extend each dataset once at a step, and by rising steps",
             )
-        _ = self.sizes, self.grown  # They raise for what does not go together.
+        _ = self.sizes, self.grown  # They raise errors for inconsistent arguments.
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of a mixture's datasets, none for a single dataset."""
+        """The names of a mixture's datasets, empty for a single dataset."""
         return tuple(order.name for order in self.orders) if self.mixture else ()
 
     @functools.cached_property
     def sizes(self) -> BatchSizes:
-        """Which positions each step has."""
+        """The positions of each step."""
         return BatchSizes(self.batch_size, self.resizes)
 
     @functools.cached_property
@@ -199,7 +199,7 @@ class Schedule:
             for dataset, order in enumerate(orders)
             if order.stop < POSITION_LIMIT
         ]
-        # A dataset that is never exhausted, for want of weight, ends nothing.
+        # A dataset without weight is never exhausted, so it ends nothing.
         return min((end for end in ends if end >= 0), default=POSITION_LIMIT)
 
     @property
@@ -209,16 +209,16 @@ class Schedule:
 
     @functools.cached_property
     def step_limit(self) -> int:
-        """First number that is too large for a step, also where there is no end."""
+        """Upper bound of steps, exclusive, even without an end."""
         steps, rows = self.sizes.find(self.stop - 1)
         full = rows + 1 == self.sizes.size(steps)
-        # Without an end the last step is cut off where int64 is: it could not be full.
+        # Without an end, int64 cuts off the last step: it could not be full.
         drops = self.drop_remainder or self.stop == POSITION_LIMIT
         return steps if drops and not full else steps + 1
 
     @property
     def remainder(self) -> int:
-        """Rows of a last batch that is not full and is kept; 0 if there is none."""
+        """Rows of a partial last batch that is kept; 0 if there is none."""
         rows = self.stop - self.sizes.start(self.step_limit - 1)
         full = self.sizes.size(self.step_limit - 1)
         return rows if self.step_limit and rows < full else 0
@@ -231,9 +231,8 @@ class Schedule:
 
         Args:
             step: Which step.
-            rows: The rows wanted, a slice or their numbers, of the whole batch by
-                default. Of a batch that is not full they are those that there are; a
-                function is told how many these are.
+            rows: The rows to return, as a slice or by number; by default all. From a
+                partial batch, the existing ones; a function gets the number of these.
 
         Raises:
             OutOfRangeError: There is no such step, or no such row in a full batch.
@@ -268,7 +267,7 @@ class Schedule:
         return self.batch_unchecked(self.positions(step, rows))
 
     def batch_unchecked(self, positions: IntArray) -> MixedBatch:
-        """Returns what is seen at int64 positions that are known to be in range."""
+        """Returns the records at int64 positions known to be in range."""
         datasets, places = self.locate_unchecked(positions)
         parts = by_dataset(datasets)
         if len(parts) == 1:
@@ -284,20 +283,20 @@ class Schedule:
         return self._mixture.locate_unchecked(positions)
 
     def counts(self, position: int) -> tuple[int, ...]:
-        """Returns how many records of each dataset come before a position."""
+        """Returns the number of records of each dataset before a position."""
         return self._mixture.counts(position)
 
     def positions_of(self, dataset: int, places: IntArray) -> IntArray:
-        """Undoes `locate_unchecked`: where positions of a dataset's order are, int64.
+        """Undoes `locate_unchecked`: returns the schedule's positions, int64.
 
-        It is -1 for those that are never reached.
+        They are -1 for those that are never reached.
         """
         return self._mixture.select(dataset, places)
 
     def steps_until(self, dataset: int, *, epoch: int) -> int:
-        """Returns after how many steps all records before a dataset's epoch are seen.
+        """Returns the steps after which all records before a dataset's epoch are seen.
 
-        At most `step_limit`, where the schedule ends or the dataset gets no further.
+        At most `step_limit`, if the schedule ends or the dataset gets no further.
         """
         start = self.grown[dataset].start_of(epoch)
         if not start:
@@ -311,7 +310,7 @@ class Schedule:
         """Returns the records of rows of a step's global batch.
 
         Returns:
-            int64 [rows] record indices; of a mixture, both arrays of a `MixedBatch`.
+            int64 [rows] record indices; for a mixture, a `MixedBatch`.
 
         Raises:
             OutOfRangeError: There is no such step, or no such row in a full batch.
@@ -327,7 +326,7 @@ class Schedule:
         first_epoch: int = 0,
         stop_epoch: int | None = None,
     ) -> list[Sighting]:
-        """Returns where a record is seen: once an epoch, unless it is in the remainder.
+        """Returns where a record is seen: once per epoch, except in the remainder.
 
         Args:
             record: Index of the record in its dataset.
@@ -336,8 +335,8 @@ class Schedule:
             stop_epoch: First epoch not to look in. None for all, if there is an end.
 
         Raises:
-            InputError: There is no such record or dataset, or neither the dataset's
-                epochs nor the range have an end.
+            InputError: There is no such record or dataset, or both the dataset's epochs
+                and the range are endless.
         """
         last = len(self.orders) - 1
         dataset = checked_count(dataset, what="dataset", least=0, most=last)
@@ -360,7 +359,8 @@ class Schedule:
         stands there. Earlier changes at that step or later are replaced.
 
         Raises:
-            InputError: This is no mixture, or the weights are not as many as datasets.
+            InputError: This is not a mixture, or the number of weights differs from
+                that of datasets.
         """
         if self.mixture is None:
             raise InputError(
@@ -379,8 +379,8 @@ class Schedule:
         later are replaced.
 
         Raises:
-            InputError: A number is out of range, or the batches end before the step of
-                an extension now.
+            InputError: A number is out of range, or the batches would end before the
+                step of an extension.
         """
         step = checked_count(step, what="step", least=0)
         added = Resize(step, checked_count(batch_size, what="batch_size"))
@@ -413,18 +413,17 @@ class Schedule:
     ) -> Schedule:
         """Returns this schedule with more or fewer records of a dataset from a step on.
 
-        From that step on, what the running epoch of the dataset has left, without the
-        removed records, and the new records form one order, in which each is seen once;
-        see `epochs`. Later epochs are of the records that there are then. Earlier
-        extensions of the dataset at that step or later are replaced.
+        From that step on, the rest of the dataset's running epoch, without the removed
+        records, and the new records form one order, in which each is seen once; see
+        `epochs`. Later epochs have the new set of records. Earlier extensions of the
+        dataset at that step or later are replaced.
 
         Args:
             num_records: Records of the dataset from then on; those that it had before
                 come first, without the removed ones.
             step: The first step that may have new records, and has no removed one.
             dataset: Number of the dataset.
-            removed: Which of those that it had before were removed, by their numbers
-                until then.
+            removed: The earlier records that were removed, by their numbers until then.
 
         Raises:
             InputError: There is no such dataset or record, the numbers do not add up,
@@ -448,8 +447,7 @@ class Schedule:
         """Returns the rows of a step's global batch that one host takes.
 
         They are the same in all batches of one size: contiguous, and equally many on
-        all hosts. Of a last batch that is not full the slice takes what there is: the
-        last hosts get fewer rows, or none.
+        all hosts. From a partial last batch, the last hosts get fewer rows, or none.
 
         Raises:
             InputError: The batch does not divide among the hosts, or there is no such

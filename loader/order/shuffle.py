@@ -1,6 +1,6 @@
 """The order of the records within an epoch.
 
-A shuffle is configuration alone. Its `records` maps positions in an epoch to record
+A shuffle is pure configuration. Its `records` maps positions in an epoch to record
 indices, its `positions` back; both are pure functions of the arguments, computed index
 by index in constant time.
 
@@ -48,7 +48,7 @@ BLOCK_SHUFFLE_VERSION = 1
 
 
 class ShuffleKey(NamedTuple):
-    """What the order of an epoch depends on, besides the shuffle.
+    """The parameters of an epoch's order, besides the shuffle.
 
     Attributes:
         num_records: Records in the dataset.
@@ -119,7 +119,7 @@ class Shuffle(abc.ABC):
     def map_unchecked(
         self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
     ) -> IntArray:
-        """As `records` or `positions`, of int64 indices known to be in range."""
+        """As `records` or `positions`, for int64 indices known to be in range."""
 
     def map_lanes_unchecked(
         self,
@@ -129,7 +129,7 @@ class Shuffle(abc.ABC):
         lanes: IntArray,
         epochs: IntArray,
     ) -> IntArray:
-        """As `map_unchecked`, of indices of several lanes at once.
+        """As `map_unchecked`, for indices of several lanes at once.
 
         Args:
             indices: int64 [n], each in the range of its lane.
@@ -146,7 +146,7 @@ class Shuffle(abc.ABC):
         return out
 
     def to_state(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps of this order, as JSON values."""
+        """Returns the state of this order for a checkpoint, as JSON values."""
         return {"kind": self.kind, **vars(self), **self._versions}
 
 
@@ -174,7 +174,7 @@ class NoShuffle(Shuffle):
 
 @dataclasses.dataclass(frozen=True)
 class GlobalShuffle(Shuffle):
-    """Every record anywhere in the epoch, in another order in every epoch."""
+    """Every record anywhere in the epoch, in a different order in every epoch."""
 
     kind = "global"
     _versions: ClassVar = {"permutation_version": PERMUTATION_VERSION}
@@ -229,8 +229,8 @@ class BlockShuffle(Shuffle):
     Attributes:
         block_records: Records in a block; a multiple of the records in a compressed
             chunk lets every chunk be decompressed once.
-        window_blocks: Most blocks in a window; the window's records are what a shuffle
-            buffer of that size would hold, but picked from all over the dataset.
+        window_blocks: Maximum blocks in a window. A window is like a shuffle buffer of
+            its size, but with records from all over the dataset.
     """
 
     kind = "block"
@@ -302,7 +302,7 @@ def parse_shuffle(shuffle: ShuffleName | Shuffle) -> Shuffle:
 
 
 def check_shuffle(shuffle: object) -> None:
-    """Raises InputError for what is not a shuffle, with what may be meant."""
+    """Raises InputError if a value is not a shuffle, with a suggestion."""
     if isinstance(shuffle, Shuffle):
         return
     names = ", ".join(map(repr, _NAMED))
@@ -324,7 +324,7 @@ def check_shuffle(shuffle: object) -> None:
 
 
 def shuffle_from_state(state: object, *, place: str = "shuffle") -> Shuffle:
-    """Returns the shuffle whose `to_state` gave `state`, of which `place` is the name.
+    """Returns the shuffle whose `to_state` gave `state`; messages say `place`.
 
     Raises:
         InputError: It is not the state of a shuffle; the error names the field.

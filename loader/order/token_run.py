@@ -1,8 +1,8 @@
-"""How many tokens a run has seen at a step, and at which step it has seen so many.
+"""The tokens that a run has seen at a step, and the step for a number of tokens.
 
-How many tokens a dataset holds is known, and how many of its rows come before a step.
-At the end of an epoch these are exactly its tokens. Within an epoch the rows that were
-seen count as the mean row: which of them are shorter is not known without reading them.
+The tokens of a dataset are known, and the number of its rows before a step. At the end
+of an epoch the result is exact. Within an epoch, each row counts as a mean row, as only
+reading tells which rows are shorter.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ TokensPerRow: TypeAlias = int | Mapping[str, int]
 
 
 class HasTokens(Sized, Protocol):
-    """What knows how many tokens its records hold: a `Dataset`."""
+    """An object that knows the tokens of its records, such as a `Dataset`."""
 
     def packed_counts(self, records: int | None = None) -> PackedCounts | None:
-        """What its rows hold, None if that is not known."""
+        """Counts of its rows, None if not known."""
         ...
 
 
 class HeldTokens(NamedTuple):
-    """What the first rows of a dataset hold.
+    """The counts of the first rows of a dataset.
 
     Attributes:
-        rows: How many rows.
+        rows: Number of rows.
         tokens: Tokens in them.
         targets: Those with a successor in their piece, which is predicted.
     """
@@ -45,16 +45,15 @@ class HeldTokens(NamedTuple):
 class TokenRun(NamedTuple):
     """The first steps of batches, and the tokens in their rows.
 
-    Tokens and targets are exact where a dataset has ended an epoch, and those of mean
-    rows within one; rounded down.
+    Tokens and targets are exact at the end of a dataset's epoch; within one, they are
+    those of mean rows, rounded down.
 
     Attributes:
-        steps: How many steps.
+        steps: Number of steps.
         rows: Rows of their global batches.
-        tokens: Tokens in these rows, those that packing added included, without
-            padding.
+        tokens: Tokens in these rows, including those added by packing, without padding.
         targets: Those with a successor in their piece, which is predicted.
-        epochs: How many epochs each dataset has seen.
+        epochs: Number of epochs of each dataset.
         tokens_of: The tokens of each dataset.
     """
 
@@ -72,9 +71,9 @@ def held_tokens(
     first_rows: Sequence[int] | None,
     tokens_per_row: TokensPerRow | None,
 ) -> list[HeldTokens]:
-    """Returns how many tokens some first rows of a dataset hold, or all by default.
+    """Returns the tokens of some first rows of a dataset, by default of all.
 
-    Raises InputError if that is not known.
+    Raises InputError if they are not known.
     """
     known: int | None = None
     if isinstance(tokens_per_row, Mapping):
@@ -103,15 +102,15 @@ def held_tokens(
 def run_of_steps(
     schedule: Schedule, held: Sequence[Sequence[HeldTokens]], *, steps: int
 ) -> TokenRun:
-    """Returns what is in the first steps.
+    """Returns the totals of the first steps.
 
     Args:
-        schedule: Which rows are in which step.
-        held: Of each dataset, what it holds at step 0 and after each extension.
-        steps: How many steps.
+        schedule: The rows of each step.
+        held: Counts of each dataset at step 0 and after each extension.
+        steps: Number of steps.
 
     Raises:
-        InputError: There are not so many steps.
+        InputError: There are fewer steps.
     """
     limit = schedule.step_limit
     steps = checked_count(steps, what="steps", least=0, most=limit)
@@ -144,12 +143,12 @@ def run_of_steps(
 def run_of_tokens(
     schedule: Schedule, held: Sequence[Sequence[HeldTokens]], *, tokens: int
 ) -> TokenRun:
-    """Returns the fewest first steps that have so many tokens.
+    """Returns the smallest number of first steps that have some tokens.
 
     Args:
-        schedule: Which rows are in which step.
-        held: Of each dataset, what it holds at step 0 and after each extension.
-        tokens: How many tokens.
+        schedule: The rows of each step.
+        held: Counts of each dataset at step 0 and after each extension.
+        tokens: Number of tokens.
 
     Raises:
         InputError: All steps together have fewer.

@@ -1,1 +1,1 @@
-"""Advice before a conversion: what it will make, take and cost."""
+"""Advice before a conversion: its result, duration and cost."""

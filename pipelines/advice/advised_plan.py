@@ -1,4 +1,4 @@
-"""What a plan says: plain values, as text and as JSON."""
+"""The content of a plan: plain values, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Candidate:
     """One way to encode the records.
 
     Attributes:
-        compression: As `--compression` takes it.
+        compression: Value for `--compression`.
         group_size: Records in a chunk.
         file_bytes: Shards and indexes.
         index_bytes: The indexes alone.
         encode_seconds: CPU seconds to encode all records, on this machine.
-        chosen: Whether the command has it.
+        chosen: Whether the command uses it.
     """
 
     compression: str
@@ -35,14 +35,14 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What an epoch takes from a bucket.
+    """The reads of an epoch from a bucket.
 
     Attributes:
         shuffle: `global` or `block`.
         requests: Reads of all hosts.
-        read_bytes: What they return.
-        dollars: What the reads cost.
-        chosen: Whether this is advised.
+        read_bytes: Bytes that they return.
+        dollars: Cost of the reads.
+        chosen: Whether this shuffle is recommended.
     """
 
     shuffle: str
@@ -54,32 +54,33 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a conversion will make, take and cost, and how to start it.
+    """The result, duration and cost of a conversion, and its command.
 
     Attributes:
         inputs: Files, bytes as stored, format and splits of the inputs.
-        sample: What was read: ranges of files, records, bytes, and whether that is all.
-        records: How many records there are to write.
+        sample: The sample: ranges of files, records, bytes, and whether that is all.
+        records: Number of records to write.
         raw_bytes: Their lengths, added.
-        lengths: Of the records of the sample: mean, median, 99th percentile and most.
+        lengths: Lengths of the records of the sample: mean, median, 99th percentile and
+            maximum.
         candidates: Ways to encode.
         file_bytes: Shards and indexes, with the options of the command.
-        shards: How many.
-        index_bytes: All indexes: what each host of the training keeps.
-        hosts: Of the training.
+        shards: Number of shards.
+        index_bytes: All indexes: the part that each training host keeps.
+        hosts: Hosts of the training.
         batch_size: Rows of the global batch.
-        epochs: What an epoch takes, with each shuffle.
+        epochs: Reads of an epoch, with each shuffle.
         first_requests: Reads before and beside the first epoch.
-        first_dollars: What these cost, with the listings.
-        storage_dollars: To keep the dataset in a bucket for a month.
+        first_dollars: Cost of these, with the listings.
+        storage_dollars: Cost of keeping the dataset in a bucket for a month.
         workers: Processes of the conversion on this machine.
-        cpu_seconds: Of all of them, on this machine.
+        cpu_seconds: CPU seconds of all of them, on this machine.
         cpu_seconds_per_worker: That divided by them.
-        minutes: On this machine.
+        minutes: Minutes on this machine.
         dataflow: Minutes, dollars, machines and requests of the conversion on Dataflow.
         reasons: Why the command has the options that it has.
-        notes: What to know of the numbers.
-        command: To copy.
+        notes: Notes about the numbers.
+        command: The command, to copy.
     """
 
     inputs: dict[str, Any]
@@ -107,7 +108,7 @@ class Plan:
     command: str
 
     def json(self) -> str:
-        """Returns the plan as JSON. An error that is not known is null."""
+        """Returns the plan as JSON. An unknown error is null."""
         return json.dumps(_plain(dataclasses.asdict(self)), ensure_ascii=False)
 
     def text(self) -> str:
@@ -213,7 +214,7 @@ class Plan:
 
 
 def assumptions(*, busy: float, start_minutes: float) -> tuple[str, ...]:
-    """Returns what the numbers of a plan assume."""
+    """Returns the assumptions of the numbers of a plan."""
     return (
         "time here: as many cores are free as there are workers, and storage keeps up",
         f"Dataflow: a vCPU is as fast as a core here and {busy:.0%} busy with the "

@@ -1,4 +1,4 @@
-"""Which options to convert with, and why: pure functions of what was measured."""
+"""The choice of conversion options, with reasons: pure functions of measurements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
 
 # A codec that saves less than this of the plain size costs more than it gives.
 _LEAST_SAVED = 0.03
-# zstd:9 takes some three times the CPU of zstd:3, once.
+# zstd:9 takes about three times the CPU of zstd:3, once.
 _LEAST_SAVED_MORE = 0.10
 # Chunks of 16 records are read and decompressed for one: only small records gain.
 _LEAST_SAVED_GROUPED = 0.40
@@ -34,11 +34,11 @@ Candidates = dict[tuple[str, int], Encoded]
 
 
 class Choice(NamedTuple):
-    """What was chosen, and why.
+    """A choice, and the reason.
 
     Attributes:
-        value: It.
-        reason: In one line.
+        value: The choice.
+        reason: The reason in one line.
     """
 
     value: str | int
@@ -46,7 +46,7 @@ class Choice(NamedTuple):
 
 
 def choose_group_size(found: Candidates) -> Choice:
-    """Chooses how many records to compress together, by the best codec for each."""
+    """Chooses the number of records per chunk, with the best codec for each."""
 
     def best(group_size: int) -> Encoded:
         sizes = [one for (_, group), one in found.items() if group == group_size]
@@ -70,7 +70,7 @@ def choose_group_size(found: Candidates) -> Choice:
 
 
 def choose_compression(found: Candidates, group_size: int) -> Choice:
-    """Chooses a codec, for chunks of so many records."""
+    """Chooses a codec for chunks of a number of records."""
     plain, fast, small = (
         found[name, group_size] for name in ("uncompressed", "zstd:3", "zstd:9")
     )
@@ -84,7 +84,7 @@ def choose_compression(found: Candidates, group_size: int) -> Choice:
         )
     times = "several times"
     if fast.encode_seconds > 0:
-        # Of a small sample the measurement is rough.
+        # The measurement of a small sample is rough.
         times = f"{max(1.0, small.encode_seconds / fast.encode_seconds):.1f} times"
     if more >= _LEAST_SAVED_MORE:
         return Choice(
@@ -101,12 +101,12 @@ def choose_compression(found: Candidates, group_size: int) -> Choice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardChoice:
-    """How many shards to make.
+    """The number of shards to make.
 
     Attributes:
         option: The option of `gristmill convert`, None for its default.
         value: Its value.
-        reason: In one line.
+        reason: The reason in one line.
     """
 
     option: Literal["--num-shards", "--shard-size"] | None
@@ -124,11 +124,11 @@ def choose_shards(
     """Chooses how many shards to make.
 
     Args:
-        input_bytes: Size of the input as it is stored.
+        input_bytes: Size of the input as stored.
         workers: Processes that convert.
         one_cut: Whether there is one split, and its files can be cut anywhere. An
             option holds for each split, and a compressed file is read by one worker.
-        shards_of: Returns how many shards there are of so many bytes of input each.
+        shards_of: Returns the number of shards for a number of input bytes each.
     """
     usual = shards_of(DEFAULT_SHARD_BYTES)
     if usual > _MOST_SHARDS:
@@ -169,10 +169,10 @@ def choose_shuffle(
 
     Args:
         epochs: Requests with the shuffle `global`, then with `block`.
-        dollars: What these cost.
-        hosts: Of the training.
+        dollars: Cost of these.
+        hosts: Hosts of the training.
         file_bytes: Size of the dataset.
-        class_b_dollars: A read.
+        class_b_dollars: Price of a read.
     """
     anywhere, block = epochs
     fewer = anywhere.requests / max(1.0, block.requests)

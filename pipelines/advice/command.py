@@ -30,9 +30,9 @@ def command_of(options: ConvertOptions, *, workers: int | None = None) -> str:
 
 
 def default_output(inputs: Sequence[str]) -> str:
-    """Returns a directory for what is made of inputs: in the same bucket, or here.
+    """Returns a directory for the output of inputs: in the same bucket, or here.
 
-    It has the name of the directory of the inputs.
+    It is named after the directory of the inputs.
 
     >>> default_output(["gs://raw/c4/*.tfrecord"])
     'gs://raw/c4-arrayrecord'

@@ -1,4 +1,4 @@
-"""What a conversion on Dataflow takes and costs: measured CPU seconds times prices.
+"""The cost of a conversion on Dataflow: measured CPU seconds times prices.
 
 Requests follow from how the code reads and writes, which a test counts. Nothing here
 was measured on Google Cloud.
@@ -14,25 +14,26 @@ from gristmill.pipelines.advice.prices import Prices
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Assumptions:
-    """What was not measured.
+    """Assumptions that were not measured.
 
     Attributes:
-        busy: Part of a vCPU's time that goes into what was measured. The rest goes
-            into requests, encryption, waiting, uneven ends, and the runner itself.
-        vcpu_speed: Of a vCPU, relative to a core of the measured machine. One of E2 is
-            a thread of a core that is shared: half of it where both are at work.
+        busy: Share of a vCPU's time for the measured work. The rest goes into requests,
+            encryption, waiting, uneven ends, and the runner itself.
+        vcpu_speed: Speed of a vCPU, relative to a core of the measured machine. A vCPU
+            of E2 is a thread of a shared core: half of it if both are busy.
         start_minutes: Time from the start of a machine to its first shard.
-        vcpus: Of one machine.
-        memory_gb: Of one machine.
-        disk_gb: Of one machine.
-        machines: How many run at once.
+        vcpus: vCPUs of one machine.
+        memory_gb: Memory of one machine.
+        disk_gb: Disk of one machine.
+        machines: Number of concurrent machines.
         shard_bytes: Input of a shard.
         read_bytes: Input that one request reads.
         file_bytes: Size of an input file.
         class_a_per_shard: Requests that write, for each shard: it and its index.
         class_b_per_shard: Requests that read, for each shard, besides its input.
-        disk_mb_per_second: What the disk takes, as published: 240 MiB/s for a machine
-            and 0.48 MiB/s for a GiB of pd-ssd, at most 240 MiB/s for 4 vCPUs of E2.
+        disk_mb_per_second: Throughput of the disk, as published: 240 MiB/s for a
+            machine and 0.48 MiB/s for a GiB of pd-ssd, at most 240 MiB/s for 4 vCPUs of
+            E2.
     """
 
     busy: float = 0.7
@@ -52,12 +53,12 @@ class Assumptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a conversion took on one machine.
+    """The measured cost of a conversion on one machine.
 
     Attributes:
-        cpu_seconds_per_gb: For 10^9 bytes of input.
-        output_ratio: Bytes written for each byte read.
-        cpu: Which processor.
+        cpu_seconds_per_gb: CPU seconds for 10^9 bytes of input.
+        output_ratio: Bytes written per byte read.
+        cpu: Name of the processor.
     """
 
     cpu_seconds_per_gb: float
@@ -67,17 +68,17 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a conversion of so many bytes takes, and costs in US dollars.
+    """The duration of a conversion, and its cost in US dollars.
 
     Attributes:
-        vcpu_hours: Of workers.
-        machine_mb_per_second: What a machine writes at most: all its vCPUs at work.
+        vcpu_hours: vCPU hours of workers.
+        machine_mb_per_second: Maximum write rate of a machine: all its vCPUs busy.
         minutes: From the first machine's start to the end.
         class_a: Requests that write or list.
         class_b: Requests that read.
         workers: vCPUs, memory and disk.
         requests: All requests.
-        between_regions: Traffic, if input and output are in another region than the
+        between_regions: Traffic, if input and output are in a different region from the
             workers.
     """
 
@@ -98,13 +99,13 @@ def cost_of(
     prices: Prices | None = None,
     given: Assumptions | None = None,
 ) -> Cost:
-    """Returns what a conversion costs.
+    """Returns the cost of a conversion.
 
     Args:
         input_bytes: Size of the input.
-        found: What was measured.
+        found: The measurements.
         prices: US dollars.
-        given: What was not measured.
+        given: The assumptions.
     """
     prices, given = prices or Prices(), given or Assumptions()
     seconds_per_gb = found.cpu_seconds_per_gb / given.vcpu_speed

@@ -1,4 +1,4 @@
-"""How large a sample becomes by several codecs and group sizes, by the real encoder."""
+"""Sizes of a sample for several codecs and group sizes, from the real encoder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from gristmill.pipelines.advice.read_sample import Sample, SampledPart
 COMPRESSIONS = ("uncompressed", "snappy", "zstd:3", "zstd:9")
 GROUP_SIZES = (1, 16, 64)
 
-# What a shard's footer lists of a chunk, as it is compressed: measured with records of
-# 100 bytes to 100 KB.
+# Compressed bytes of a chunk's entry in the footer: measured with records of 100 bytes
+# to 100 KB.
 _FOOTER_BYTES = {"uncompressed": 12.0, "snappy": 9.0, "zstd": 4.5, "brotli": 4.0}
-# Of the index: a header, and the report. See docs/reference/format.md.
+# Bytes of an index besides its chunks: a header, and the report. See
+# docs/reference/format.md.
 _INDEX_BYTES = 620
 _INDEX_CHUNK_BYTES = 4 + 8 / 64
 _INDEX_RECORD_BYTES = 4
@@ -31,14 +32,14 @@ _BATCH_BYTES = 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """What one way to encode makes of the whole input.
+    """The sizes of the whole input in one encoding.
 
     Attributes:
-        compression: As `--compression` takes it.
+        compression: Value for `--compression`.
         group_size: Records in a chunk.
-        shard_bytes: Of all shards together, without what each shard takes besides its
-            chunks: see `with_shards`.
-        index_bytes: Of all indexes together, likewise.
+        shard_bytes: Size of all shards, without their fixed parts besides chunks: see
+            `with_shards`.
+        index_bytes: Size of all indexes, also without fixed parts.
         chunk_bytes: Mean size of a chunk, which a random read fetches.
         encode_seconds: CPU seconds to encode all of it, on this machine.
     """
@@ -51,7 +52,7 @@ class Encoded:
     encode_seconds: float
 
     def with_shards(self, shards: int) -> Encoded:
-        """Returns the sizes for so many shards."""
+        """Returns the sizes for a number of shards."""
         mean = self.shard_bytes.value / shards
         return dataclasses.replace(
             self,
@@ -61,7 +62,7 @@ class Encoded:
 
     @property
     def file_bytes(self) -> Estimate:
-        """Shards and indexes. Where one has more, so has the other."""
+        """Size of shards and indexes, whose errors add up."""
         return Estimate(
             self.shard_bytes.value + self.index_bytes.value,
             self.shard_bytes.error + self.index_bytes.error,
@@ -69,12 +70,12 @@ class Encoded:
 
 
 def _last_blocks(chunk_bytes: float) -> float:
-    """Returns what a shard takes besides its chunks.
+    """Returns the bytes of a shard besides its chunks.
 
-    The block of its last chunk is filled, and one more tells where the footer is.
+    The block of its last chunk is padded, and one more has the footer's place.
     """
     filled = -chunk_bytes % BLOCK_BYTES
-    # How full it is of many large shards is chance: one half.
+    # On average over many large shards, it is half full.
     return BLOCK_BYTES + (filled if chunk_bytes < 16 * BLOCK_BYTES else BLOCK_BYTES / 2)
 
 
@@ -96,11 +97,11 @@ def amount(sample: Sample, amounts: Sequence[float]) -> Estimate:
 def encode_sample(
     samples: Sequence[Sample], *, compression: str, group_size: int
 ) -> Encoded:
-    """Encodes samples of one or more splits, and tells what all of it becomes.
+    """Encodes samples of one or more splits, and returns the sizes of everything.
 
     Args:
         samples: One for each split.
-        compression: As `--compression` takes it.
+        compression: Value for `--compression`.
         group_size: Records in a chunk.
     """
     options = WriterOptions(compression=compression, group_size=group_size)
@@ -140,10 +141,10 @@ def encode_sample(
 
 
 def _encoded_bytes(encoder: ChunkEncoder, part: SampledPart, group_size: int) -> float:
-    """Returns the size of a part's chunks, as if it went on behind its last record.
+    """Returns the size of a part's chunks, as if it went on after its last record.
 
-    A last chunk that is not full would be full in a shard: if there are full ones, what
-    is left is taken to become as large as they are on average.
+    A last chunk that is not full would be full in a shard: if there are full ones, the
+    rest is assumed to become as large as these on average.
     """
     records = part.records
     if not records:
@@ -164,6 +165,6 @@ def _encoded_bytes(encoder: ChunkEncoder, part: SampledPart, group_size: int) ->
 
 
 def _spread(total: float, sizes: Sequence[float]) -> list[float]:
-    """Divides an amount as sizes are."""
+    """Divides an amount in proportion to sizes."""
     whole = sum(sizes)
     return [total * size / whole if whole else 0.0 for size in sizes]

@@ -1,7 +1,7 @@
-"""How many requests an epoch takes from a bucket: the loader's own order and ranges.
+"""The requests of an epoch to a bucket, from the loader's own order and ranges.
 
-The order and the joining of ranges are those that the loader computes, on records of
-one size. Only some batches, or one window, are computed: the others are alike.
+The order and the joining of ranges are the loader's own, for records of one size. Only
+some batches, or one window, are computed: the others are similar.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from gristmill.loader.remote.read_options import ReadOptions
 
 _BATCHES = 8
 _MOST_ROWS = 1 << 16
-# What a host asks for when it opens a dataset: docs/train/storage.md, "Requests".
+# Requests of a host when it opens a dataset: docs/train/storage.md, "Requests".
 _OPENING_REQUESTS = 2
 _LISTED_OBJECTS = 1000
-# Entries of an index that is read by ranges, for a record: docs/train/storage.md.
+# Requests for index entries of a record, if indexes are read by ranges:
+# docs/train/storage.md.
 _PARTIAL_REQUESTS = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stored:
-    """A dataset as a loader sees it.
+    """The loader's view of a dataset.
 
     Attributes:
-        records: How many.
+        records: Number of records.
         record_bytes: Mean length of a record.
         chunk_bytes: Mean size of a chunk.
         group_size: Records in a chunk.
-        shards: How many.
+        shards: Number of shards.
         index_bytes: Size of all indexes.
     """
 
@@ -50,13 +51,13 @@ class Stored:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochRequests:
-    """What all hosts together ask a bucket for.
+    """The requests of all hosts to a bucket.
 
     Attributes:
         shuffle: `global` or `block`.
         by_window: Whether whole windows of a block shuffle are read at a time.
         requests: Reads of records in an epoch.
-        read_bytes: What these reads return.
+        read_bytes: Bytes that these reads return.
         first_requests: Reads before and beside the first epoch: indexes, `dataset.json`
             and the table of shards.
         listings: Requests that list shards, once.
@@ -82,7 +83,7 @@ def epoch_requests(
     Args:
         stored: The dataset.
         shuffle: The order.
-        hosts: How many hosts, each with one process that reads.
+        hosts: Number of hosts, each with one reading process.
         batch_size: Rows of the global batch.
 
     Raises:
@@ -142,7 +143,7 @@ def _window(
 
 
 def _ranges(stored: Stored, records: IntArray) -> tuple[int, int]:
-    """Returns how many ranges hold the chunks of records, and their bytes."""
+    """Returns the number of ranges for the chunks of records, and their bytes."""
     chunks = np.unique(records // stored.group_size)
     in_shard = -(-stored.records // (stored.group_size * stored.shards))
     files, number = np.divmod(chunks, in_shard)

@@ -1,4 +1,4 @@
-"""What a sample tells of the whole: totals with their errors, as pure functions."""
+"""Estimates of totals from a sample, with their errors: pure functions."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-# Of Student's distribution, for an interval that holds the truth 95 times in 100: at so
-# many degrees of freedom at least. Source: any table of it.
+# Quantiles of Student's distribution for a 95% interval, by minimum degrees of freedom.
+# Source: any table of it.
 _STUDENT = ((60, 2.0), (30, 2.05), (15, 2.13), (10, 2.23), (7, 2.37), (5, 2.57))
 _FEW_STUDENT = {1: 12.71, 2: 4.30, 3: 3.18, 4: 2.78}
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A number that was estimated from a sample.
+    """A number estimated from a sample.
 
     Attributes:
         value: The estimate.
@@ -57,11 +57,11 @@ def total_of(
     represent the whole better than independent ones, so the error is rather too large.
 
     Args:
-        amounts: Of each part that was read.
-        stored_bytes: What the records of each part take in the inputs.
-        weights: For how many bytes of the inputs a byte of each part stands.
+        amounts: Amount of each part read.
+        stored_bytes: Bytes of each part's records in the inputs.
+        weights: Number of input bytes for which a byte of each part stands.
         input_bytes: Size of the whole.
-        read_share: The share of the whole that was read.
+        read_share: Share of the whole that was read.
     """
     weight, stored = np.array(weights, float), np.array(stored_bytes, float)
     y, x = weight * np.array(amounts, float), weight * stored

@@ -1,4 +1,4 @@
-"""Planning a conversion: the inputs are listed and sampled, and options chosen."""
+"""The plan of a conversion: inputs listed and sampled, and options chosen."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ def make_plan(
     batch_size: int | None,
     workers: int | None = None,
 ) -> Plan:
-    """Plans a conversion and the training on what it makes.
+    """Plans a conversion and the training on its output.
 
     Args:
         options: The conversion. Its encoding and its shards are chosen here.
-        hosts: Of the training.
+        hosts: Hosts of the training.
         batch_size: Rows of the global batch; None for about a thousand.
         workers: Processes of the conversion on this machine; None for all cores.
 
@@ -68,7 +68,7 @@ def make_plan(
         GristmillError: Reading or converting a part of them failed.
     """
     rows = batch_size or hosts * max(1, _USUAL_BATCH // hosts)
-    host_rows(rows, process_index=0, process_count=hosts)  # They have to divide.
+    host_rows(rows, process_index=0, process_count=hosts)  # They must divide evenly.
     given, workers = workers, workers or default_workers()
     splits = [(job, list_inputs(job)) for job in conversion_of(options).jobs]
     total = sum(int(files.sizes.sum()) for _, files in splits)

@@ -1,9 +1,9 @@
-"""What a conversion takes of the processors: parts of the inputs are converted.
+"""Measurement of a conversion's CPU time, by converting parts of the inputs.
 
 The code is that of `gristmill convert`, in as many worker processes as it would have:
 cores that share caches and memory are slower together. Small parts are converted and
-then larger ones that begin at the same places. Their difference leaves out what each
-shard takes whatever its size, and what a process takes once.
+then larger ones that begin at the same places. Their difference leaves out the fixed
+cost of each shard and process.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from gristmill.transforms.sources.input_files import InputFiles
 
 _SMALL_BYTES = 256 << 10
 _LARGE_BYTES = 32 << 20
-_PLACES = 3  # Of each process.
+_PLACES = 3  # Per process.
 _MOST_PROCESSES = 16
-# CPU seconds by which the larger parts are to take longer, in each process.
+# Minimum difference in CPU seconds of the larger parts, in each process.
 _SECONDS = 0.5
 _MOST_SECONDS = 1.5
 _MOST_REGIONS = 1 << 20
@@ -42,8 +42,8 @@ class ConversionCpu:
         start_seconds: For a process to start.
         shard_seconds: For a shard, whatever its size.
         gb_seconds: For 10^9 bytes of input, as stored.
-        processes: How many were measured at once.
-        measured_bytes: How much of the input they converted.
+        processes: Number of processes measured at once.
+        measured_bytes: Bytes of the input that they converted.
     """
 
     start_seconds: float
@@ -57,8 +57,8 @@ class ConversionCpu:
 
         Args:
             input_bytes: Size of its input.
-            shards: How many it makes.
-            workers: On so many processes; one more starts them.
+            shards: Number of its shards.
+            workers: Number of processes; one more starts them.
         """
         processes = workers + 1 if workers > 1 else 1
         return (
@@ -70,16 +70,16 @@ class ConversionCpu:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuredParts:
-    """What one process measured.
+    """The measurements of one process.
 
     Attributes:
-        warm_seconds: For what is imported and made once.
+        warm_seconds: CPU seconds of imports and one-time setup.
         small_seconds: CPU seconds of the small parts.
         small_bytes: Their size.
         large_seconds: CPU seconds of the large parts.
         large_bytes: Their size.
-        shards: How many parts there are of each kind.
-        all_seconds: CPU seconds of the process since it began to measure.
+        shards: Number of parts of each kind.
+        all_seconds: CPU seconds of the process since the measurement began.
     """
 
     warm_seconds: float
@@ -94,13 +94,13 @@ class MeasuredParts:
 def measure_cpu(
     job: ConversionJob, files: InputFiles, begins: Sequence[int], *, workers: int
 ) -> ConversionCpu:
-    """Converts parts of the inputs of a job, and measures what that takes.
+    """Converts parts of the inputs of a job, and measures their CPU time.
 
     Args:
         job: The job.
         files: Its input files.
         begins: Where parts can begin, in the line of all stored bytes.
-        workers: On how many processes.
+        workers: Number of processes.
 
     Raises:
         GristmillError: The conversion of a part failed.
@@ -122,16 +122,16 @@ def measure_cpu(
 
 
 def _children_seconds() -> float:
-    """Returns the CPU seconds of the processes that this one has started and ended."""
+    """Returns the CPU seconds of ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def cpu_of(found: Sequence[MeasuredParts], process_seconds: float) -> ConversionCpu:
-    """Returns what all processes together measured.
+    """Returns the combined measurements of all processes.
 
     Args:
-        found: What each process measured.
+        found: Measurements of each process.
         process_seconds: CPU seconds of these processes, from their start to their end.
     """
     small = sum(one.small_seconds for one in found)
@@ -175,7 +175,7 @@ def _measure_places(
             and part_bytes < _LARGE_BYTES
             and time.process_time() - start < _MOST_SECONDS
         ):
-            # As many bytes as would take long enough, but no leap in the dark.
+            # As many bytes as would take long enough, within a cautious limit.
             missing = _SECONDS / max(large - small, _SECONDS / 32)
             part_bytes = min(int(part_bytes * min(max(missing, 2), 16)), _LARGE_BYTES)
             before, (large, large_bytes) = large_bytes, convert(part_bytes)
@@ -212,7 +212,7 @@ def _convert(
         job,
         output=output,
         plan=PlanOptions(),
-        # What is damaged is no reason to know nothing.
+        # Damage should not prevent a measurement.
         on_corrupt="quarantine",
         max_corrupt=_MOST_REGIONS,
     )

@@ -24,7 +24,7 @@ class Prices:
         memory_gb_hour: A GB of its memory, for an hour.
         disk_gb_hour: A GB of its SSD disk, for an hour.
         class_a: A request that writes or lists, to a bucket of class Standard.
-        class_b: A request that reads, likewise.
+        class_b: A request that reads, in the same class.
         gb_between_regions: A GB between two regions of North America.
         shuffled_gb: A GB that Dataflow shuffles for a batch job, before its reductions.
         gb_month: A GB in a bucket of class Standard, for a month.

@@ -1,4 +1,4 @@
-"""Reading a sample of the records of a job."""
+"""The sample of a job's records."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from gristmill.transforms.sources.source_of import certain_place, source_of
 
 _PARTS = 48
 _PART_BYTES = 192 << 10
-# Of formats whose records have no place of their own: a few rows more or less, and
-# what opening a file takes, count for less in larger parts.
+# For formats whose records have no places: a few rows, and opening a file, matter less
+# in larger parts.
 _TABLE_PART_BYTES = 512 << 10
 _MOST_RAW_BYTES = 16 << 20
 _SECONDS = 2.0
-# A few parts are read in any case, unless it takes much longer.
+# A few parts are always read, unless that takes much longer.
 _LEAST_PARTS = 8
 _MOST_SECONDS = 4.0
 _REMOTE_AT_ONCE = 16
-# So far a file is followed from its begin, to see whether a search went wrong.
+# Distance from the start of a file up to which searches are verified.
 _FOLLOWED_BYTES = 64 << 20
 
 
@@ -48,10 +48,10 @@ class SampledPart:
     """The records of a part of the inputs.
 
     Attributes:
-        part: Which part.
-        stored_bytes: What these records take in the inputs.
-        read_records: How many were read.
-        records: What is written of them.
+        part: The part.
+        stored_bytes: Bytes of these records in the inputs.
+        read_records: Number of records read.
+        records: Records to write.
     """
 
     part: Part
@@ -66,10 +66,10 @@ class Sample:
 
     Attributes:
         input_bytes: Size of all inputs, as stored.
-        parts: What was read.
+        parts: Parts read.
         whole: Whether that is all there is.
         heads: Whether some parts are heads of compressed files.
-        damaged: What is wrong at the first damaged place that was met, "" if none was.
+        damaged: The fault at the first damaged place, or "".
     """
 
     input_bytes: int
@@ -104,7 +104,7 @@ def read_sample(
     Args:
         job: The job.
         files: Its input files.
-        share: The part of the whole sample that this job is to have, of several.
+        share: This job's share of a sample of several jobs.
         clock: Tells the time, in seconds.
 
     Raises:

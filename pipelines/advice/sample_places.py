@@ -1,4 +1,4 @@
-"""Which parts of the inputs are read as a sample: pure functions.
+"""The parts of the inputs that are read as a sample: pure functions.
 
 Input files lie end to end, as for a plan of shards, and places are spread evenly over
 all stored bytes, whatever the order of the files: place k is at the part
@@ -6,7 +6,7 @@ all stored bytes, whatever the order of the files: place k is at the part
 too, so a sample that is cut short is still one of the whole input. A record is in the
 sample if it begins in a chosen part, so short and long records have the same chance.
 
-A compressed file can only be read from its begin. There the part is its first bytes.
+A compressed file can only be read from its start. There the part is its first bytes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from gristmill.transforms.planning.shard_plan import ShardPlan
 Int64 = npt.NDArray[np.int64]
 
 _GOLDEN = (5**0.5 - 1) / 2
-# Parts that together take more than this share of the input are fewer: they would
-# overlap.
+# Maximum share of the input for all parts: more would overlap.
 _MOST_SHARE = 3
 
 
@@ -34,7 +33,7 @@ class Part(NamedTuple):
     Attributes:
         begin: Its first byte.
         end: The byte after its last.
-        weight: How many stored bytes it stands for.
+        weight: Number of stored bytes that it stands for.
     """
 
     begin: int
@@ -55,8 +54,8 @@ def sample_parts(
     Args:
         sizes: int64 [files], bytes as stored.
         splittable: bool [files], whether reading can begin in the middle.
-        parts: How many parts, at most. There are fewer of a small input, which is taken
-            as a whole if it is not larger than all of them.
+        parts: Maximum number of parts. A small input has fewer, and is taken as a whole
+            if it is not larger than all of them.
         part_bytes: Size of a part.
         offset: In [0, 1): moves all places.
 
@@ -91,7 +90,7 @@ def sample_parts(
 def _all_parts(
     edges: Int64, splittable: npt.NDArray[np.bool_], part_bytes: int
 ) -> list[Part]:
-    """Returns parts of a small input: all of it, of compressed files their heads."""
+    """Returns parts of a small input: all of it, or the heads of compressed files."""
     found = []
     for begin, end, plain in zip(
         edges[:-1].tolist(), edges[1:].tolist(), splittable.tolist(), strict=True
@@ -102,7 +101,7 @@ def _all_parts(
             continue
         cuts = [*range(begin, end, part_bytes), end]
         found += [Part(a, b, b - a) for a, b in itertools.pairwise(cuts) if b > a]
-    # As above: what is read before the time is over is from everywhere.
+    # As above: an early stop leaves parts from everywhere.
     order = np.argsort(np.arange(len(found)) * _GOLDEN % 1, kind="stable")
     return [found[number] for number in order.tolist()]
 
@@ -116,7 +115,7 @@ def _apart(parts: list[Part]) -> list[Part]:
 
 
 def offset_of(digest: str) -> float:
-    """Returns a number in [0, 1) that depends on a list of files alone."""
+    """Returns a number in [0, 1) that depends only on a list of files."""
     return int(hashlib.sha256(digest.encode()).hexdigest()[:12], 16) / 16**12
 
 

@@ -1,1 +1,1 @@
-"""Whether a machine is fit for the work, and a dataset's place with it."""
+"""Checks of a machine, and of a dataset's place, for the work."""

@@ -1,4 +1,4 @@
-"""The place and class of a dataset's bucket, and whether it may be used."""
+"""Checks of a dataset's bucket: its place, its class, and access to it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 from gristmill.pipelines.doctor.place import Place
 
 _SECONDS = 4.0
-# Reading from these is charged by the byte: https://cloud.google.com/storage/pricing.
+# Classes whose reads are charged by the byte: https://cloud.google.com/storage/pricing.
 _COLD = {"ARCHIVE", "COLDLINE", "NEARLINE"}
 
 
 def look_at_bucket(place: Place) -> Iterator[Finding]:
-    """Yields what is wrong with the bucket of a dataset, or where it is.
+    """Yields the faults of a dataset's bucket, or its location.
 
     Raises:
         GristmillError: There is no such bucket, or it cannot be asked.

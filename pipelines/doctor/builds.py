@@ -1,4 +1,4 @@
-"""Whether codecs and checksums are native builds, and load on this machine."""
+"""Checks that codecs and checksums are native builds that load on this machine."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _NATIVE: dict[str, tuple[str, str, Callable[[Any], bytes]]] = {
 
 
 def look_at_builds(place: Place | None) -> Iterator[Finding]:
-    """Yields which native parts are missing, slow or broken, or that all are there."""
+    """Yields native parts that are missing, slow or broken, or that all are fine."""
     del place
     found = [*_crc32c(), *_chunk_hash(), *_codecs()]
     yield from found or [

@@ -23,7 +23,7 @@ from gristmill.pipelines.doctor.versions import look_at_versions
 
 Look = Callable[[Place | None], Iterable[Finding]]
 
-# Name -> what looks, without a dataset too.
+# Name -> check that also works without a dataset.
 MACHINE_CHECKS: dict[str, Look] = {
     "versions": look_at_versions,
     "builds": look_at_builds,
@@ -31,7 +31,7 @@ MACHINE_CHECKS: dict[str, Look] = {
     "disk": look_at_disks,
     "credentials": look_at_credentials,
 }
-# The same for what concerns a dataset alone.
+# Name -> check that concerns only a dataset.
 DATASET_CHECKS: dict[str, Callable[[Place], Iterable[Finding]]] = {
     "jobs": look_at_jobs,
     "group size": look_at_group_size,
@@ -42,12 +42,12 @@ _SECONDS = 8.0
 
 
 def examine(dataset: str | None, *, seconds: float | None = None) -> list[Finding]:
-    """Runs all checks, and returns what they found, in the order of the checks.
+    """Runs all checks, and returns their findings in order.
 
     Args:
         dataset: A dataset's directory; None to check the machine alone.
-        seconds: How long all of them may take, by default eight. What did not answer
-            is a warning.
+        seconds: Time limit of all of them, by default eight. A check without an answer
+            becomes a warning.
 
     Raises:
         InputError: The dataset is not a path.

@@ -1,4 +1,4 @@
-"""Which credentials of Google Cloud a process gets, whose, and whether they work."""
+"""A check of a process's Google Cloud credentials: their owner and validity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READING = _WRITING | {
     f"{_AUTH}cloud-platform.read-only",
 }
 _LOG_IN = "gcloud auth application-default login"
-# Module and class of google-auth -> what it is.
+# Module and class of google-auth -> description.
 _KINDS = {
     "google.oauth2.service_account": "the key of a service account",
     "google.oauth2.credentials": "a user's, of gcloud",
@@ -37,7 +37,7 @@ _KINDS = {
 
 
 class _Found(NamedTuple):
-    """Credentials, and why they gave no token, "" if they gave one."""
+    """Credentials, and why they gave no token, or ""."""
 
     credentials: Any
     failure: str
@@ -45,9 +45,9 @@ class _Found(NamedTuple):
 
 
 def look_at_credentials(place: Place | None) -> Iterator[Finding]:
-    """Yields whose credentials are found, and whether they are good for buckets.
+    """Yields the owner of the credentials, and whether they work for buckets.
 
-    Where no dataset in a bucket is concerned, missing ones are no error.
+    Without a dataset in a bucket, missing ones are not an error.
     """
     needed = place is not None and place.remote
     bad = error if needed else warning
@@ -117,7 +117,7 @@ def _judged(
             state, cure = "expired or revoked", _LOG_IN
         yield bad(f"{seen}; {state}: {found.failure}", why=why, cure=cure)
         return
-    # Those of a machine's service account are not told.
+    # Those of a machine's service account are not known.
     scopes = frozenset(getattr(found.credentials, "granted_scopes", None) or ())
     if scopes and not scopes & _READING:
         yield bad(
@@ -153,7 +153,7 @@ def _find() -> _Found:
 
 
 def _described(credentials: Any) -> tuple[str, str]:
-    """Returns what kind of credentials they are, and of which account."""
+    """Returns the kind of credentials, and their account."""
     kind = type(credentials)
     named = (
         _KINDS[base.__module__] for base in kind.__mro__ if base.__module__ in _KINDS

@@ -1,4 +1,4 @@
-"""Whether there is room on disks: for temporary files, the host's cache, an output."""
+"""A check of room on disks: for temporary files, the host's cache, an output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IN_MEMORY = {"ramfs", "tmpfs"}
 
 
 def look_at_disks(place: Place | None) -> Iterator[Finding]:
-    """Yields what is wrong with each of the places, or how much room it has."""
+    """Yields the faults of each place, or its room."""
     yield from _temporary()
     yield from _cache()
     if place is None or place.remote:
@@ -32,10 +32,10 @@ def look_at_disks(place: Place | None) -> Iterator[Finding]:
     try:
         committed = place.manifest() is not None
     except TimeoutError:
-        return  # The check of mounts says so; to ask again would take for ever.
+        return  # The check of mounts reports it; asking again would take forever.
     except GristmillError:
-        committed = False  # The check of jobs says so.
-    # A dataset that is there can be read, however full its disk.
+        committed = False  # The check of jobs reports it.
+    # An existing dataset can be read, however full its disk.
     yield from _room(
         "dataset" if committed else "output",
         place.path,
@@ -104,7 +104,7 @@ def _cache() -> Iterator[Finding]:
 
 
 def _room(what: str, path: str, *, needed: int, cure: str) -> Iterator[Finding]:
-    """Yields whether there is room at a path, or where it is to be made."""
+    """Yields whether there is room at a path, or at its parent if it does not exist."""
     there = os.path.abspath(path)
     while not os.path.exists(there):
         there = os.path.dirname(there)

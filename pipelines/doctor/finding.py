@@ -1,4 +1,4 @@
-"""A finding of `gristmill doctor`: what was seen, why it matters, and the cure."""
+"""A finding of `gristmill doctor`: an observation, why it matters, and the cure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Level = Literal["ok", "warning", "error"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that a check saw.
+    """One observation of a check.
 
     Attributes:
-        level: `error` where something will fail, `warning` where it may, or is slow.
+        level: `error` if something will fail, `warning` if it may, or is slow.
         seen: What was seen.
-        why: Why it matters, "" where all is well.
-        cure: What to do, a command where there is one; "" where all is well.
+        why: Why it matters, "" if all is well.
+        cure: What to do, a command if there is one; "" if all is well.
         check: Name of the check.
     """
 
@@ -28,15 +28,15 @@ class Finding:
 
 
 def ok(seen: str) -> Finding:
-    """Returns a finding of what is well."""
+    """Returns a finding that all is well."""
     return Finding(level="ok", seen=seen)
 
 
 def warning(seen: str, *, why: str, cure: str) -> Finding:
-    """Returns a finding of what may fail, or is slow."""
+    """Returns a finding that something may fail, or is slow."""
     return Finding(level="warning", seen=seen, why=why, cure=cure)
 
 
 def error(seen: str, *, why: str, cure: str) -> Finding:
-    """Returns a finding of what will fail."""
+    """Returns a finding that something will fail."""
     return Finding(level="error", seen=seen, why=why, cure=cure)

@@ -1,4 +1,4 @@
-"""What the group size of a dataset costs a global shuffle."""
+"""The cost of a dataset's group size for a global shuffle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GROUP_SIZE = re.compile(r"(?:^|,)group_size:(\d+)(?:,|$)")
 
 
 def look_at_group_size(place: Place) -> Iterator[Finding]:
-    """Yields what random reads cost in each split with several records in a chunk."""
+    """Yields the cost of random reads in each split with several records in a chunk."""
     manifest = place.known()
     if manifest is None:
         return

@@ -1,4 +1,4 @@
-"""The mounts of this machine, as the kernel lists them: no mount is asked for it."""
+"""The mounts of this machine, as listed by the kernel, without access to the mounts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Mount(NamedTuple):
     """A mount.
 
     Attributes:
-        point: The directory where it is.
+        point: Its directory.
         kind: Type of the file system, such as `ext4`, `tmpfs` or `fuse.gcsfuse`.
-        source: What is mounted; by gcsfuse, the bucket.
-        options: Those of the mount and of the file system, such as `ro`, `user_id=0`.
+        source: What is mounted; the bucket for gcsfuse.
+        options: Options of the mount and of the file system, such as `ro`, `user_id=0`.
         device: Its number as MAJOR:MINOR.
     """
 
@@ -46,7 +46,7 @@ def parse_mounts(table: str) -> list[Mount]:
 
 
 def mount_of(path: str) -> Mount | None:
-    """Returns the mount that a path is in, None where the system has no such list.
+    """Returns the mount of a path, None if the system has no such list.
 
     A path in a mount of FUSE is not touched: its server may be gone.
     """

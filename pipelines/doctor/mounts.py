@@ -1,4 +1,4 @@
-"""Mounts of FUSE that a dataset is read through, and the flags that matter there."""
+"""FUSE mounts through which a dataset is read, and their important flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STORES = {_GCSFUSE, "blobfuse", "blobfuse2", "geesefs", "goofys", "juicefs"} | 
     "rclone",
     "s3fs",
 }
-# Flag of gcsfuse -> a value that suits training, and what it is like without.
+# Flag of gcsfuse -> a value that suits training, and the effect without it.
 # https://cloud.google.com/storage/docs/cloud-storage-fuse/cli-options
 _FLAGS = {
     "cache-dir": ("/a/disk", "every epoch is requested again"),
@@ -33,13 +33,13 @@ _FLAGS = {
     "metadata-cache-ttl-secs": ("-1", "shards are looked up again after a minute"),
     "stat-cache-max-size-mb": ("-1", "some 20,000 files are remembered, no more"),
 }
-# Those that a profile for training or serving sets.
+# Flags that a profile for training or serving sets.
 _OF_PROFILES = ("metadata-cache-ttl-secs", "stat-cache-max-size-mb")
 _IMPLICIT = "implicit-dirs"
 
 
 def look_at_mount(place: Place) -> Iterator[Finding]:
-    """Yields what is wrong with the mount that a dataset is in."""
+    """Yields the faults of a dataset's mount."""
     mount = None if place.remote else mount_of(place.path)
     if mount is None:
         return
@@ -57,7 +57,7 @@ def look_at_mount(place: Place) -> Iterator[Finding]:
         )
         return
     except GristmillError:
-        return  # The check of jobs says what is wrong with the dataset.
+        return  # The check of jobs reports faults of the dataset.
     program = mount.kind.removeprefix("fuse.")
     if program not in _STORES:
         yield ok(f"{place.path} is on {mount.kind}, mounted at {mount.point}")
@@ -85,7 +85,7 @@ def look_at_mount(place: Place) -> Iterator[Finding]:
 
 
 def _foreign(mount: Mount) -> Iterator[Finding]:
-    """Yields that a mount is for another user alone."""
+    """Yields that a mount is only for another user."""
     owner = f"user_id={os.geteuid()}"
     owners = [option for option in mount.options if option.startswith("user_id=")]
     if owners and owner not in owners and "allow_other" not in mount.options:
@@ -100,7 +100,7 @@ def _foreign(mount: Mount) -> Iterator[Finding]:
 def _reading(
     mount: Mount, address: str, flags: dict[str, str] | None
 ) -> Iterator[Finding]:
-    """Yields what reading through the mount costs, and with which flags less."""
+    """Yields the cost of reading through the mount, and flags that reduce it."""
     seen, mounting = f"{mount.kind} at {mount.point}{_read_ahead(mount)}", ""
     if mount.kind.endswith(_GCSFUSE):
         wanted = [*_FLAGS] if flags is None else _missing(flags)
@@ -133,7 +133,7 @@ def _missing(flags: dict[str, str]) -> list[str]:
 
 
 def _address(place: Place, mount: Mount, flags: dict[str, str] | None) -> str:
-    """Returns the path of a dataset in its bucket, as far as the mount tells it."""
+    """Returns the path of a dataset in its bucket, as far as the mount shows it."""
     if not mount.kind.endswith(_GCSFUSE):
         return "a copy in gs:// or on a local disk"
     if flags is None:  # Part of a bucket can be mounted.
@@ -147,7 +147,7 @@ def _address(place: Place, mount: Mount, flags: dict[str, str] | None) -> str:
 
 
 def _gcsfuse_flags(point: str) -> dict[str, str] | None:
-    """Returns the flags of the process that serves a mount, None if it is not seen."""
+    """Returns the flags of the process that serves a mount, None if it is hidden."""
     for path in glob.glob("/proc/[0-9]*/cmdline"):
         try:
             with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""The place of a dataset, as checks share it: it is asked once, and in time."""
+"""The place of a dataset, shared by checks: accessed once, with a time limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Place:
         )
 
     def manifest(self) -> Manifest | None:
-        """Returns what `dataset.json` says, None if there is none.
+        """Returns the content of `dataset.json`, None if there is none.
 
         Raises TimeoutError if the place does not answer, GristmillError if it cannot be
         read.
@@ -47,7 +47,7 @@ class Place:
         return read_manifest(self.path)
 
     def known(self) -> Manifest | None:
-        """Returns the same; None also where it cannot be read, as one check says."""
+        """Returns the same; None also if it cannot be read, which one check reports."""
         with contextlib.suppress(GristmillError, TimeoutError):
             return self.manifest()
         return None
@@ -56,7 +56,8 @@ class Place:
 def _wait_for_mount(path: str) -> None:
     """Raises TimeoutError if a mount of FUSE does not answer.
 
-    Whoever asks one whose server is stuck can not even be killed: another process asks.
+    A process that accesses a stuck mount cannot even be killed, so another process does
+    it.
     """
     quiet = subprocess.DEVNULL
     code = "import os, sys; os.path.exists(sys.argv[1])"

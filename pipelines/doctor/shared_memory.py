@@ -1,4 +1,4 @@
-"""Whether `/dev/shm` has room for the batches that workers of a feed send."""
+"""A check of room in `/dev/shm` for the batches that workers of a feed send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DIRECTORY = "/dev/shm"
 _BATCHES_OF_A_WORKER = 2
 _ROWS = 1024
 _SHOWN = 3
-# A batch waits for its reader for moments.
+# A batch waits only moments for its reader.
 _UNTOUCHED_SECONDS = 60
 _USUAL_BATCH_BYTES = 16 << 20
 # The name that a feed gives to its blocks begins with the process that made it.
@@ -29,7 +29,7 @@ _WHY = "a batch for which there is no room ends the feed with an error"
 
 
 def look_at_shared_memory(place: Place | None) -> Iterator[Finding]:
-    """Yields whether batches have room, and which blocks dead processes left."""
+    """Yields whether batches have room, and the blocks that dead processes left."""
     try:
         about = os.statvfs(_DIRECTORY)
         usable = os.access(_DIRECTORY, os.W_OK | os.X_OK)
@@ -62,7 +62,7 @@ def look_at_shared_memory(place: Place | None) -> Iterator[Finding]:
 
 
 def _batch_bytes(place: Place | None) -> tuple[int, str]:
-    """Returns the size of a batch, and what is assumed of it."""
+    """Returns the size of a batch, and the assumptions."""
     manifest = None if place is None else place.known()
     splits = () if manifest is None else manifest.splits.values()
     means = [split.raw_bytes / split.records for split in splits if split.records]
@@ -78,7 +78,7 @@ def _rounded_gib(size_bytes: int) -> int:
 
 
 def _left_behind() -> Iterator[Finding]:
-    """Yields the blocks of this user's processes that are not there any more."""
+    """Yields the blocks of this user's processes that no longer exist."""
     left: dict[str, int] = {}
     for name in sorted(os.listdir(_DIRECTORY)):
         match = _BLOCK.fullmatch(name)
@@ -107,7 +107,7 @@ def _left_behind() -> Iterator[Finding]:
 
 
 def _mapped_by_others() -> set[str]:
-    """Returns the blocks that processes which are to be seen have in their memory."""
+    """Returns the blocks that visible processes have in their memory."""
     found: set[str] = set()
     for path in glob.glob("/proc/[0-9]*/maps"):
         with contextlib.suppress(OSError), open(path, errors="replace") as file:

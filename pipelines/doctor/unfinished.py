@@ -1,4 +1,4 @@
-"""Jobs that never committed, and what they left in the place of a dataset."""
+"""Jobs that never committed, and their leftovers in the place of a dataset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SHOWN = 3
 
 
 def look_at_jobs(place: Place) -> Iterator[Finding]:
-    """Yields jobs that are not committed, what is left over, or that all is committed.
+    """Yields uncommitted jobs and leftovers, or that all is committed.
 
     Raises:
         NotADatasetError: There is neither a dataset nor a job.
@@ -104,7 +104,7 @@ def _or_give_up(command: str) -> str:
 
 
 def _deletion_of_parts(path: str, split: str) -> str:
-    """Returns the command that deletes what a program has written, "" if unknown."""
+    """Returns the command that deletes a program's output, "" if unknown."""
     if storage_for(path).remote:
         return ""
     # The name of another split can end so.
@@ -123,7 +123,7 @@ def _deletion_of_parts(path: str, split: str) -> str:
 
 
 def _giving_up(path: str, split: str) -> str:
-    """Returns the command that deletes what a job made of a new split, "" if unknown.
+    """Returns the command that deletes a job's part of a new split, "" if unknown.
 
     Appended shards are named like those of the split: no pattern is safe for them.
     """

@@ -16,7 +16,7 @@ _DEVELOPERS = re.compile(r"extra *== *[\"']dev[\"']")
 
 
 def installed_versions() -> dict[str, str]:
-    """Returns the versions of what is installed, by name; imports none of it.
+    """Returns the versions of installed packages by name, without importing them.
 
     These are Python, gristmill, and the packages that its extras name.
     """
@@ -36,7 +36,7 @@ def installed_versions() -> dict[str, str]:
 
 
 def look_at_versions(place: Place | None) -> Iterator[Finding]:
-    """Yields which gristmill runs on which Python, and with how many packages."""
+    """Yields the versions of gristmill and Python, and the number of packages."""
     del place
     found = installed_versions()
     yield ok(

@@ -1,1 +1,1 @@
-"""Functions of the user's: found by name, called on records, named in errors."""
+"""User-defined functions: found by name, called on records, named in errors."""

@@ -1,4 +1,4 @@
-"""The user's function on every record: called, and named in errors."""
+"""Calls of the user's function on every record, with errors that name it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gristmill.dataset.base.errors import UserFunctionError
 
 RecordFunction = Callable[[bytes], bytes | Sequence[bytes] | None]
 
-_forks = 0  # How many led from the first process to this one.
+_forks = 0  # Number of forks from the first process to this one.
 
 
 def _count_fork() -> None:
@@ -25,12 +25,12 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
     """Calls the user's function on one record.
 
     Args:
-        function: It.
-        record: The record.
+        function: The function.
+        record: The record to pass.
         source: Where the record came from, for messages.
 
     Returns:
-        The records to write instead: none, one or several.
+        The records to write instead: any number.
 
     Raises:
         UserFunctionError: It failed, or returned something else.
@@ -83,7 +83,7 @@ def _end_forked(forks: int) -> None:
 
 
 def _place(error: BaseException, function: RecordFunction) -> str:
-    """Returns the last line of the function's own file that the error came through."""
+    """Returns the last line in the function's own file that an error passed through."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # The first one is `call`.
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     if not own:

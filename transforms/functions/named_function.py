@@ -1,4 +1,4 @@
-"""Functions of the user's, imported by name."""
+"""User-defined functions, imported by name."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PATIENCE_SECONDS = 5.0
 
 
 def split_name(spec: str) -> tuple[str, str]:
-    """Returns the module and the function that `module:function` names.
+    """Returns the module and function named by `module:function`.
 
     Raises:
-        InputError: It is not of that form.
+        InputError: It does not have that form.
     """
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
@@ -33,12 +33,12 @@ def split_name(spec: str) -> tuple[str, str]:
 
 
 def load_function(spec: str) -> Callable[..., Any]:
-    """Imports the function that `module:function` names.
+    """Imports the function named by `module:function`.
 
     The current directory is searched as well, as `python -m` does.
 
     Args:
-        spec: Such as `my_package.cleaning:lower_case`.
+        spec: Name such as `my_package.cleaning:lower_case`.
 
     Raises:
         InputError: There is no such function.
@@ -66,9 +66,9 @@ def load_function(spec: str) -> Callable[..., Any]:
 
 @functools.cache
 def _end_beam_worker_in_time() -> None:
-    """Ends a worker process of Beam's when it is done, whatever the module left there.
+    """Ends a Beam worker process when it is done, whatever the module left running.
 
-    Beam waits for the process without a limit, after the commit.
+    Beam waits for the process without limit, after the commit.
     """
     main = getattr(sys.modules["__main__"], "__spec__", None)
     if main is not None and main.name == _BEAM_WORKER:
@@ -82,13 +82,13 @@ def _end_after_main_thread() -> None:
 
 
 def code_digest(spec: str) -> str:
-    """Returns a digest of the file that holds the function, "" if there is none.
+    """Returns a digest of the file that holds the function, or "".
 
-    Shards of a run that is finished by a second one must not come from two versions
-    of the function. Modules that the file imports are not part of it.
+    Shards of a resumed run must not come from two versions of the function. Modules
+    that the file imports do not count.
 
     Args:
-        spec: As for `load_function`.
+        spec: As in `load_function`.
 
     Raises:
         InputError: There is no such function.

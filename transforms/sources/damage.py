@@ -51,7 +51,7 @@ class DamageHandler:
     """Takes damaged regions of inputs, one after the other: this one only counts them.
 
     Args:
-        max_regions: Most regions to accept; None for any number.
+        max_regions: Maximum number of regions; None for any number.
     """
 
     def __init__(self, *, max_regions: int | None = None):
@@ -60,7 +60,7 @@ class DamageHandler:
         self.passed_regions = 0
 
     def pass_over(self) -> None:
-        """Notes a region that the range before sets aside, where it begins."""
+        """Records the start of a region that the previous range sets aside."""
         self.passed_regions += 1
 
     def begin(
@@ -71,14 +71,14 @@ class DamageHandler:
         compressed_begin_bytes: int | None = None,
         rows: Rows | None = None,
     ) -> None:
-        """Begins a region. An error that is raised here ends the reading.
+        """Begins a region. An error raised here ends the reading.
 
         Args:
             error: What is wrong, and where.
             path: The file.
             compressed_begin_bytes: Where the rest of a compressed file begins that
-                cannot be decompressed. The region is that rest, as it is stored.
-            rows: Which rows the region holds, of a file of a table.
+                cannot be decompressed. The region is that rest, as stored.
+            rows: Rows of the region, if the file is a table.
 
         Raises:
             CorruptInputError: There are more regions than allowed.
@@ -96,7 +96,7 @@ class DamageHandler:
     def end(self, offset: int, *, end_row: int | None = None) -> None:
         """Ends the region, with the offset after it.
 
-        And with the row after it, where that was not known when it began.
+        Also gives the row after it, if that was not known at the start.
         """
 
 
@@ -108,9 +108,9 @@ class Quarantine(DamageHandler):
     through a temporary file, until `close`: memory does not grow with the damage.
 
     Args:
-        place: The shard's place, as it was before the work began.
+        place: The shard's place, from before the work began.
         temporary_dir: Where temporary files of its split are.
-        max_regions: Most regions to accept.
+        max_regions: Maximum number of regions.
     """
 
     def __init__(self, place: ShardPlace, temporary_dir: str, *, max_regions: int):
@@ -157,7 +157,7 @@ class Quarantine(DamageHandler):
                 self._storage.temporary(self._temporary_dir)
             )
             with self._explained():
-                # Without a buffer: nothing is left to fail when it is closed.
+                # Unbuffered: closing it cannot fail.
                 file = open(self._local, "wb", buffering=0)  # noqa: SIM115
                 self._file = self._stack.enter_context(file)
         begin = error.offset
@@ -197,7 +197,7 @@ class Quarantine(DamageHandler):
             self._found[-1]["end_row"] = end_row
 
     def publish(self) -> None:
-        """Writes what was collected to its place; removes what an earlier try left."""
+        """Writes the regions to their place; removes those of an earlier try."""
         place = self._place
         names = layout.quarantine_paths(place.path)
         data_path, list_path = (layout.join(place.output, name) for name in names)
@@ -210,7 +210,7 @@ class Quarantine(DamageHandler):
         self._file.close()
         self._storage.publish(self._local, data_path, replaces=data_version)
         lines = [json.dumps(region, ensure_ascii=False) for region in self._found]
-        # Names of files can hold bytes that are no UTF-8: as in `dataset.json`.
+        # Names of files can hold bytes that are not UTF-8, as in `dataset.json`.
         text = ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
         self._storage.write(list_path, text, replaces=list_version)
 
@@ -228,7 +228,7 @@ def too_much_damage(found: int, limit: int, *, where: str) -> CorruptInputError:
 
 
 def nothing_read(where: str) -> CorruptInputError:
-    """Returns the error for inputs of which all was set aside."""
+    """Returns the error for inputs that were set aside entirely."""
     return CorruptInputError(
         "no record of the inputs could be read: all of them was set aside",
         where=where,

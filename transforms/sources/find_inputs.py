@@ -1,4 +1,4 @@
-"""Finding the input files of a job: by patterns, sorted, and recognised."""
+"""The input files of a job: found by patterns, sorted, and recognised."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gristmill.transforms.sources.input_formats import (
 )
 from gristmill.transforms.sources.source_of import source_module
 
-# Files, and what the first bytes of each tell.
+# Files, and the look at the first bytes of each.
 Looked = tuple[Sequence[FileInfo], Sequence[Look]]
 
 
@@ -41,13 +41,12 @@ def find_inputs(
 
     Args:
         patterns: Paths and glob patterns; a directory stands for the files in it.
-        options: What the user says of the records, if anything.
-        adapt: Gets these options with the format that the files have, and returns what
-            to make of them.
+        options: The user's options for the records, if any.
+        adapt: Takes these options with the format of the files, and returns the options
+            to use.
         allow_empty_files: Whether a file of 0 bytes counts as one without records.
-        allow_other_formats: Whether some files may be of another format.
-        looked: What `match_files` returned, and what the first bytes of each file tell,
-            if that is known.
+        allow_other_formats: Whether some files may be of other formats.
+        looked: The result of `match_files`, with the looks at first bytes, if known.
 
     Raises:
         InputError: A pattern matches nothing, or a file is empty or of another format,
@@ -60,7 +59,7 @@ def find_inputs(
         looked = found, look_at(found)
     files, looks = looked
     auto = options.input_format == "auto"
-    # An empty file is of every format.
+    # An empty file has any format.
     filled = [
         look
         for file, look in zip(files, looks, strict=True)
@@ -95,7 +94,7 @@ def find_inputs(
 def match_files(
     patterns: Sequence[str], *, allow_empty_files: bool = False
 ) -> list[FileInfo]:
-    """Lists the files that patterns match, sorted, without a look into them.
+    """Lists the files that patterns match, sorted, without opening them.
 
     Args:
         patterns: Paths and glob patterns; a directory stands for the files in it.
@@ -130,7 +129,7 @@ def look_into(info: FileInfo) -> InputFile:
     """Recognises one TFRecord file by its first bytes.
 
     Raises:
-        InputError: It is of another format.
+        InputError: It has another format.
     """
     (look,) = look_at([info])
     (compression,) = check_formats([info], wanted="tfrecord", looks=[look])

@@ -1,4 +1,4 @@
-"""The records of input files in order, read no further than they are asked for."""
+"""The records of input files in order, read only as far as requested."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.source_of import source_of
 
-# So much of a file is read first: a few records do not need the blocks of a conversion.
+# Bytes of the first read: a few records need less than the blocks of a conversion.
 _FIRST_BYTES = 1 << 20
 
 
@@ -21,7 +21,7 @@ class NumberedRecord(NamedTuple):
     Attributes:
         number: Its number among all records of the files, in their order.
         path: The file.
-        place: Where it is in the file, as `RecordBatch.places` has it.
+        place: Its place in the file, as in `RecordBatch.places`.
         place_text: The same for people, such as `byte offset 1,234`.
         record: The record.
     """
@@ -59,7 +59,7 @@ def first_records(files: InputFiles, *, offset: int = 0) -> Iterator[NumberedRec
 
 
 def _batches(file: InputFile) -> Iterator[RecordBatch]:
-    """Yields the records of a file, of its beginning first."""
+    """Yields the records of a file, those of its first bytes first."""
     source, size, begin = source_of(file.spec), file.size_bytes, 0
     plain = file.compression == "none"
     if plain and FORMATS[source.spec.format].sized and size > _FIRST_BYTES:

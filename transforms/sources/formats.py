@@ -1,4 +1,4 @@
-"""The formats of inputs: what each is called, and how its records are to be made."""
+"""The formats of inputs: their names, and the making of their records."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class SourceFormat(NamedTuple):
         found_as: Its name in `gristmill.dataset.formats.file_formats`.
         module: The module that reads it; it has `make_source`, which takes a
             `SourceSpec` and returns a `Source`.
-        place_unit: What numbers the places of its records, for people.
+        place_unit: Unit of the places of its records, for messages.
         sized: Whether places are offsets in the file as it is stored: the last record
             ends where an uncompressed file does.
         in_parts: Whether its records are counted by reading, in parts of large files.
-        compressed: Whether its files can be compressed as a whole.
-        accepts: Other names in `file_formats` of files that are read where
-            `--input-format` asks for it.
-        of_files: Whether files alone are such inputs, which `--input-format` names.
+        compressed: Whether whole files can be compressed.
+        accepts: Other names in `file_formats` of files that `--input-format` also
+            accepts.
+        of_files: Whether the inputs are plain files, named by `--input-format`.
         cut: Whether shards can be made of parts of a file.
     """
 
@@ -40,7 +40,7 @@ class SourceFormat(NamedTuple):
 
     @property
     def is_text(self) -> bool:
-        """Whether files are recognised as text alone, by no magic number."""
+        """Whether files are recognised only as text, without a magic number."""
         return "text" in (self.found_as, *self.accepts)
 
 
@@ -95,18 +95,17 @@ FILE_FORMATS = tuple(name for name, known in FORMATS.items() if known.of_files)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """What the user says of the inputs, and of the records that are made of them.
+    """The user's options for the inputs, and for the records made from them.
 
     Attributes:
-        input_format: One of `FORMATS`; `auto` for what the first bytes of the files
-            tell. `packed` for the documents in the rows of a dataset that
-            `gristmill pack` made.
-        columns: Columns to take, of a format that has columns; all if empty.
-        record: What a record is: `example`, a `tf.train.Example` of the columns;
-            `column:NAME`, the bytes of one column; `line`. "" for what is usual for
-            the format.
-        nulls: What to do with a row in which a column that is taken is null: `fail`
-            where no record can be made of it, or `skip` it.
+        input_format: One of `FORMATS`; `auto` to recognise files by their first bytes;
+            `packed` for the documents in the rows of a dataset made by `gristmill
+            pack`.
+        columns: Columns to take, if the format has columns; all if empty.
+        record: The kind of record: `example`, a `tf.train.Example` of the columns;
+            `column:NAME`, the bytes of one column; `line`. "" for the format's default.
+        nulls: What to do with a row with a null in a column to take: `fail` if no
+            record can be made from it, or `skip` it.
     """
 
     input_format: str = "auto"
@@ -147,15 +146,15 @@ class RecordOptions:
 
 
 class SourceSpec(NamedTuple):
-    """How the records of files are made: all that their reader has to know.
+    """The rules for making records from files: all that a reader needs.
 
     Found when the inputs are listed, and the same for all files of a job.
 
     Attributes:
         format: One of `FORMATS`.
-        record: As in `RecordOptions`, never "" where there is a choice.
+        record: As in `RecordOptions`, never "" if there is a choice.
         columns: As in `RecordOptions`.
-        schema: What else was found in the files, such as the types of columns: a text
+        schema: Other facts found in the files, such as the types of columns, as a text
             that only the source reads.
         nulls: As in `RecordOptions`.
     """
@@ -169,18 +168,18 @@ class SourceSpec(NamedTuple):
     def to_json(self) -> str:
         """Returns the spec as JSON."""
         fields = self._asdict()
-        if self.nulls == "fail":  # As it was before there was another.
+        if self.nulls == "fail":  # As before there was another.
             del fields["nulls"]
         return json.dumps(fields)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Rebuilds a spec. Raises ValueError or TypeError if the text is of none."""
+        """Rebuilds a spec. Raises ValueError or TypeError if the text is not one."""
         fields = json.loads(text)
         return cls(**fields | {"columns": tuple(fields["columns"])})
 
     def differences(self, new: Self) -> list[str]:
-        """Returns a line for each part that a new spec has different."""
+        """Returns a line for each part in which a new spec differs."""
         changed = [
             (name, before, after)
             for name, before, after in zip(self._fields, self, new, strict=True)
@@ -199,7 +198,7 @@ def check_nulls(options: RecordOptions, format_name: str) -> None:
     """Refuses to skip nulls of a format, one of `FORMATS`, that has none.
 
     Raises:
-        InputError: That is asked for.
+        InputError: That is requested.
     """
     lines = options.record == "line"
     if options.nulls == "skip" and (format_name not in _WITH_NULLS or lines):
@@ -213,7 +212,7 @@ def check_nulls(options: RecordOptions, format_name: str) -> None:
 
 
 def refuse_record_options(options: RecordOptions, format_name: str) -> None:
-    """Refuses options for columns, for a format whose records are bytes as they are.
+    """Refuses options for columns, for a format of plain records.
 
     Raises:
         InputError: One is given.

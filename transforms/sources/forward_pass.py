@@ -1,4 +1,4 @@
-"""What is kept of a file that is read forward, from one of its ranges to the next."""
+"""The pass over a file that is kept from one of its ranges to the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class KeptPass:
         self._reached = 0, 0
 
     def has(self, source: SourceRange) -> bool:
-        """Tells whether a pass is kept that has not gone past the begin of a range."""
+        """Returns whether the kept pass has not yet passed the start of a range."""
         begin = source.begin_bytes, source.skip_records
         return source.file_index == self._file and self._reached <= begin
 

@@ -1,4 +1,4 @@
-"""What a pattern of input files matches; a directory stands for the files in it."""
+"""The files that an input pattern matches; a directory stands for its files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 
-# What the package datasets writes, and what describes a repository of the Hub.
+# Files of the package datasets, and those that describe a repository of the Hub.
 _HUGGING_FACE_DATA = (".arrow", ".parquet")
 _OF_HUB = ({"dataset_infos.json"}, {"README.md", ".gitattributes"})
 _NO_DATA = (".json", ".md")
@@ -19,11 +19,11 @@ _NO_DATA = (".json", ".md")
 def match_inputs(pattern: str) -> list[FileInfo]:
     """Lists the files that a pattern matches, or that are directly in a directory.
 
-    Of a directory, files whose names begin with `.` or `_` are left out, as Hadoop and
-    Spark do: these are markers and unfinished files.
+    In a directory, names that begin with `.` or `_` are left out, as in Hadoop and
+    Spark: these are markers and unfinished files.
 
     Raises:
-        InputError: There are none, or the directory is a dataset with splits.
+        InputError: There are no files, or the directory is a dataset with splits.
         NotADatasetError: The directory is a dataset that was not committed.
     """
     storage = storage_for(pattern)
@@ -58,7 +58,7 @@ def match_inputs(pattern: str) -> list[FileInfo]:
 def _check_finished(directory: str, names: Collection[str]) -> None:
     """Raises NotADatasetError if a directory is a dataset that was not committed.
 
-    Some of its shards may be there, as files that can be read.
+    Some of its shards may exist, as readable files.
     """
     index = layout.join(directory, layout.INDEX_DIR)
     if any(".array_record" in name for name in names) and storage_for(index).list(
@@ -96,7 +96,7 @@ def check_no_dataset(directory: str, names: Collection[str]) -> None:
 
 
 def check_not_hugging_face(directory: str, names: Collection[str]) -> None:
-    """Raises InputError if a directory is of Hugging Face; its files have `names`."""
+    """Raises InputError if a directory with these `names` is of Hugging Face."""
     if (found := _hugging_face(names)) is not None:
         raise InputError(
             "the input is a Hugging Face dataset, which cannot be converted directly",
@@ -111,7 +111,7 @@ def check_not_hugging_face(directory: str, names: Collection[str]) -> None:
 
 
 def _hugging_face(names: Collection[str]) -> str | None:
-    """Returns which directory of Hugging Face has these files, None for no such."""
+    """Returns the kind of Hugging Face directory with these files, or None."""
     described = layout.TFDS_INFO_JSON in names and "features.json" not in names
     if "dataset_dict.json" in names or (
         described and any(name.endswith(_HUGGING_FACE_DATA) for name in names)

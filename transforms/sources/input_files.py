@@ -25,11 +25,11 @@ class InputFile(NamedTuple):
     Attributes:
         path: Its path.
         size_bytes: Its size as it is stored.
-        version: What changes when it is written again; None for any.
+        version: A mark that changes when it is written again; None for any.
         compression: How it is compressed.
-        noted_ns: When the system noted a change of it, see `FileInfo`; 0 for any.
-        spec: How its records are made; None for `TFRECORD`, since elements of
-            pipelines that hold a file are to be small.
+        noted_ns: When the system recorded its last change, see `FileInfo`; 0 for any.
+        spec: How its records are made; None for `TFRECORD`, as elements of pipelines
+            should be small.
     """
 
     path: str
@@ -42,16 +42,17 @@ class InputFile(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputFiles:
-    """The input files of one split, in the order in which they are read.
+    """The input files of one split, in reading order.
 
     Attributes:
         paths: [files], sorted.
         sizes: int64 [files], bytes as stored.
-        versions: [files], what changes when a file is written again.
+        versions: [files], a mark that changes when a file is written again.
         compressions: uint8 [files], index into `COMPRESSIONS`.
-        noted_ns: int64 [files], when the system noted a change, see `FileInfo`.
-        spec: How the records of all of them are made.
-        lineage: What `encode_lineage` makes of the datasets that they are shards of.
+        noted_ns: int64 [files], when the system recorded its last change, see
+            `FileInfo`.
+        spec: The rules for making records from all of them.
+        lineage: The result of `encode_lineage` for the datasets whose shards they are.
     """
 
     paths: Sequence[str]
@@ -76,7 +77,7 @@ class InputFiles:
         )
 
     def first(self, count: int) -> list[InputFile]:
-        """Returns the first files, at most so many."""
+        """Returns at most `count` first files."""
         return [self[file] for file in range(min(count, len(self)))]
 
     @property
@@ -88,7 +89,7 @@ class InputFiles:
     def sized(self) -> npt.NDArray[np.bool_]:
         """Whether the last record ends at the file's size: bool [files].
 
-        That of an empty file does, whatever its format: no range is read of it.
+        It does in an empty file of any format, as no range of it is read.
         """
         empty = np.equal(self.sizes, 0)
         return self.splittable & (empty | FORMATS[self.spec.format].sized)
@@ -162,7 +163,7 @@ class InputFiles:
         return lines + self.spec.differences(new.spec)
 
     def noted_changes(self, new: Self) -> list[int]:
-        """Returns the files that the system says have changed, in a list of the same.
+        """Returns the files of an equal list that changed according to the system.
 
         Their sizes and versions are those of the new list.
         """
@@ -173,7 +174,7 @@ class InputFiles:
         return found
 
     def notes(self) -> list[str]:
-        """Returns notes for the user that are no errors."""
+        """Returns notes for the user that are not errors."""
         joined = JoinedFiles.of(self.paths).notice()
         names = Counter(posixpath.basename(path) for path in self.paths)
         twice = [name for name, count in names.items() if count > 1]

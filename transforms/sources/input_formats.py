@@ -1,4 +1,4 @@
-"""Whether files are of the format that a job reads, by their first bytes."""
+"""Recognition of the format of files, by their first bytes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import FILE_FORMATS, FORMATS
 
-# A block is decompressed as a whole; it has 128 KiB at most.
+# A block is decompressed as a whole; it has at most 128 KiB.
 _ZSTD_HEAD_BYTES = HEAD_BYTES + (128 << 10)
 _INFO_CURE = (
     "it describes a TFDS dataset: give its directory alone, which keeps its splits, or "
     "a narrower pattern"
 )
-# Files that describe the dataset in a directory: patterns match them all too easily.
+# Files that describe the dataset in a directory: patterns often match them.
 _METADATA = {
     layout.DATASET_JSON: "it describes a dataset of ArrayRecord files: give a pattern "
     "that leaves this dataset out",
@@ -40,15 +40,14 @@ _METADATA = {
 
 
 class Look(NamedTuple):
-    """What the first bytes of a file tell.
+    """The facts that the first bytes of a file tell.
 
     Attributes:
         compression: How it is compressed.
-        format: Its format, None for no known one.
-        is_blank: Whether it is blanks alone, which are of any format.
-        noted_ns: When the last change of the file was noted, see `FileInfo`, now that a
-            part was read: some file systems fetch a file when it is read, and note
-            that.
+        format: Its format, None if unknown.
+        is_blank: Whether it is all blanks, which have any format.
+        noted_ns: When the system recorded the last change, see `FileInfo`, after a part
+            was read: some file systems fetch a file on reading, and record that.
     """
 
     compression: Compression
@@ -58,23 +57,23 @@ class Look(NamedTuple):
 
     @property
     def content(self) -> str:
-        """The name of the format, without its compression; "" for no known one."""
+        """The name of the format, without its compression; "" if unknown."""
         name = "" if self.format is None else self.format.name
         return name.removeprefix(f"{self.compression}-compressed ")
 
 
 def look_at(files: Sequence[FileInfo]) -> list[Look]:
-    """Returns what the first bytes of files tell; each is read once, many at a time."""
+    """Returns the looks at the first bytes of files, read once each, many at a time."""
     # Waiting, not computing: 64 first reads at once hide a bucket's latency.
     return list(map_all(_look, files, at_once=64))
 
 
 def choose_format(looks: Sequence[Look], input_format: str) -> str:
-    """Returns the format, one of `FORMATS`, as which files are read.
+    """Returns the format, one of `FORMATS`, to read files in.
 
     Args:
-        looks: What their first bytes tell.
-        input_format: What the user asks for, or `auto`.
+        looks: Looks at their first bytes.
+        input_format: The user's choice, or `auto`.
     """
     if input_format != "auto":
         return input_format
@@ -82,10 +81,10 @@ def choose_format(looks: Sequence[Look], input_format: str) -> str:
     names = [name for name in FORMATS if found[FORMATS[name].found_as]]
     if not names or "tfrecord" in names:
         return "tfrecord"
-    # Files of the others are refused.
+    # Files of other formats are refused.
     chosen = max(names, key=lambda name: found[FORMATS[name].found_as])
-    # Files of no known format can be damaged TFRecord files, and the text beside them
-    # what describes them.
+    # Files of no known format can be damaged TFRecord files, and text beside them may
+    # describe them.
     return "tfrecord" if found[""] and FORMATS[chosen].is_text else chosen
 
 
@@ -100,20 +99,19 @@ def check_formats(
 ) -> list[Compression]:
     """Checks the format of files, and returns how they are compressed.
 
-    A file of no known format is not refused: it can be a damaged one of the format that
-    is wanted.
+    A file of unknown format is accepted: it may be a damaged one of the expected
+    format.
 
     Args:
         files: The files.
-        wanted: The format that they should have, one of `FORMATS` or `arrayrecord`.
-        looks: What their first bytes tell, if that is known.
+        wanted: The expected format, one of `FORMATS` or `arrayrecord`.
+        looks: Looks at their first bytes, if known.
         allow_some: Whether some of them, but not all, may be of other formats.
-        asked: Whether the user asks for this format, however files seem to be.
-        auto: Whether all files could be of any one format: the one that is wanted is
-            that of most.
+        asked: Whether the user requests this format, whatever files look like.
+        auto: Whether the format was chosen as that of most files.
 
     Raises:
-        InputError: A file is of another format.
+        InputError: A file has another format.
     """
     compressions: list[Compression] = []
     others: dict[str, FileFormat] = {}
@@ -134,9 +132,9 @@ def check_formats(
 def _in_doubt(
     looks: Sequence[Look], others: dict[str, FileFormat], wanted: str
 ) -> bool:
-    """Returns whether text is refused only because files of no known format are there.
+    """Returns whether text is refused only because of files of unknown format.
 
-    It may be all that can be read: it is not set aside as damage.
+    It may be the only readable data, so it is not set aside as damage.
     """
     contents = {look.content for look in looks}
     texts = {known.found_as for known in FORMATS.values() if known.is_text}
@@ -153,7 +151,7 @@ def _look(file: FileInfo) -> Look:
     head = storage.read(file.path, 0, HEAD_BYTES)
     if compression_of(head) == "zstd" and format_of(head) is None:
         head = storage.read(file.path, 0, _ZSTD_HEAD_BYTES)
-    # The first bytes decide: what follows can be damaged.
+    # Only the first bytes decide, as the rest can be damaged.
     found = format_of(head)
     blank = found is None and is_blank(head)
     return Look(compression_of(head), found, blank, _noted_ns(file))

@@ -1,4 +1,4 @@
-"""What every format of inputs offers: the protocol of sources.
+"""The protocol of sources: the interface of every input format.
 
 A plan cuts the line of all stored bytes, from the sizes of files alone. A source knows
 which records lie in a range of them: those that begin there. So every format is cut by
@@ -25,7 +25,7 @@ class RangeReader(Protocol):
 
     Attributes:
         path: The file.
-        ahead_bytes: What `open_ahead` returned.
+        ahead_bytes: The result of `open_ahead`.
     """
 
     path: str
@@ -33,13 +33,13 @@ class RangeReader(Protocol):
 
     @property
     def span(self) -> SourceSpan:
-        """What was read: complete once all records were read."""
+        """The span that was read: complete once all records were read."""
 
     def open_ahead(self) -> int:
         """Begins to fetch the range if the storage is remote.
 
         Returns:
-            How many bytes at most wait in memory.
+            The maximum number of bytes that wait in memory.
         """
 
     def batches(self) -> Iterator[RecordBatch]:
@@ -60,7 +60,7 @@ def span_of(
     records: int,
     whole: bool,
 ) -> SourceSpan:
-    """Returns what was read of a range; see `SourceSpan`."""
+    """Returns the span read of a range; see `SourceSpan`."""
     return SourceSpan(
         file_index=source.file_index,
         begin_bytes=source.begin_bytes,
@@ -77,10 +77,10 @@ class PartCount(NamedTuple):
 
     Attributes:
         start: The place of the first; None if no record begins in the part.
-        stop: The place behind the last.
-        records: How many there are.
+        stop: The place after the last.
+        records: Number of records.
         offsets: The stored bytes at which records 0, stride, 2 * stride, ... can be
-            entered; only the first where no other can be.
+            entered; only the first if others cannot.
     """
 
     start: int | None
@@ -90,7 +90,7 @@ class PartCount(NamedTuple):
 
 
 class Source(Protocol):
-    """One format of input files, and how records are made of it."""
+    """One format of input files, and the making of records from it."""
 
     spec: SourceSpec
 
@@ -111,11 +111,11 @@ class Source(Protocol):
             source: The range.
             on_damage: Takes damaged regions; None makes them errors.
             first_place: The place of the first record of a range that is not exact, if
-                that is known: it is not searched for then.
-            cuts: All places where a compressed file is cut, in bytes as it is stored.
-            kept: Has the pass of a range before in the same compressed file or row
-                group, and gets that of this one. By default that is read from its
-                begin.
+                known, to avoid a search.
+            cuts: All places where a compressed file is cut, in bytes as stored.
+            kept: Holds the pass of an earlier range in the same compressed file or row
+                group, and takes that of this one. By default the file or row group is
+                read from its start.
         """
 
     def count(
@@ -127,50 +127,50 @@ class Source(Protocol):
         on_damage: DamageHandler | None = None,
         first_place: int | None = None,
     ) -> PartCount:
-        """Counts the good records of a part of a file; arguments are as for `read`."""
+        """Counts the good records of a part of a file; arguments are as in `read`."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at records, in order.
 
         Args:
             file: The file.
-            range_bytes: Least stored bytes of a range, the last one aside.
+            range_bytes: Minimum stored bytes of a range, except the last.
         """
 
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Tells whether the records of a range fill the places that it covers.
+        """Returns whether the records of a range fill the places that it covers.
 
-        Asked where nothing was damaged. A source that cannot tell says yes.
+        Called only if nothing was damaged. A source that cannot tell returns True.
 
         Args:
-            span: What the reader says of the range.
+            span: The reader's span of the range.
             raw_bytes: The lengths of all its records, added.
         """
 
     def described(self) -> dict[str, Any]:
-        """Returns what `dataset.json` says of the inputs, besides their list."""
+        """Returns the facts about the inputs for `dataset.json`, besides their list."""
 
     def features(self) -> dict[str, Any] | None:
-        """Returns what the records hold, as `features.encode_features` gives it.
+        """Returns the features of the records, as from `features.encode_features`.
 
-        None where records are bytes as they are.
+        None if records are plain bytes.
         """
 
     def place_text(self, place: int) -> str:
-        """Returns how a place is called in messages, such as `byte offset 1,234`."""
+        """Returns the name of a place in messages, such as `byte offset 1,234`."""
 
 
 class SourceModule(Protocol):
-    """What the module of a format holds."""
+    """The interface of a format's module."""
 
     def make_source(self, spec: SourceSpec) -> Source:
         """Returns the source of a spec."""
 
     def find_spec(self, files: InputFiles, options: RecordOptions) -> SourceSpec:
-        """Returns how the records of files are made, once they are listed.
+        """Returns the rules for making records from listed files.
 
         Raises:
-            InputError: The options are not for this format, or the files do not have
-                what they ask for.
+            InputError: The options are not for this format, or the files do not fit
+                them.
             MissingPackageError: A package of an extra is missing.
         """

@@ -18,7 +18,7 @@ def source_module(format_name: str) -> SourceModule:
     """Returns the module of a format, one of `FORMATS`.
 
     Raises:
-        MissingPackageError: A package is missing that reads the format.
+        MissingPackageError: The package that reads the format is missing.
     """
     try:
         module = importlib.import_module(FORMATS[format_name].module)
@@ -32,7 +32,7 @@ def source_module(format_name: str) -> SourceModule:
 
 @functools.lru_cache(maxsize=64)
 def source_of(spec: SourceSpec | None) -> Source:
-    """Returns the source that makes records as a spec says, `TFRECORD` by default."""
+    """Returns the source that makes records by a spec, by default `TFRECORD`."""
     spec = TFRECORD if spec is None else spec
     return source_module(spec.format).make_source(spec)
 
@@ -42,9 +42,8 @@ def certain_place(
 ) -> int:
     """Returns where the first record at or after an offset begins, without a search.
 
-    Goes record by record from the beginning of the file, of TFRecords some ten times
-    as fast as shards are made. What is damaged on the way is passed over as
-    `on_damage` says.
+    Goes record by record from the start of the file, for TFRecords about ten times as
+    fast as making shards. Damage on the way is handled by `on_damage`.
 
     Args:
         file: The file, not compressed.
@@ -75,5 +74,5 @@ def _certain_places(file: InputFile, damaged: bool) -> list[tuple[int, int]]:
 
     Many shards can be cut within one record, which is then read once in a process.
     """
-    del file, damaged  # The list that is kept is of these.
+    del file, damaged  # The cached list belongs to these.
     return []

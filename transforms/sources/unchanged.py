@@ -1,4 +1,4 @@
-"""Whether a file is still the one that was listed, once it was read."""
+"""A check, after reading, that a file is still the one that was listed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def check_unchanged(file: InputFile) -> None:
     """Checks that a file was not written while it was read.
 
     Raises:
-        StorageChangedError: It was.
+        StorageChangedError: It was written.
     """
     storage = storage_for(file.path)
     # An object is read by its version. A local file can be written in place: then a
-    # part of what was read is old, and every checksum is right.
+    # part of the data is old, and every checksum is right.
     if file.version is None or storage.remote:
         return
     found = storage.stat(file.path)

@@ -1,4 +1,4 @@
-"""The values of one column of a table become records as they are."""
+"""Records that are the plain values of one column of a table."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def null_error(name: str, *, nulls: int, rows: int, where: str) -> InputError:
 
     Args:
         name: The column.
-        nulls: In how many rows.
-        rows: Of how many.
+        nulls: Number of rows with a null.
+        rows: Number of all rows.
         where: Where they are.
     """
     return InputError(
@@ -38,8 +38,8 @@ def check_column(schema: pa.Schema, name: str) -> None:
 
     Args:
         schema: The columns.
-        name: The column, or a field of one by the name that it has as a feature: of a
-            column of images, their bytes have the name of the column.
+        name: The column, or a field of one by the name that it has as a feature: the
+            bytes of images have the name of their column.
 
     Raises:
         InputError: There is no such column, or a row has another value than one of
@@ -53,7 +53,7 @@ def one_column(batch: pa.RecordBatch, name: str) -> list[bytes]:
 
     Args:
         batch: The rows.
-        name: The column, as `check_column` takes it.
+        name: The column, as in `check_column`.
 
     Raises:
         InputError: As `check_column`.

@@ -1,4 +1,4 @@
-"""The rows of a table become serialized `tf.train.Example` messages.
+"""Serialized `tf.train.Example` messages from the rows of a table.
 
 Each column is encoded as a whole, and C++ code joins the pieces of the rows. The bytes
 are those of TensorFlow's `SerializeToString(deterministic=True)`.
@@ -25,12 +25,12 @@ from gristmill.transforms.tables.number_types import DOUBLE, read_as
 from gristmill.transforms.tables.payloads import BINARY, payloads
 from gristmill.transforms.tables.table_features import spec_of
 
-# Rows that are encoded at once: many enough for C++ code to do the work, few enough for
-# the memory and the caches.
+# Rows that are encoded at once: enough for C++ code to do the work, few enough for the
+# memory and the caches.
 _ROWS = 8192
 _BYTES = 16 << 20
 
-_MAX_RECORD_BYTES = (1 << 31) - 1  # Of any message of protocol buffers.
+_MAX_RECORD_BYTES = (1 << 31) - 1  # Limit of any protocol buffers message.
 
 
 def encode_rows(batch: pa.RecordBatch, features: Features) -> list[bytes]:
@@ -40,13 +40,13 @@ def encode_rows(batch: pa.RecordBatch, features: Features) -> list[bytes]:
     list without items is a feature without values.
 
     Args:
-        batch: The rows. Columns that are no features are left out.
-        features: What `features_of` returned for the table.
+        batch: The rows. Columns that are not features are left out.
+        features: The result of `features_of` for the table.
 
     Raises:
-        InputError: The columns of this batch are not those that the features are of.
-        RowError: A row has a value that no `tf.train.Example` holds, or lacks one that
-            the features say it has; `row` is its place in the batch.
+        InputError: The columns of this batch do not fit the features.
+        RowError: A row has a value that no `tf.train.Example` holds, or lacks a
+            required one; `row` is its place in the batch.
     """
     leaves = _leaves(batch.schema, features)
     rows = max(1, min(_ROWS, _BYTES * len(batch) // max(1, _size_bytes(batch))))
@@ -68,7 +68,7 @@ def _size_bytes(batch: pa.RecordBatch) -> int:
 
 
 def _leaves(schema: pa.Schema, features: Features) -> list[Leaf]:
-    """Returns where the features are in a batch, in the order of their bytes."""
+    """Returns the places of the features in a batch, in the order of their bytes."""
     leaves = {}
     for leaf in leaves_of(schema, functools.partial(_has_features, features)):
         spec = features.get(leaf.name)
@@ -90,10 +90,9 @@ def _has_features(features: Features, column: str) -> bool:
 
 
 def _fits(found: FeatureSpec, spec: FeatureSpec) -> bool:
-    """Tells whether values are of the type that the features say.
+    """Returns whether values have the type of the feature.
 
-    Lengths are checked by row; what Hugging Face says of a file may be missing in
-    another one.
+    Lengths are checked by row; Hugging Face's metadata may be missing in other files.
     """
     told = hugging_face.is_meaning(spec.type) or hugging_face.is_meaning(found.type)
     return (

@@ -1,7 +1,7 @@
-"""What the package `datasets` of Hugging Face says of the columns of a table.
+"""Hugging Face's metadata about the columns of a table.
 
-It stands as JSON in the metadata of the schema. A file may say anything there: what is
-not understood says nothing.
+It stands as JSON in the metadata of the schema. Files may have anything there: whatever
+cannot be parsed is ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FILES = {"Image": "image", "Audio": "audio", "Video": "video", "Pdf": "pdf"}
 
 
 def described_columns(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any]:
-    """Returns the description of each column by its name; none if there is none."""
+    """Returns the description of each column by its name; empty if there is none."""
     try:
         document = json.loads((metadata or {}).get(_KEY, b"{}"))
         features = document["info"]["features"]
@@ -44,7 +44,7 @@ def of_field(described: Any, name: str) -> Any:
 
 
 def length_of(described: Any) -> int | None:
-    """Returns the length that every list has, None if that varies."""
+    """Returns the length of every list, None if it varies."""
     if sizes := _array_shape(described):
         length = sizes[0]
     else:
@@ -53,17 +53,17 @@ def length_of(described: Any) -> int | None:
 
 
 def file_type(described: Any) -> str:
-    """Returns which files the values are, such as `image`, empty if they are none."""
+    """Returns the kind of files that the values are, such as `image`, or ""."""
     return _FILES.get(_kind(described), "")
 
 
 def is_meaning(name: str) -> bool:
-    """Tells whether the type of a feature is known by these descriptions alone."""
+    """Returns whether the type of a feature is known only by these descriptions."""
     return name == CLASS_LABEL or name in _FILES.values()
 
 
 def class_names(described: Any) -> tuple[str, ...] | None:
-    """Returns the names of classes, None if the values are no numbers of classes."""
+    """Returns the names of classes, None if the values do not number classes."""
     if _kind(described) != "ClassLabel":
         return None
     names = described.get("names")

@@ -28,7 +28,7 @@ class Leaf:
         type: Type of the values.
         shape: Shape of the values of a row.
         nullable: Whether rows may have none.
-        described: What Hugging Face's metadata says of it.
+        described: Hugging Face's metadata about it.
     """
 
     name: str
@@ -44,11 +44,11 @@ def leaves_of(
 ) -> Iterator[Leaf]:
     """Yields the leaves of columns, in the order of the table.
 
-    A column or field that is always null has none.
+    A column or field that is always null has no leaf.
 
     Args:
         schema: The columns.
-        wanted: Says of a column, by its name, whether to look into it.
+        wanted: Returns whether to use a column, by its name.
 
     Raises:
         InputError: A column is nested in a way that no `tf.train.Example` holds.
@@ -145,7 +145,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(array: Any) -> Any:
-    """Returns an array with its values as they are, however they were encoded."""
+    """Returns an array with plain values, however they were encoded."""
     while True:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage
@@ -159,7 +159,7 @@ def plain(array: Any) -> Any:
 
 def _decoded(array: Any) -> Any:
     values = array.dictionary
-    # Together they can have more than 2 GiB, however few they are.
+    # A few can have more than 2 GiB in total.
     if values.type in (pa.string(), pa.string_view()):
         values = values.cast(pa.large_string())
     elif values.type in (pa.binary(), pa.binary_view()):
@@ -171,8 +171,9 @@ def leaf_values(batch: pa.RecordBatch, leaf: Leaf) -> tuple[Any, Any]:
     """Returns the values of a leaf.
 
     Returns:
-        An array of all values, and one of how many each row has, null for rows that
-        have no list. Without a list the latter is None: there is a value for each row.
+        An array of all values, and one of the number in each row, null for rows without
+        a list. If the column is not a list, the latter is None: there is a value for
+        each row.
 
     Raises:
         RowError: A list is not as long as the shape says, or a list in a list is null.
@@ -193,12 +194,12 @@ def leaf_values(batch: pa.RecordBatch, leaf: Leaf) -> tuple[Any, Any]:
 
 
 def _check_lengths(lengths: Any, counts: Any, size: int, name: str) -> None:
-    """Checks that lists have the length that all have.
+    """Checks that lists have the fixed length.
 
     Args:
-        lengths: How long each list is, null if there is none.
-        counts: How many of them each row has; None if they are those of the rows.
-        size: How long they must be.
+        lengths: Length of each list, null if there is none.
+        counts: Number of lists in each row; None for one a row.
+        size: The required length.
         name: Name of the feature.
     """
     wrong = pc.fill_null(pc.not_equal(lengths, size), counts is not None)
@@ -220,12 +221,12 @@ def _check_lengths(lengths: Any, counts: Any, size: int, name: str) -> None:
 
 
 def ends_of(counts: Any) -> npt.NDArray[np.int64]:
-    """Returns where the items of each row end, after a zero: int64 [rows + 1]."""
+    """Returns the end of the items of each row, after a zero: int64 [rows + 1]."""
     ends = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=ends[1:])
     return ends
 
 
 def row_of(ends: npt.NDArray[np.int64], item: int) -> int:
-    """Returns the row that an item belongs to."""
+    """Returns the row of an item."""
     return int(np.searchsorted(ends, item, side="right")) - 1

@@ -23,22 +23,23 @@ IntArray = npt.NDArray[np.int64]
 
 BINARY = pa.large_binary()  # Its offsets do not end at 2 GiB.
 _TEXTS = (pa.string(), pa.large_string(), pa.string_view())
-_MOST_VARINT_BYTES = 10  # Of a negative number.
+_MOST_VARINT_BYTES = 10  # Bytes of a negative number.
 _BLOCK = 1 << 15  # Numbers that are encoded at once: what the caches hold.
 
 
 def payloads(
     values: Any, counts: Any, kind: Kind, name: str, *, rounds: bool = False
 ) -> Any:
-    """Returns what each row has of a feature: an array of large binary.
+    """Returns the encoded feature of each row: an array of large binary.
 
-    It is the value itself for single bytes, else the values as a list has them: numbers
-    packed, bytes each with its length before it. Rows without the feature are null.
+    For single bytes, it is the value itself, else the values in list form: packed
+    numbers, or bytes with their lengths. Rows without the feature are null.
 
     Args:
         values: The values of all rows, an array.
-        counts: How many each row has, null for none at all; None for one a row.
-        kind: Which list holds them.
+        counts: Number of values in each row, null for a missing feature; None for one a
+            row.
+        kind: Kind of the list that holds them.
         name: Name of the feature, for messages.
         rounds: Whether whole numbers may be rounded to 32 bits as well.
 
@@ -89,8 +90,8 @@ def binary_array(
 
     Args:
         data: Any buffer.
-        offsets: Where each item begins and ends: int64 [items + 1].
-        present: Which items are not null, None if all.
+        offsets: Start and end of each item: int64 [items + 1].
+        present: Whether each item is not null; None if all are.
     """
     valid = None
     if present is not None:
@@ -245,7 +246,7 @@ def _varint_block(
     if largest < 0x80:
         return numbers.astype(np.uint8), np.ones(len(numbers), np.int64)
     width = min(-(-largest.bit_length() // 7), _MOST_VARINT_BYTES)
-    if width <= 4:  # Four bytes a number are half of the work.
+    if width <= 4:  # With four bytes a number, the work is halved.
         numbers = numbers.astype(np.uint32)
     table = np.empty((len(numbers), width), np.uint8)
     used = np.ones((len(numbers), width), bool)

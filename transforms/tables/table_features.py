@@ -1,4 +1,4 @@
-"""Which features the columns of a table become."""
+"""The features made from the columns of a table."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gristmill.dataset.metadata.features import FeatureSpec, Kind
 from gristmill.transforms.tables import hugging_face_types as hugging_face
 from gristmill.transforms.tables.leaves import Leaf, leaves_of, refused
 
-# What each type becomes: a test of the type, the kind of list, the dtype of its values
-# (by the type itself, where that is numpy's name), and the name of the type where
-# several types that hold the same share one.
+# The feature for each type: a test of the type, the kind of list, the dtype of its
+# values (the type itself, if that is numpy's name), and the common name of equivalent
+# types.
 _Rule = tuple[Callable[[Any], bool], Kind, str, str]
 _RULES: tuple[_Rule, ...] = (
     (types.is_boolean, "int64", "bool", ""),
@@ -42,13 +42,13 @@ _RULES: tuple[_Rule, ...] = (
 def features_of(
     schema: pa.Schema, columns: Sequence[str] | None = None
 ) -> dict[str, FeatureSpec]:
-    """Returns which features the columns of a table become.
+    """Returns the features of the columns of a table.
 
     They come in the order of the table: two lists of the same columns mean the same.
 
     Args:
-        schema: The columns, with the metadata of the package `datasets` where there is
-            some.
+        schema: The columns, with the metadata of the package `datasets` if there is
+            any.
         columns: Names of those to take; by default all.
 
     Raises:
@@ -89,7 +89,7 @@ def _check_chosen(schema: pa.Schema, columns: Sequence[str]) -> None:
 
 
 def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
-    """Returns what a leaf becomes.
+    """Returns the feature of a leaf.
 
     Args:
         leaf: The leaf.

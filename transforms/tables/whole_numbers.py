@@ -13,11 +13,11 @@ from gristmill.dataset.base.errors import InputError
 
 INT64 = range(-(1 << 63), 1 << 63)
 _NUMBER = re.compile(r"(-?)(0|[1-9]\d*)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
-_MOST_DIGITS = 64  # Of a text, with those that its exponent adds.
+_MOST_DIGITS = 64  # Digits of a text, with those that its exponent adds.
 
 
 def whole_number(text: str) -> int | None:
-    """Returns the integer of 64 bits that a text of JSON or CSV is, None for none.
+    """Returns the 64-bit integer that a JSON or CSV text denotes, or None.
 
     >>> [whole_number(text) for text in ("7", "16777217.0", "1.5e1", "1.5", "07")]
     [7, 16777217, 15, None, None]
@@ -33,19 +33,19 @@ def whole_number(text: str) -> int | None:
     if number:
         scaled = 10 ** abs(shift)
         number, rest = (number * scaled, 0) if shift >= 0 else divmod(number, scaled)
-    if rest or (sign and not number):  # No integer has the sign of -0.0.
+    if rest or (sign and not number):  # Integers cannot have the sign of -0.0.
         return None
     number = -number if sign else number
     return number if number in INT64 else None
 
 
 def is_lost(number: int) -> bool:
-    """Tells whether a float32 holds another number than an integer of 64 bits."""
+    """Returns whether a float32 changes a 64-bit integer."""
     return abs(number) > 1 << 24 and int(np.float32(number)) != number
 
 
 def are_lost(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Tells of which floats `is_lost` says so: those within 64 bits that are whole."""
+    """Returns `is_lost` of each of some floats: only whole 64-bit ones count."""
     with np.errstate(over="ignore"):
         others = values.astype(np.float32) != values
     lost: npt.NDArray[np.bool_] = (
@@ -55,7 +55,7 @@ def are_lost(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def are_integers(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Tells which floats are integers of 64 bits."""
+    """Returns whether floats are 64-bit integers."""
     found: npt.NDArray[np.bool_] = (np.trunc(values) == values) & (
         (values >= INT64.start) & (values < INT64.stop)
     )
@@ -63,18 +63,18 @@ def are_integers(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 class NumbersSeen:
-    """What a sample shows of a column of numbers: whether they are kept as integers."""
+    """The evidence of a sample whether a column's numbers are kept as integers."""
 
     def __init__(self) -> None:
         self._lost: object = None
         self._fraction: object = None
 
     def add(self, lost: Iterable[object], fractions: Iterable[object]) -> None:
-        """Adds numbers, of which one each is remembered.
+        """Adds numbers; one of each kind is remembered.
 
         Args:
-            lost: Whole ones that a float32 does not hold.
-            fractions: Those that are no integers of 64 bits.
+            lost: Whole numbers that a float32 cannot hold.
+            fractions: Numbers that are not 64-bit integers.
         """
         if self._lost is None:
             self._lost = next(iter(lost), None)
@@ -82,7 +82,7 @@ class NumbersSeen:
             self._fraction = next(iter(fractions), None)
 
     def are_integers(self, name: str) -> bool:
-        """Tells whether all are whole, and some have to be kept as integers.
+        """Returns whether all are whole and some must be kept as integers.
 
         Raises:
             InputError: Some have to be, and others are not whole.
@@ -100,7 +100,7 @@ class NumbersSeen:
 
 
 def numbers_cure(name: str) -> str:
-    """Returns what helps where a column of floats has whole numbers."""
+    """Returns the cure for a column of floats with whole numbers."""
     return (
         f"give its type: --columns '*,{name}:int' keeps whole numbers, "
         f"--columns '*,{name}:float' rounds all to 32 bits"

@@ -1,1 +1,1 @@
-"""Documents become rows of tokens."""
+"""Rows of tokens made from documents."""

@@ -1,4 +1,4 @@
-"""An array that grows on disk, in a temporary file that has no name."""
+"""An array that grows on disk, in an unnamed temporary file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class ArraySpool:
     The file goes with the process, however that ends.
 
     Args:
-        directory: Where the file is made.
-        dtype: Of the values.
+        directory: Directory of the file.
+        dtype: Type of the values.
 
     Raises:
-        StorageError: There is no such directory, or no space there. Also from all
-            methods but `close`.
+        StorageError: The directory is missing or full. Raised by all methods but
+            `close`.
     """
 
     def __init__(self, directory: str, dtype: npt.DTypeLike) -> None:
@@ -46,8 +46,8 @@ class ArraySpool:
 
     def close(self) -> None:
         """Deletes the file."""
-        # That writes what is buffered, which fails on a full disk. An error that says
-        # so has been raised before.
+        # This writes buffered data, which fails on a full disk. That error was already
+        # raised.
         with contextlib.suppress(OSError):
             self._file.close()
 
@@ -71,10 +71,10 @@ class ArraySpool:
         """Returns runs of values, end to end.
 
         Args:
-            begins: int64 [runs], where each begins.
+            begins: int64 [runs], start of each.
             ends: int64 [runs].
         """
-        # What follows one another is read at once.
+        # Adjacent runs are read at once.
         is_new = begins[1:] != ends[:-1]
         begins = begins[np.append(True, is_new)[: len(begins)]]
         ends = ends[np.append(is_new, True)[: len(ends)]]
@@ -91,7 +91,7 @@ class ArraySpool:
         return np.frombuffer(b"".join(runs), self.dtype)
 
     def mapped(self) -> npt.NDArray[Any]:
-        """Returns all values as they are on disk: memory for them can be taken back."""
+        """Returns all values, mapped from disk: their memory can be reclaimed."""
         if not self._size:
             return np.zeros(0, self.dtype)
         try:

@@ -21,7 +21,7 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import (
     end_to_end,
 )
 
-# Of the documents of a shard, which are tokenised by both.
+# Share of a shard's documents that are tokenised by both.
 COMPARED_FIRST = 16
 COMPARED_EVERY = 500
 
@@ -31,7 +31,7 @@ class ComparedEncoder:
 
     Args:
         tokenizer: The tokenizer.
-        fast: Its fast path, None to do without.
+        fast: Its fast path, or None.
     """
 
     def __init__(self, tokenizer: Tokenizer, fast: Encoder | None = None) -> None:
@@ -47,15 +47,15 @@ class ComparedEncoder:
         """Returns the tokens of texts.
 
         Args:
-            texts: Those that follow the ones of the last call, in UTF-8.
-            place_of: Returns where a text is, by its place among these.
+            texts: The next texts, in UTF-8.
+            place_of: Returns the place of a text, by its number among these.
 
         Raises:
             InputError: The tokenizer fails on a text.
             UserFunctionError: It is a function of the user's, and fails.
             FastTokenizerDiffersError: The fast path gives other tokens.
         """
-        if not texts:  # `--map` dropped them all. Users' functions may need some.
+        if not texts:  # `--map` dropped all. Functions may need one.
             return end_to_end([])
         first = self._documents
         self._documents += len(texts)
@@ -113,7 +113,7 @@ class ComparedEncoder:
 
 
 def _same(one: IdArray, other: IdArray) -> int:
-    """Returns how many tokens are the same from the begin on."""
+    """Returns the number of equal tokens at the start."""
     least = min(len(one), len(other))
     differ = np.flatnonzero(one[:least] != other[:least])
     return int(differ[0]) if len(differ) else least
@@ -127,7 +127,7 @@ def _encoded(
         return tokenizer.encode(texts)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # Of users' functions, and panics of Rust.
+    except BaseException as error:  # Errors of users' functions, and panics of Rust.
         for number, text in enumerate(texts):
             try:
                 tokenizer.encode([text])

@@ -1,4 +1,4 @@
-"""What a packing job says of its rows in `dataset.json`."""
+"""A packing job's description of its rows in `dataset.json`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXAMPLE_FEATURES = ("inputs", "inputs_position", "inputs_segmentation")
 
 
 def described_rows(options: PackOptions, counts: PackedCounts) -> dict[str, Any]:
-    """Returns what `dataset.json` says of the rows of a finished split."""
+    """Returns the description of a finished split's rows for `dataset.json`."""
     assert options.found is not None  # The job was planned.
     return PackedSplit(
         rows=options.rows,
@@ -26,7 +26,7 @@ def described_rows(options: PackOptions, counts: PackedCounts) -> dict[str, Any]
 
 
 def row_features(options: PackOptions) -> dict[str, Any] | None:
-    """Returns the features of rows that are examples, None of others."""
+    """Returns the features of rows that are examples, None for others."""
     if options.rows != "example":
         return None
     spec = FeatureSpec(kind="int64", dtype="int32", shape=(options.length,))

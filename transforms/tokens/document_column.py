@@ -29,8 +29,8 @@ class DocumentColumn:
     """Takes documents out of records.
 
     Args:
-        options: Which feature holds them.
-        source: How the records are made.
+        options: Options that name their feature.
+        source: Rules for making the records.
     """
 
     def __init__(self, options: PackOptions, source: SourceSpec) -> None:
@@ -45,10 +45,10 @@ class DocumentColumn:
 
         Args:
             records: The records.
-            place_of: Returns where a record is, by its place among these.
+            place_of: Returns the place of a record, by its number among these.
 
         Raises:
-            InputError: A record holds no text.
+            InputError: A record has no text.
         """
         texts = records
         if not self._whole:
@@ -71,12 +71,12 @@ class DocumentColumn:
         return texts
 
     def tokens(self, records: Sequence[bytes], place_of: PlaceOf) -> Encoded:
-        """Returns the tokens that each record holds; arguments are as for `texts`.
+        """Returns the tokens that each record holds; arguments are as in `texts`.
 
         Raises:
-            InputError: A record holds no tokens.
+            InputError: A record has no tokens.
         """
-        # A function of the user's can make examples of text.
+        # A user's function can make examples from text.
         if self._whole and records and self._feature.find(records[0]) is None:
             raise _no_tokenizer("the records are text", place_of(0))
         payloads = [
@@ -103,7 +103,7 @@ class DocumentColumn:
         return Encoded(ids, np.diff(counts[stops], prepend=0))
 
     def _check_no_example(self, text: bytes, number: int, place_of: PlaceOf) -> None:
-        """Refuses what a user's function seems to have made of text."""
+        """Refuses results that a user's function seems to have made from text."""
         if self._name and self._feature.find(text) is not None:
             raise InputError(
                 f"a text seems to be a tf.train.Example with a feature {self._name!r}",

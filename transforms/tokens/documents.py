@@ -1,4 +1,4 @@
-"""Records become documents: tokens, with those that are added to each."""
+"""Documents made from records: tokens, with those added to each."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Documents(NamedTuple):
     Attributes:
         ids: uint32 [tokens], those of one document after the other, added ones
             included.
-        lengths: int64 [documents], tokens of each; 0 of an empty one.
+        lengths: int64 [documents], tokens of each; 0 for an empty one.
         text_bytes: Size of the text that was tokenised, as UTF-8.
-        special_tokens: How many of the tokens were added.
-        last_special_tokens: How many of them each document has at its end.
+        special_tokens: Number of added tokens.
+        last_special_tokens: Number of added tokens at the end of each document.
     """
 
     ids: IdArray
@@ -45,9 +45,9 @@ class DocumentReader:
     """Makes documents of the records of one shard, in their order.
 
     Args:
-        options: With what was found when the job was planned.
-        source: How the records are made.
-        fast: Whether the fast path may be used, if the options ask for it.
+        options: Options with the tokenizer found by planning.
+        source: Rules for making the records.
+        fast: Whether the fast path may be used, if the options allow it.
 
     Raises:
         InputError: The tokenizer is not the one that was found.
@@ -77,17 +77,17 @@ class DocumentReader:
         self._ends = Ends(bos, eos)
 
     def read(self, records: Sequence[bytes], place_of: PlaceOf) -> Documents:
-        """Returns the documents of records, one of each.
+        """Returns the documents of records, one for each.
 
-        A document that has no token of its own gets none.
+        No token is added to a document without its own tokens.
 
         Args:
-            records: Those that follow the ones of the last call.
-            place_of: Returns where a record is, by its place among these.
+            records: The next records.
+            place_of: Returns the place of a record, by its number among these.
 
         Raises:
-            InputError: A record holds no document, or one that the tokenizer fails on,
-                or tokens that are not in the vocabulary.
+            InputError: A record has no document, or one on which the tokenizer fails,
+                or tokens outside the vocabulary.
             UserFunctionError: The tokenizer is a function of the user's, and fails.
             FastTokenizerDiffersError: The fast path gives other tokens.
         """

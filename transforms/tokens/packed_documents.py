@@ -1,4 +1,4 @@
-"""Documents of a job, and their tokenizer, whether text or packed rows are read."""
+"""Documents of a job and their tokenizer, for text and for packed rows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _ID_BYTES = 4
 
 
 def with_tokenizer(options: PackOptions, source: SourceSpec) -> PackOptions:
-    """Returns options with the tokenizer that was found, of packed rows with theirs.
+    """Returns options with the tokenizer found; for packed rows, with theirs.
 
     Args:
-        options: What rows to make.
-        source: How the records are made.
+        options: Options of the rows.
+        source: Rules for making the records.
 
     Raises:
         InputError: The tokenizer cannot be used, or rows that are packed again would
@@ -53,12 +53,12 @@ def with_tokenizer(options: PackOptions, source: SourceSpec) -> PackOptions:
 def document_reader(
     options: PackOptions, source: SourceSpec, **more: bool
 ) -> DocumentReader | PackedDocuments:
-    """Returns what makes documents of the records of a shard.
+    """Returns the reader of documents from the records of a shard.
 
     Args:
-        options: With the tokenizer that was found.
-        source: How the records are made.
-        **more: As `DocumentReader` takes them.
+        options: Options with the tokenizer found.
+        source: Rules for making the records.
+        **more: Further arguments of `DocumentReader`.
     """
     if _packed(source) is not None:
         return PackedDocuments(options)
@@ -69,7 +69,7 @@ class PackedDocuments:
     """Reads the documents of packed rows, in place of a `DocumentReader`.
 
     Args:
-        options: With the tokenizer that was found.
+        options: Options with the tokenizer found.
     """
 
     def __init__(self, options: PackOptions) -> None:
@@ -81,7 +81,7 @@ class PackedDocuments:
     def read(
         self, records: Sequence[bytes], place_of: Callable[[int], str]
     ) -> Documents:
-        """Returns the documents of records, one of each. None is without a token.
+        """Returns the documents of records, one for each, all with tokens.
 
         No token is added. A document that is truncated loses the one that was added at
         its end, but not twice.
@@ -97,6 +97,6 @@ class PackedDocuments:
 
 
 def _packed(source: SourceSpec) -> dict[str, Any] | None:
-    """Returns what is said of packed rows, None of another source."""
+    """Returns the description of packed rows, None for other sources."""
     split = SourceSplit.of_spec(source)
     return None if split is None else split.packed

@@ -1,9 +1,9 @@
-"""Which documents share a row of tokens: a plan made from their lengths alone.
+"""The plan of documents that share a row of tokens, from their lengths alone.
 
 Best-fit decreasing takes pieces from long to short, and puts each where it leaves the
-least space. Pieces of one length are alike, and so are rows with as much space left:
-here whole groups of them meet, so the work grows with the number of different lengths,
-and hardly with that of documents.
+least space. Pieces of one length are alike, and so are rows with as much space left: so
+whole groups are placed at once, and the work grows with the number of different
+lengths, hardly with that of documents.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Uint32 = npt.NDArray[np.uint32]
 Int64 = npt.NDArray[np.int64]
 
 _CHUNK = 1 << 16
-_LOW_HALF = 0 if sys.byteorder == "little" else 1  # Of a uint64 seen as two uint32.
+_LOW_HALF = 0 if sys.byteorder == "little" else 1  # Half of a uint64.
 
 
 class Packing(NamedTuple):
-    """Pieces of documents in the order in which rows hold them.
+    """Pieces of documents in the order of rows.
 
     Attributes:
-        row_ends: int64 [rows], where each row's pieces end.
+        row_ends: int64 [rows], end of each row's pieces.
         documents: uint32 [pieces], the number of the document.
         firsts: uint32 [pieces], the place of the first token in its document.
         lengths: uint32 [pieces], in tokens; none is empty.
@@ -42,7 +42,7 @@ class Packing(NamedTuple):
 
 
 def plan_rows(lengths: Uint32, *, length: int, method: str) -> Packing:
-    """Returns which tokens of which documents make each row.
+    """Returns the pieces of documents that make each row.
 
     - `best-fit`: a document that is longer than a row fills whole rows, and its rest is
       packed like a document. No document that fits a row is cut, and there are no more
@@ -53,16 +53,16 @@ def plan_rows(lengths: Uint32, *, length: int, method: str) -> Packing:
     Rows are in the order of their earliest document, and the pieces of a row in the
     order of their documents, so that rows follow the order of the input.
 
-    Memory: at most 24 bytes a piece beside the lengths.
+    Memory: at most 24 bytes a piece besides the lengths.
 
     Args:
         lengths: uint32 [documents], in tokens. Documents without tokens are in no row.
-        length: Tokens that a row holds at most.
+        length: Maximum tokens of a row.
         method: `best-fit`, `concat` or `none`.
 
     Raises:
         ValueError: The method is unknown, the length is not positive, or a document is
-            longer than a row where the method is `none`.
+            longer than a row and the method is `none`.
     """
     if length < 1:
         raise ValueError(f"rows of {length:,} tokens")
@@ -80,7 +80,7 @@ def plan_rows(lengths: Uint32, *, length: int, method: str) -> Packing:
 
 
 def begins_of(lengths: Uint32) -> Int64:
-    """Returns int64 [documents], where each begins if they are laid end to end."""
+    """Returns int64 [documents], start of each if laid end to end."""
     begins = lengths.astype(np.int64)
     np.cumsum(begins, out=begins)
     begins -= lengths
@@ -95,7 +95,7 @@ def _cut(
     Args:
         lengths: uint32 [documents].
         length: Tokens of a row.
-        heads: uint32 [documents], tokens of the first piece at most; by default a row.
+        heads: uint32 [documents], maximum tokens of the first piece; by default a row.
 
     Returns:
         Documents, firsts and lengths of the pieces, in the order of documents.
@@ -145,7 +145,7 @@ def _concat(lengths: Uint32, length: int) -> Packing:
 
 def _best_fit(lengths: Uint32, length: int) -> Packing:
     order, row_ends = _input_order(_best_fit_rows(lengths, length))
-    # Cut only now, to hold less while the rows are looked for.
+    # Cut only now, to save memory during the search for rows.
     documents, firsts, pieces = _cut(lengths, length)
     documents = _take(documents, order)
     firsts = _take(firsts, order)
@@ -157,10 +157,10 @@ def _input_order(rows: Uint32) -> tuple[Uint32, Int64]:
     """Orders rows by their first piece, and the pieces of a row among themselves.
 
     Args:
-        rows: uint32 [pieces], the row of each. None is empty.
+        rows: uint32 [pieces], the row of each. No row is empty.
 
     Returns:
-        uint32 [pieces], which piece is first, second, ...; and where rows end.
+        uint32 [pieces], the order of the pieces; and the ends of rows.
     """
     count = int(rows.max(initial=0)) + 1 if len(rows) else 0
     earliest = np.full(count, len(rows), np.int64)
@@ -204,7 +204,7 @@ def _best_fit_rows(lengths: Uint32, length: int) -> Uint32:
     sizes = pieces[begins]
     del pieces
     first_rows, row_counts, shares = _place(sizes.tolist(), counts.tolist(), length)
-    # Numbers of rows as the steps come to them, each as often as it gets pieces.
+    # Numbers of rows in the order of steps, each repeated for its pieces.
     jumps = first_rows - (np.cumsum(row_counts) - row_counts)
     visits = np.repeat(jumps.astype(np.uint32), row_counts)
     visits += np.arange(len(visits), dtype=np.uint32)
@@ -225,20 +225,20 @@ def _place(
     """Places pieces in rows, all of one size at a time.
 
     Strict best fit puts a piece where the least space is left. So pieces of one size
-    fill a row as far as they go before the next row gets any.
+    fill a row as far as possible before the next row gets any.
 
     Args:
         sizes: Sizes of pieces, descending.
-        counts: How many pieces have each.
+        counts: Number of pieces of each size.
         length: Tokens of a row.
 
     Returns:
-        Steps, in the order of pieces: int64 [steps] each, the first of some rows that
-        follow one another, how many there are, and how many pieces each gets.
+        Steps, in the order of pieces: int64 [steps] each, the first of some consecutive
+        rows, their number, and the number of pieces for each.
     """
     steps = array.array("q")
-    # Space -> ranges of rows that have so much left; and those spaces, ascending. They
-    # are never more than the square root of all tokens.
+    # Space left -> ranges of such rows; and those spaces, ascending. There are at most
+    # as many as the square root of all tokens.
     ranges: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     spaces: list[int] = []
     end_row = 0

@@ -1,4 +1,4 @@
-"""Documents of a shard, kept on disk until all are there, then packed into rows."""
+"""Documents of a shard, kept on disk until complete, then packed into rows."""
 
 from __future__ import annotations
 
@@ -36,20 +36,21 @@ _CURE = (
 
 
 class RowPacker:
-    """Takes the documents of a shard, gives its rows, and proves them.
+    """Takes the documents of a shard, yields its rows, and proves them.
 
-    What it gives depends on the documents and the options, and not on how many are
-    added at once. The same documents in the same order give the same rows.
+    The rows depend on the documents, their order and the options, not on the number
+    added at once.
 
     Disk: the tokens, 2 or 4 bytes each, and 16 bytes a document. Memory: at most 28
     bytes a document and piece, while rows are planned.
 
     Args:
-        options: With the tokenizer that was found.
-        directory: Where it has its files, which have no names and go with the process.
+        options: Options with the tokenizer found.
+        directory: Directory of its files, which have no names and vanish with the
+            process.
 
     Raises:
-        StorageError: There is no such directory, or no space there.
+        StorageError: The directory is missing or full.
     """
 
     def __init__(self, options: PackOptions, *, directory: str) -> None:
@@ -69,7 +70,7 @@ class RowPacker:
             self.close()
             raise
         self._ids, self._lengths, self._crc32cs, self._places = self._spools
-        self._spans: list[int] = []  # How many documents each has.
+        self._spans: list[int] = []  # Number of documents of each span.
         self._span_begin = 0
         self._counts = PackedCounts()
         self._packing: Packing | None = None
@@ -91,11 +92,11 @@ class RowPacker:
         self.close()
 
     def add(self, documents: Documents, places: Sequence[int]) -> None:
-        """Takes the documents that follow those of the last call.
+        """Adds the next documents.
 
         Args:
             documents: Their tokens.
-            places: Where each begins in its file, in the source's own unit.
+            places: Place of each in its file, in the source's own unit.
 
         Raises:
             StorageError: The disk is full.
@@ -135,7 +136,7 @@ class RowPacker:
         self._places.append(where)
 
     def end_span(self) -> None:
-        """Says that the next document is of the next span of the shard's report."""
+        """Starts the next span of the shard's report."""
         self._spans.append(len(self._lengths) - self._span_begin)
         self._span_begin = len(self._lengths)
 
@@ -145,7 +146,7 @@ class RowPacker:
         To be called once, when all documents have been added.
 
         Raises:
-            StorageError: The disk does not give back what was written.
+            StorageError: Written data cannot be read back.
         """
         if self._packing is not None:
             raise ValueError("the rows were given already")
@@ -181,14 +182,14 @@ class RowPacker:
         self._packing = packing._replace(lengths=packing.lengths[:0])
 
     def counts(self) -> PackedCounts:
-        """Returns what the rows hold, once there are rows."""
+        """Returns the counts of the rows, once there are rows."""
         return self._counts
 
     def segments(self) -> SegmentIndex:
         """Returns the segment index, once there are rows.
 
         Raises:
-            StorageError: The disk does not give back what was written.
+            StorageError: Written data cannot be read back.
         """
         if self._packing is None:
             raise ValueError("there are no rows yet")
@@ -209,7 +210,7 @@ class RowPacker:
 
         Raises:
             DataLossError: They do not. It names the row, the document and its place.
-            StorageError: The disk does not give back what was written.
+            StorageError: Written data cannot be read back.
         """
         index = self.segments()
         try:
@@ -232,7 +233,7 @@ class RowPacker:
     def _compare(
         self, joined: JoinedDocuments, chunk: slice, index: SegmentIndex
     ) -> None:
-        """Compares documents as they were added with those of the rows."""
+        """Compares the added documents with those of the rows."""
         for text, spool, found in (
             ("{:,} tokens", self._lengths, joined.lengths),
             ("crc32c {:#010x}", self._crc32cs, joined.crc32cs),
@@ -258,7 +259,7 @@ class RowPacker:
 def _truncated(
     ids: npt.NDArray[np.uint32], lengths: npt.NDArray[np.int64], most: int
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """Returns documents without what is beyond so many tokens."""
+    """Returns documents truncated to a number of tokens."""
     ends = np.cumsum(lengths)
     is_kept = np.ones(len(ids), bool)
     for document in np.flatnonzero(lengths > most).tolist():

@@ -29,7 +29,7 @@ from gristmill.transforms.tables.whole_numbers import (
     whole_number,
 )
 
-# As JSON writes them: other texts, such as 007, are no numbers but strings.
+# As JSON writes them: other texts, such as 007, are strings.
 _INTEGER = re.compile(rb"0|-?[1-9]\d*")
 _NUMBER = re.compile(rb"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _NAMES = {
@@ -38,14 +38,14 @@ _NAMES = {
     pa.float32(): "a finite number",
 }
 _TEXTS = (pa.string(), pa.large_string())
-_LONG = r"\d{16}"  # Only so long ones can be others as doubles.
+_LONG = r"\d{16}"  # Only numbers this long can change as doubles.
 
-# What a block or a line that cannot be read raises.
+# Errors of a block or a line that cannot be read.
 _ERRORS = (pa.ArrowException, ValueError, BadLineError)
 
 
 class CsvRows:
-    """Reads rows of CSV, strictly: what is not read as it stands is an error.
+    """Reads rows of CSV strictly: anything that cannot be read as written is an error.
 
     Args:
         header: Names of all columns.
@@ -79,10 +79,10 @@ class CsvRows:
             raise other_header(path, self._header, found)
 
     def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
-        """Returns the rows of lines that are not empty, and from which line each is.
+        """Returns the rows of non-empty lines, and the line of each.
 
         Raises:
-            BadLineError: The first line that is no such row.
+            BadLineError: The first line that is not such a row.
         """
         try:
             return self._parsed(lines)
@@ -132,7 +132,7 @@ class CsvRows:
         return pa.RecordBatch.from_arrays(columns, names=self._schema.names), rows
 
     def _explained(self, lines: Lines, index: int) -> BadLineError:
-        """Returns what is wrong with a bad row."""
+        """Returns the fault of a bad row."""
         row = lines.part(index, index + 1)
         try:
             check_text(row)
@@ -200,7 +200,8 @@ def _numbers(column: pa.StringArray, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_floating(kind):
         return column.cast(kind)
     numbers = column.cast(pa.float64())
-    # 1e400 would be infinite. No sample takes nan and inf for numbers, nor JSON.
+    # 1e400 would be infinite. Samples do not take nan and inf for numbers, nor does
+    # JSON.
     if pc.any(pc.invert(pc.is_finite(numbers))).as_py():
         raise ValueError("no finite number")
     if kind == pa.float64():
@@ -220,7 +221,7 @@ def _integers(column: pa.StringArray) -> pa.Array:
         if not pc.any(pc.not_equal(numbers.cast(pa.string()), column)).as_py():
             return numbers
     except pa.ArrowInvalid:
-        pass  # 2.0 may be among them.
+        pass  # There may be 2.0 among them.
     found = [
         None if cell is None else whole_number(cell) for cell in column.to_pylist()
     ]
@@ -240,7 +241,7 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
 def fields_of(row: bytes, splitter: CsvSplitter, delimiter: bytes) -> list[str]:
     """Returns the fields of one row, without its newline.
 
-    Raises ValueError if it is none, or no UTF-8.
+    Raises ValueError if it is not a row, or not UTF-8.
     """
     if not splitter.is_row(row):
         raise ValueError("not a row of CSV")
@@ -257,13 +258,13 @@ def fields_of(row: bytes, splitter: CsvSplitter, delimiter: bytes) -> list[str]:
 
 
 def column_type(name: str, cells: Iterable[str]) -> pa.DataType:
-    """Returns the type that all cells of a sample have, empty ones aside.
+    """Returns the common type of all non-empty cells of a sample.
 
     >>> column_type("a", ["1", "2.5", ""]), column_type("a", ["1", "007"])
     (DataType(double), DataType(string))
 
     Raises:
-        InputError: No type holds all of them.
+        InputError: No type fits all of them.
     """
     found = [cell.encode() for cell in cells if cell]
     if not found or not all(map(_NUMBER.fullmatch, found)):

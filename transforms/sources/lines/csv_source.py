@@ -43,9 +43,9 @@ def make_source(spec: SourceSpec) -> LineSource:
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns how records are made, with the types that the first rows of files have.
+    """Returns the rules for records, with types from the first rows of files.
 
-    The format that the options name decides what is between the fields.
+    The format in the options decides the delimiter.
 
     Raises:
         InputError: A file has another header than the first, or none, or there is no
@@ -69,7 +69,7 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             }
             fields = wanted.of(dict.fromkeys(header, pa.string()) | types)
         _check_types(fields, header)
-    make_records(record, fields)  # Refuses what no record can hold.
+    make_records(record, fields)  # Refuses types that no record can hold.
     schema = LineSchema(fields, tuple(header)).to_text()
     return SourceSpec(options.input_format, record, options.columns, schema)
 
@@ -93,7 +93,7 @@ def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[
         elif found != header:
             raise other_header(path, header, found)
         for row in rows:
-            # Others are left to the conversion, which names them.
+            # Other errors are left to the conversion, which names them.
             if row is not None and len(row) == len(header):
                 for column, cell in zip(cells, row, strict=True):
                     column.append(cell)

@@ -1,4 +1,4 @@
-"""Where the rows of CSV begin and end, quotes respected."""
+"""The bounds of CSV rows, with quotes taken into account."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _QUOTE, _RETURN = b'"\r'
 
 
 class CsvSplitter:
-    r"""Splits CSV into rows as RFC 4180 says: a row can have line breaks within quotes.
+    r"""Splits CSV into rows by RFC 4180: a row can have line breaks within quotes.
 
     Quotes within a field that does not begin with one stand for themselves, as in
-    Python's `csv`. Bytes behind a closing quote are an error.
+    Python's `csv`. Bytes after a closing quote are an error.
 
     >>> CsvSplitter(b",").ends(b'a,"b\n"\nc,d\n"').tolist()
     [7, 11]
@@ -38,9 +38,9 @@ class CsvSplitter:
         )
 
     def ends(self, data: bytes) -> Positions:
-        """Returns where the rows end that begin with `data`, those without end not.
+        """Returns the ends of the rows that begin in `data`, except unfinished ones.
 
-        A row that is no CSV ends with the first newline behind what is wrong.
+        An invalid row ends with the first newline after the fault.
         """
         ends = newline_ends(data)
         quotes = _places(data, _QUOTE)
@@ -69,7 +69,7 @@ class CsvSplitter:
         return ends
 
     def _wrong_at(self, data: bytes, at: int) -> int | None:
-        """Returns where a row is wrong that does not fit; None if its end is ahead."""
+        """Returns the place of the fault in a row; None if the row only goes on."""
         while True:
             if (match := self._field.match(data, at)) is None:
                 closing = re.compile(rb'"[^"]*+(?:""[^"]*+)*+"').match(data, at)
@@ -80,7 +80,7 @@ class CsvSplitter:
             at += 1
 
     def field_end(self, row: bytes, at: int) -> int:
-        """Returns where the field ends that begins at a place of a row."""
+        """Returns the end of the field that begins at a place of a row."""
         match = self._field.match(row, at)
         return len(row) if match is None else match.end()
 
@@ -90,11 +90,11 @@ class CsvSplitter:
         return match is not None and match.end() == len(row)
 
     def never_closes(self, row: bytes) -> bool:
-        """Returns whether a row goes on to the end of its file within quotes."""
+        """Returns whether a row is still within quotes at the end of its file."""
         return not self.is_row(row) and self._wrong_at(row, 0) is None
 
     def all_pair(self, data: bytes) -> bool:
-        """Returns whether whole rows are intact, and all of their quotes pair."""
+        """Returns whether whole rows are intact, and all their quotes are paired."""
         quotes = _places(data, _QUOTE)
         return len(quotes) % 2 == 0 and self.intact(data, quotes)
 
@@ -109,13 +109,13 @@ class CsvSplitter:
         Args:
             data: The text.
             quotes: Where its quotes are.
-            inside: Whether it begins within quotes.
+            inside: Whether the text begins within quotes.
         """
         quotes = _places(data, _QUOTE) if quotes is None else quotes
         return self._strays(data, quotes, inside=inside) == 0
 
     def _strays(self, data: bytes, quotes: Positions, *, inside: bool) -> int:
-        """Returns how many quotes stand elsewhere."""
+        """Returns the number of quotes elsewhere."""
         array = np.frombuffer(data, np.uint8)
         opening = quotes[int(inside) :: 2]
         closing = quotes[1 - int(inside) :: 2]
@@ -133,16 +133,16 @@ class CsvSplitter:
 
     @functools.cached_property
     def _after(self) -> npt.NDArray[np.bool_]:
-        """Whether a byte can be behind a closing quote: bool [256]."""
+        """Whether a byte can follow a closing quote: bool [256]."""
         allowed = self._borders.copy()
         allowed[_RETURN] = True
         return allowed
 
     def next_start(self, data: bytes, *, final: bool) -> int | None:
-        """Returns where a row seems to begin, in bytes from any place of a file.
+        """Returns the likely start of a row, in bytes from any place of a file.
 
-        They begin either within quotes or not: that counts in which fewer quotes stand
-        where none should.
+        They begin either within quotes or not: the assumption with fewer misplaced
+        quotes wins.
         """
         ends = newline_ends(data)
         quotes = _places(data, _QUOTE)
@@ -156,7 +156,7 @@ class CsvSplitter:
         return int(rows[0]) if len(rows) else None
 
     def bare_returns(self, data: bytes) -> Positions:
-        r"""Returns where a `\r` stands outside of quotes that no newline follows."""
+        r"""Returns the place of a `\r` outside of quotes without a newline after it."""
         if b"\r" not in data:
             return np.zeros(0, np.int64)
         returns = _places(data, _RETURN)

@@ -1,4 +1,4 @@
-"""Numbers of JSON that become whole numbers, or texts, as their columns ask for."""
+"""JSON numbers as whole numbers or texts, as required by their columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 from gristmill.transforms.sources.lines.parser import Lines
 from gristmill.transforms.tables.whole_numbers import is_lost, whole_number
 
-# Only so long ones can be others as doubles.
+# Only numbers this long can change as doubles.
 _LONG = re.compile(rb"[\[:,\s-]\d{16}")
 
 
@@ -34,12 +34,12 @@ def leaf_types(kind: pa.DataType) -> set[pa.DataType]:
 
 
 class JsonNumbers:
-    """Looks at numbers where the schema says more of them than pyarrow knows.
+    """Checks numbers for which the schema says more than pyarrow knows.
 
     Args:
         schema: The fields.
-        parse: Returns what a line holds, its numbers as `Number`; raises ValueError or
-            RecursionError if it is no JSON.
+        parse: Returns the value of a line, its numbers as `Number`; raises ValueError
+            or RecursionError if it is not JSON.
     """
 
     def __init__(self, schema: pa.Schema, parse: Callable[[bytes], Any]):
@@ -61,14 +61,14 @@ class JsonNumbers:
             try:
                 found = self._parse(lines.line(index))
             except (ValueError, RecursionError):
-                continue  # Others look at that.
+                continue  # Others check that.
             _fitted(found, self._schema)
 
     def fitted(self, lines: Lines) -> Lines | None:
-        """Returns lines with numbers as their columns ask for, None if none changes.
+        """Returns lines with numbers as required by columns, None if none changes.
 
-        `2.0` becomes an integer in a column of these, and 7 a text in a column that
-        was asked for as one. No line that could be read is changed.
+        `2.0` becomes an integer in a column of integers, and 7 a text in a column
+        requested as text. A readable line is never changed.
         """
         if not self._converts:
             return None
@@ -76,7 +76,7 @@ class JsonNumbers:
         for index in range(len(lines.ends)):
             piece = lines.part(index, index + 1).data
             line = lines.line(index)
-            # Of a line that cannot be read, others say what is wrong.
+            # Others report a line that cannot be read.
             with contextlib.suppress(ValueError, RecursionError):
                 found = self._parse(line)
                 fitted = _fitted(found, self._schema)
@@ -90,10 +90,10 @@ class JsonNumbers:
 
 
 def _fitted(value: Any, kind: pa.DataType | pa.Schema) -> Any:
-    """Returns a value with its numbers as a type has them.
+    """Returns a value with its numbers as required by a type.
 
     Raises:
-        ValueError: A whole number is one that a double does not hold.
+        ValueError: A double cannot hold a whole number.
     """
     if isinstance(value, dict):
         if not isinstance(kind, pa.Schema) and not pa.types.is_struct(kind):

@@ -29,22 +29,22 @@ from gristmill.transforms.sources.lines.parser import (
 
 _BLANK = np.zeros(256, np.bool_)
 _BLANK[[NEWLINE, RETURN, SPACE, TAB]] = True
-# pyarrow takes these for numbers. JSON has none of them.
+# pyarrow takes these for numbers. JSON does not.
 _NO_NUMBERS = [
     re.compile(rb"NaN\s*[,\]}]"),
     re.compile(rb"Inf(?:inity)?\s*[,\]}]"),
 ]
 
-# What a block or a line that cannot be read raises.
+# Errors of a block or a line that cannot be read.
 _ERRORS = (pa.ArrowException, ValueError, RecursionError, BadLineError)
 
 
 class JsonRows:
-    """Reads one object a line, strictly: what is not read as it stands is an error.
+    """Reads one object a line, strictly: anything not valid is an error.
 
     pyarrow parses whole blocks. It takes more than JSON lines allow: objects that go
-    over several lines, several of them in a line, NaN, bytes that are no UTF-8. All of
-    these are found by looks at the whole block, and by the count of rows.
+    over several lines, several of them in a line, NaN, bytes that are not UTF-8. All of
+    these are found by checks of the whole block, and by the count of rows.
 
     Args:
         schema: Types of the fields to be read, by name.
@@ -66,10 +66,10 @@ class JsonRows:
         )
 
     def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
-        """Returns the rows of lines that are not blank, and from which line each is.
+        """Returns the rows of non-blank lines, and the line of each.
 
         Raises:
-            BadLineError: The first line that is no such object.
+            BadLineError: The first line that is not such an object.
         """
         try:
             return self._fitted(lines)
@@ -78,7 +78,7 @@ class JsonRows:
             raise self._explained(lines, index) from None
 
     def _fitted(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
-        """Returns the rows, their numbers as the schema asks for."""
+        """Returns the rows, with numbers as required by the schema."""
         try:
             return self._parsed(lines)
         except _ERRORS:
@@ -113,7 +113,7 @@ class JsonRows:
         return batch, rows
 
     def _explained(self, lines: Lines, index: int) -> BadLineError:
-        """Returns what is wrong with a bad line, in the words of JSON."""
+        """Returns the fault of a bad line, in terms of JSON."""
         line = lines.line(index)
         try:
             check_text(lines.part(index, index + 1))
@@ -163,10 +163,10 @@ class JsonRows:
 
 
 def _objects(lines: Lines) -> Positions:
-    """Returns which lines are not blank; each of these begins and ends as an object.
+    """Returns the non-blank lines; each of these begins and ends as an object.
 
     With as many rows as lines, each line is one object then: within JSON, no brace
-    opens right behind one that closes, so that a line that ends in the one and is
+    opens right after one that closes, so that a line that ends in the one and is
     followed by the other ends between objects.
     """
     data = np.frombuffer(lines.data, np.uint8)
@@ -190,7 +190,7 @@ def _is_space(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
 def _moved(
     data: npt.NDArray[np.uint8], places: Positions, by: int, limits: Positions
 ) -> Positions:
-    """Returns places moved on as long as they are at blanks, up to limits."""
+    """Returns places moved past blanks, up to limits."""
     places = places.copy()
     moving = np.arange(len(places))
     while len(moving):
@@ -217,15 +217,15 @@ def _check_numbers(lines: Lines) -> None:
 
 
 def parsed_line(line: bytes, number: type[str] | None = None) -> Any:
-    """Returns what Python's `json` makes of a line.
+    """Returns the value of a line, by Python's `json`.
 
     Args:
         line: The line.
-        number: What makes a value of the text of a number; None for numbers.
+        number: Converts the text of a number; None for numbers.
 
     Raises:
         ValueError: It is not valid JSON, or has a field more than once in an object.
-        RecursionError: It is nested too deeply for that.
+        RecursionError: It is nested too deeply.
     """
     return json.loads(
         line,

@@ -1,4 +1,4 @@
-"""JSON lines as a source: an object a line."""
+"""JSON lines as a source: one object a line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make_source(spec: SourceSpec) -> LineSource:
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns how records are made, with the types that the first lines of files have.
+    """Returns the rules for records, with types from the first lines of files.
 
     Raises:
         InputError: These lines have no types in common, or no such column.
@@ -79,7 +79,7 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             if found.get(name) == pa.null():
                 found[name] = pa.string()  # Any other would be refused.
         fields = _with_integers(wanted.of(found), samples)
-    make_records(record, fields)  # Refuses what no record can hold.
+    make_records(record, fields)  # Refuses types that no record can hold.
     column = column_of(record)
     if column is not None and options.nulls == "fail":
         _check_nulls(samples, column)
@@ -91,7 +91,7 @@ def _common_types(
 ) -> dict[str, pa.DataType]:
     """Returns the types of the wanted fields of all objects in samples.
 
-    A line that is no object is left to the conversion, which names it.
+    A line that is not an object is left to the conversion, which names it.
     """
     types: dict[str, pa.DataType] = {}
     objects, paths = 0, []
@@ -144,7 +144,7 @@ def _check_nulls(samples: Iterable[Sample], column: str) -> None:
 
 
 def _with_integers(fields: pa.Schema, samples: Iterable[Sample]) -> pa.Schema:
-    """Returns fields of which those are integers that a float32 does not hold.
+    """Returns fields, as integers where a float32 cannot hold the values.
 
     Raises:
         InputError: One has fractions as well.

@@ -22,11 +22,11 @@ _NAMES: dict[pa.DataType, str] = {
 
 
 class DifferentTypesError(Exception):
-    """Two values of a field that no type has.
+    """Two values of a field without a common type.
 
     Attributes:
         field: The field.
-        types: What the values are.
+        types: Types of the values.
     """
 
     def __init__(self, field: str, types: tuple[str, str]):
@@ -55,7 +55,7 @@ def type_of(value: Any, field: str = "") -> pa.DataType:
         return pa.string()
     if isinstance(value, list):
         inner = pa.null()
-        if set(map(type, value)) <= {float, int}:  # At once: lists can be long.
+        if set(map(type, value)) <= {float, int}:  # All at once, as lists can be long.
             value = [*_extremes(value)]
         for item in value:
             inner = joined(inner, type_of(item, field), field)
@@ -73,12 +73,12 @@ def _extremes(numbers: list[Any]) -> set[Any]:
 
 
 def joined(a: pa.DataType, b: pa.DataType, field: str) -> pa.DataType:
-    """Returns the type that has the values of both.
+    """Returns the common type of two.
 
     Integers are numbers, null has any type, objects have the fields of both.
 
     Raises:
-        DifferentTypesError: No type has both.
+        DifferentTypesError: There is none.
     """
     if a.equals(b) or pa.types.is_null(b):
         return a
@@ -116,13 +116,13 @@ def type_name(kind: pa.DataType) -> str:
 def difference(
     value: Any, kind: pa.DataType | pa.Schema, *, only: bool = False, field: str = ""
 ) -> tuple[str, str] | None:
-    """Returns how a value differs from a type: expected and got, None if it fits.
+    """Returns the difference of a value from a type: expected and got, None if it fits.
 
     Args:
-        value: What `json` has read.
+        value: The value, as read by `json`.
         kind: The type; of a whole line a schema.
         only: Whether an object of the line may have other fields.
-        field: Where the value is, for the texts.
+        field: Place of the value, for the texts.
     """
     whole = isinstance(kind, pa.Schema)
     named = f"field {field[1:]!r}: " if field else ""
@@ -160,7 +160,7 @@ def difference(
 
 
 def _holds(kind: pa.DataType, number: float) -> bool:
-    """Tells whether a column of a type takes a number."""
+    """Returns whether a column of a type takes a number."""
     whole = isinstance(number, int) or number.is_integer()
     if pa.types.is_integer(kind):
         return whole and int(number) in INT64

@@ -1,4 +1,4 @@
-"""Reading the lines of a stream forward, as records."""
+"""A forward reader of the lines of a stream, as records."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from gristmill.transforms.sources.streams.stream_reader import End
 BLOCK_BYTES = 1 << 20
 _crc32c = google_crc32c.value
 _FEW_LINES = 16  # After a bad line others may follow.
-_MOST_BYTES = 1 << 30  # Of several lines: parsers count in 32 bits.
+_MOST_BYTES = 1 << 30  # Maximum bytes of several lines: parsers count in 32 bits.
 
 
 class LineReader(StreamBuffer):
-    """Reads lines forward from one stream, and goes on behind bad ones.
+    """Reads lines forward from one stream, and goes on after bad ones.
 
     Memory: some blocks, or one line, whichever is larger.
 
     Args:
         stream: Bytes from `offset` on.
-        path: For messages.
-        parser: Makes records of lines.
+        path: Path of the file, for messages.
+        parser: Makes records from lines.
         offset: Offset in the (decompressed) file of the stream's first byte.
-        size_bytes: Size of the file where known; None for compressed streams.
+        size_bytes: Size of the file if known; None for compressed streams.
         block_bytes: How much to read at a time.
     """
 
-    # Whether a line begins at a byte, the one before it tells.
+    # The previous byte tells whether a line begins at a byte.
     lookback_bytes: ClassVar[int] = 1
 
     def __init__(
@@ -62,11 +62,11 @@ class LineReader(StreamBuffer):
         self._parser = parser
         self._size_bytes = size_bytes
         self._lines_at_once = sys.maxsize
-        # The line at which the reader began, counted from 1, where it is known.
+        # The line at which the reader began, counted from 1, if known.
         self._line: int | None = 1 if offset == 0 else None
-        self._newlines = 0  # Passed since the reader began.
+        self._newlines = 0  # Lines passed since the reader began.
         self._begin = offset
-        self._header_at = 0  # Nothing but empty lines is before it.
+        self._header_at = 0  # Only empty lines come before it.
 
     def batches(
         self, end: End = None, *, limit_records: int = sys.maxsize
@@ -75,9 +75,9 @@ class LineReader(StreamBuffer):
 
         Args:
             end: File offset, exclusive; None for the end of the file. The last line may
-                reach past it. Or a function that returns it, None as long as it is
-                behind what was read.
-            limit_records: Records to yield at most.
+                reach past it. Or a function that returns it, None as long as it is not
+                yet known.
+            limit_records: Maximum number of records.
 
         Raises:
             CorruptRecordError: At the first bad line, after all records before it were
@@ -91,7 +91,7 @@ class LineReader(StreamBuffer):
             given, header = lines.without_mark() if base == 0 else lines, 0
             if base == self._header_at:
                 found = self._parser.header_lines(given, self._path)
-                if found is None or not given.data:  # A mark alone, or empty lines.
+                if found is None or not given.data:  # Only a mark, or empty lines.
                     self._pass(lines.data)
                     self._header_at = self.offset
                     continue
@@ -111,18 +111,18 @@ class LineReader(StreamBuffer):
             self._lines_at_once = min(2 * self._lines_at_once, sys.maxsize)
 
     def _parsed(self, lines: Lines) -> tuple[Made, BadLineError | None]:
-        """Returns the records up to the first bad line, and what is wrong with it."""
+        """Returns the records up to the first bad line, and its fault."""
         bad: BadLineError | None = None
         while len(lines.ends):
             try:
                 return self._parser.records(lines), bad
             except BadLineError as error:
-                # Another one may be before it, of those that are found later.
+                # An earlier one may be found later.
                 bad, lines = error, lines.first(error.index)
         return Made([], np.zeros(0, np.int64)), bad
 
     def _lines(self, end: End, limit: int) -> Lines | None:
-        """Returns the next whole lines that begin before `end`, None for no more."""
+        """Returns the next whole lines that begin before `end`, None at the end."""
         wanted_bytes = self._block_bytes
         while True:
             filled = self._fill(wanted_bytes)
@@ -210,7 +210,7 @@ class LineReader(StreamBuffer):
         )
 
     def _check_stream(self) -> None:
-        # Raised once: a caller that sets the damage aside goes on behind it.
+        # Raised once: a caller that sets the damage aside goes on after it.
         error, self._stream_error = self._stream_error, None
         if error is not None:
             raise self._corrupt(
@@ -254,7 +254,7 @@ class LineReader(StreamBuffer):
                 at = len(data)
                 break
             if limit is not None and self.offset + len(data) >= limit:
-                at = limit - self.offset  # No line begins before.
+                at = limit - self.offset  # No line begins earlier.
                 break
             if self._parser.sure or len(data) > MAX_RECORD_BYTES:
                 self.skip(self.offset + len(data), sink)
@@ -270,7 +270,7 @@ class LineReader(StreamBuffer):
 
 
 def _count_newlines(path: str, end: int) -> int:
-    """Returns how many newlines the first bytes of a plain file hold."""
+    """Returns the number of newlines in the first bytes of a plain file."""
     count = 0
     with storage_for(path).open(path, offset=0, end=end) as file:
         while end > 0 and (piece := file.read(min(end, BLOCK_BYTES))):

@@ -19,8 +19,8 @@ class LineSource(StreamSource):
 
     Args:
         spec: How records are made.
-        parser: Makes them.
-        features: What they hold, as `dataset.json` keeps it, if they are examples.
+        parser: Parser of the lines.
+        features: Features of the records for `dataset.json`, if they are examples.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LineSource(StreamSource):
         self._features = features
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yields ranges that begin and end at lines, where newlines tell these."""
+        """Yields ranges that begin and end at lines, if newlines tell these."""
         size = file.size_bytes
         if file.compression != "none" or not self._parser.sure:
             yield from super().cut(file, range_bytes=range_bytes)
@@ -66,7 +66,7 @@ class LineSource(StreamSource):
             return reader.offset
 
     def features(self) -> dict[str, Any] | None:
-        """Returns what records hold; None of lines and of single columns."""
+        """Returns the features of records; None for lines and single columns."""
         return self._features
 
     def _reader(

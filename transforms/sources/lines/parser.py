@@ -1,4 +1,4 @@
-"""What the formats of lines have in common: whole lines in, records out."""
+"""The common part of line formats: whole lines in, records out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Lines(NamedTuple):
 
     Attributes:
         data: Their bytes. The last one of a file may lack its newline.
-        ends: int64 [lines], where each ends in `data`, its newline included.
+        ends: int64 [lines], end of each in `data`, its newline included.
     """
 
     data: bytes
@@ -34,7 +34,7 @@ class Lines(NamedTuple):
         return np.concatenate([np.zeros(1, np.int64), self.ends[:-1]])
 
     def first(self, count: int) -> Lines:
-        """Returns the first lines, at most so many."""
+        """Returns at most `count` first lines."""
         ends = self.ends[:count]
         return Lines(self.data[: int(ends[-1])] if len(ends) else b"", ends)
 
@@ -55,7 +55,7 @@ class Lines(NamedTuple):
         return int(self.ends.searchsorted(position, "right"))
 
     def without_mark(self) -> Lines:
-        r"""Returns the lines of a file's begin without a byte order mark.
+        r"""Returns the first lines of a file without a byte order mark.
 
         >>> Lines(b"\xef\xbb\xbfa\n", np.array([5])).without_mark().data
         b'a\n'
@@ -70,11 +70,11 @@ class BadLineError(Exception):
     """A line that is not what its format says; caught by the reader, which knows where.
 
     Attributes:
-        index: The first bad line of those that were given.
+        index: The first bad line of those given.
         what: What is wrong, one sentence without a final full stop.
-        expected: What should be there.
-        got: What is there.
-        cure: What helps besides quarantine; None for nothing.
+        expected: The expected content.
+        got: The actual content.
+        cure: A cure besides quarantine, or None.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class BadLineError(Exception):
 
 
 class Made(NamedTuple):
-    """What lines became.
+    """The records of some lines.
 
     Attributes:
         records: The records.
-        rows: From which line each is: int64 [records].
-        null_rows: How many lines were left out for their nulls.
+        rows: The line of each: int64 [records].
+        null_rows: Number of lines that were left out for their nulls.
     """
 
     records: list[bytes]
@@ -104,20 +104,20 @@ class LineParser(Protocol):
 
     Attributes:
         format_name: Name of the format, for messages.
-        sure: Whether the first newline behind any byte ends a line. Otherwise a search
-            for a line can go wrong, which the commit finds out.
+        sure: Whether the first newline after any byte ends a line. Otherwise a search
+            for a line can go wrong, which the commit detects.
     """
 
     format_name: str
     sure: bool
 
     def ends(self, data: bytes) -> Positions:
-        """Returns where the lines end that begin with `data`, those without end not."""
+        """Returns the ends of the lines that begin in `data`, if they are there."""
 
     def header_lines(self, lines: Lines, path: str) -> int | None:
-        """Returns how many lines of a file's begin are no records.
+        """Returns the number of lines at the start of a file that are not records.
 
-        None if all of them are, and others may follow.
+        None if none of the lines is a record, and others may follow.
 
         Raises:
             InputError: They are not as in the other files of the job.
@@ -127,12 +127,12 @@ class LineParser(Protocol):
         """Returns the records of lines, at least one.
 
         Raises:
-            BadLineError: A line that is none of this format, and no record of it, or
-                of the lines behind it, was made. Lines before it can be bad too.
+            BadLineError: A line is not of this format. No record was made from it or
+                from later lines. Earlier lines can be bad too.
         """
 
     def next_start(self, data: bytes, *, final: bool) -> int | None:
-        """Returns where a line seems to begin in bytes of a file, None for nowhere.
+        """Returns the likely start of a line in bytes of a file, or None.
 
         Args:
             data: Bytes from any place of a file.
@@ -141,7 +141,7 @@ class LineParser(Protocol):
 
 
 def newline_ends(data: bytes) -> Positions:
-    r"""Returns the positions behind newlines.
+    r"""Returns the positions after newlines.
 
     >>> newline_ends(b"a\n\nb").tolist()
     [2, 3]
@@ -163,14 +163,14 @@ def split_lines(lines: Lines) -> list[bytes]:
         data = data.replace(b"\r\n", b"\n")
     records = data.split(b"\n")
     if len(records) > len(lines.ends):
-        records.pop()  # What is behind the last newline.
+        records.pop()  # The rest after the last newline.
     return records
 
 
 def check_text(lines: Lines) -> None:
-    """Raises BadLineError at the first line that is no UTF-8, or holds a zero byte.
+    """Raises BadLineError at the first line that is not UTF-8, or has a zero byte.
 
-    What a crash leaves of a file are often zeros.
+    A crash often leaves zeros in a file.
     """
     data, index = lines.data, len(lines.ends)
     error: BadLineError | None = None
@@ -205,12 +205,12 @@ def first_bad(
     *,
     errors: tuple[type[Exception], ...],
 ) -> int:
-    """Returns the first line that cannot be read, of lines that cannot.
+    """Returns the first of some lines that cannot be read.
 
     Args:
         lines: The lines.
         read: Reads lines.
-        errors: What it raises where it cannot.
+        errors: Its errors.
     """
     begin, end = 0, len(lines.ends)
     while end - begin > 1:

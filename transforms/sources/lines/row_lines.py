@@ -22,11 +22,11 @@ from gristmill.transforms.sources.lines.parser import (
 )
 from gristmill.transforms.tables import rows_without_nulls
 
-# Makes records of rows; None for the lines as they are.
+# Makes records from rows; None for plain lines.
 MakeRecords = Callable[[pa.RecordBatch], list[bytes]] | None
 
 
-# Says of which features, by their names, rows with nulls are left out; None for none.
+# Names the features whose nulls leave a row out; None for no such features.
 Skip = Callable[[str], bool] | None
 
 
@@ -58,12 +58,12 @@ def _made(
 
 
 class JsonLines:
-    """Makes a record of each JSON object; blank lines are passed over.
+    """Makes a record from each JSON object; skips blank lines.
 
     Args:
         rows: Reads the objects.
         make: Makes the records.
-        skip: Of which features rows with nulls are left out.
+        skip: The features whose nulls leave a row out.
     """
 
     format_name = "JSON lines"
@@ -97,16 +97,16 @@ class JsonLines:
 
 
 def is_empty(line: bytes) -> bool:
-    """Tells whether a line before the header of CSV is passed over."""
+    """Returns whether a line before the header of CSV is skipped."""
     return not line.strip(b" \r")
 
 
 class CsvLines:
-    """Makes a record of each row behind the header; empty lines are passed over.
+    """Makes a record from each row after the header; skips empty lines.
 
     Args:
         rows: Reads the rows.
-        splitter: Finds them.
+        splitter: Finds the rows.
         make: Makes the records.
     """
 

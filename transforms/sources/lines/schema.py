@@ -13,17 +13,17 @@ from gristmill.dataset.base.errors import InputError, some_of
 _TYPES = {
     "bool": pa.bool_(),
     "int": pa.int64(),
-    "float": pa.float32(),  # Numbers are rounded, since that is asked for.
-    "string": pa.large_string(),  # Of numbers, their text.
+    "float": pa.float32(),  # Numbers are rounded, as requested.
+    "string": pa.large_string(),  # The text of numbers.
 }
-# Those that are found, and lose nothing.
+# Types as found, without loss.
 _FOUND_TYPES = {"null": pa.null(), "double": pa.float64(), "text": pa.string()}
 _ALL_TYPES = _TYPES | _FOUND_TYPES
 _ALL = "*"
 
 
 class LineSchema(NamedTuple):
-    """What the lines of all files of a job have.
+    """The schema of the lines of all files of a job.
 
     Attributes:
         fields: The columns that are read, with their types.
@@ -47,11 +47,11 @@ class LineSchema(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """The columns that a user asks for.
+    """The columns that a user requests.
 
     Attributes:
         types: The types that were given for some, by name.
-        names: All that are wanted; None for all that there are.
+        names: All requested names; None for all columns.
     """
 
     types: dict[str, pa.DataType]
@@ -65,14 +65,14 @@ class Wanted(NamedTuple):
         """Returns the schema of the wanted columns among those that were found.
 
         Raises:
-            InputError: A column that is asked for was not found and has no type, or
-                none of them was found.
+            InputError: A requested column was not found and has no type, or no column
+                was found.
         """
         names = self.names or ()
         absent = [name for name in names if name not in found]
         missing = [name for name in absent if name not in self.types]
         if len(absent) == len(names):
-            missing = absent  # Types do not help: all records would be empty.
+            missing = absent  # Types would not help: all records would be empty.
         if missing:
             raise InputError(
                 "the input files have no such column",
@@ -94,7 +94,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_columns(columns: Sequence[str]) -> Wanted:
-    """Parses `--columns`: names, some with a type, and `*` for all others.
+    """Parses `--columns`: names, possibly with a type, and `*` for all others.
 
     >>> wanted_columns(["a", "b:int[]"]).types
     {'b': ListType(list<item: int64>)}
@@ -127,7 +127,7 @@ def wanted_columns(columns: Sequence[str]) -> Wanted:
 def with_integers(
     kind: pa.DataType, name: str, integers: Collection[str]
 ) -> pa.DataType:
-    """Returns the type of a column in which some fields, by their names, are int64."""
+    """Returns the type of a column with some named fields as int64."""
     if pa.types.is_list(kind):
         return pa.list_(with_integers(kind.value_type, name, integers))
     if pa.types.is_struct(kind):
@@ -143,7 +143,7 @@ def with_integers(
 def _with_type(
     known: pa.DataType | None, fields: Sequence[str], kind: pa.DataType
 ) -> pa.DataType:
-    """Returns the type of an object in which a field, of objects in it, has a type."""
+    """Returns the type of an object with another type for a nested field."""
     if not fields:
         return kind
     inner = {}

@@ -24,10 +24,10 @@ def make_source(spec: SourceSpec) -> LineSource:
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns how records are made: a record is a line.
+    """Returns the rules for records: a record is a line.
 
     Raises:
-        InputError: The options ask for columns.
+        InputError: The options name columns.
     """
     del files
     if options.columns or options.record not in ("", "line"):
@@ -42,7 +42,7 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
 
 
 class TextLines:
-    """Makes a record of each line: its bytes without the newline, empty ones too."""
+    """Makes a record from each line, empty or not: its bytes without the newline."""
 
     format_name = "text"
     sure = True

@@ -1,4 +1,4 @@
-"""Reading the rows of one range of a Parquet file as records."""
+"""A reader of one range of a Parquet file, as records."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from gristmill.transforms.sources.unchanged import check_unchanged
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_AHEAD_BYTES = 256 << 10  # What opening a file reads: its footer.
+_AHEAD_BYTES = 256 << 10  # Bytes read on opening: the footer.
 _TAIL_BYTES = 8  # The length of the footer, and the magic bytes.
 
 
 @dataclasses.dataclass(frozen=True)
 class _GroupPass:
-    """A row group that was read in part, in a file that is open.
+    """A partly read row group of an open file.
 
     Attributes:
         table: The file.
         group: The row group.
-        rows: Its rows that are left, some at a time, with the first of each; what was
-            read last comes again.
+        rows: Its remaining rows, some at a time, with the first of each; those read
+            last come again.
     """
 
     table: ParquetFile
@@ -64,18 +64,17 @@ class _GroupPass:
 class ParquetRange:
     """Reads the rows of one range of a file, in order; see `RangeReader`.
 
-    What is damaged belongs to the range of its first row: from there to the end of its
-    row group nothing can be read. The next range begins behind it then.
+    Damage belongs to the range of its first row: from there to the end of its row group
+    nothing can be read. The next range then begins after it.
 
     Args:
         file: The file.
         source: The range.
-        spec: How records are made of rows.
+        spec: Rules for making records from rows.
         on_damage: Takes damaged regions; None makes them errors.
-        first_row: Number of the row to begin with, if it is not to be that at the begin
-            of the range.
-        kept: Has the pass over a row group in which an earlier range was read, and gets
-            that of this one.
+        first_row: Number of the row to begin with, if not the first of the range.
+        kept: Holds the pass over a row group of an earlier range, and takes that of
+            this one.
     """
 
     def __init__(
@@ -89,8 +88,8 @@ class ParquetRange:
         kept: KeptPass | None = None,
     ):
         self._kept = kept
-        self._begun: _GroupPass | None = None  # By the range before.
-        self._left: _GroupPass | None = None  # For the range after.
+        self._begun: _GroupPass | None = None  # Rows taken by the previous range.
+        self._left: _GroupPass | None = None  # Rows for the next range.
         self.path = file.path
         self.ahead_bytes = 0
         self._file, self._source, self._spec = file, source, spec
@@ -103,7 +102,7 @@ class ParquetRange:
 
     @property
     def span(self) -> SourceSpan:
-        """What was read: complete once all records were read."""
+        """The span that was read: complete once all records were read."""
         return span_of(
             self._source,
             start=self._start,
@@ -155,7 +154,7 @@ class ParquetRange:
         except CorruptRecordError as error:
             check_unchanged(self._file)
             if storage_for(self.path).remote:
-                # It may have been damaged on its way here.
+                # It may have been damaged in transit.
                 with contextlib.suppress(CorruptRecordError):
                     return self._open()
             if self._on_damage is None:
@@ -222,8 +221,8 @@ class ParquetRange:
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yields the rows of a row group, some at a time, with their first.
 
-        What seems to be damaged is read once more from remote storage: it may have been
-        damaged on its way here.
+        On remote storage, data that seem damaged are read once more: they may have been
+        damaged in transit.
         """
         reached, doubted = group.first_row, -1
         while True:
@@ -286,7 +285,7 @@ class ParquetRange:
             stream.write_batch(batch)
         self._on_damage.begin(damage, self.path, rows=Rows(row, row + 1, 0))
         self._on_damage.add(sink.getvalue())
-        self._on_damage.end(0)  # These are no bytes of the file.
+        self._on_damage.end(0)  # These are not bytes of the file.
 
     def _set_aside_group(
         self, handler: DamageHandler, error: CorruptRecordError, group: RowGroup

@@ -1,9 +1,8 @@
 """Shards that read the same row groups, so that one task makes them in one pass.
 
-A row group can be read from its begin only: each of n shards that are made of one would
-read all of it before its own rows, (n + 1) / 2 times its bytes together. Up to a size,
-shards that follow each other in a row group are therefore made by one task, three
-and more of them.
+A row group can only be read from its start: each of n shards made from one would read
+all rows before its own, in total (n + 1) / 2 times its bytes. So up to a size, three or
+more consecutive shards of a row group are made by one task.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from gristmill.dataset.storage.base import map_all
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
-TASK_BYTES = 4 << 30  # Most that one task decodes: about a minute of a core.
+TASK_BYTES = 4 << 30  # Maximum decoded bytes of a task: about a minute of a core.
 _MOST_FILES = 20_000  # Footers to read: minutes of a core.
 _AT_ONCE = 16
 
 
 class SharedGroups(NamedTuple):
-    """The tasks that row groups ask for.
+    """The tasks suggested by row groups.
 
     Attributes:
-        joined: bool [shards], whether the task of the shard before makes a shard.
-        notes: A line for each row group that several tasks have to read all the same.
+        joined: bool [shards], whether the task of the previous shard makes each shard.
+        notes: A line for each row group that several tasks still have to read.
     """
 
     joined: npt.NDArray[np.bool_]
@@ -47,8 +46,8 @@ def shared_groups(
 
     Args:
         files: Parquet files.
-        plan: Of their shards.
-        task_bytes: Most decoded bytes of a task of several shards.
+        plan: Plan of their shards.
+        task_bytes: Maximum decoded bytes of a task of several shards.
     """
     joined = np.zeros(plan.shards, np.bool_)
     notes: list[str] = []
@@ -60,7 +59,7 @@ def shared_groups(
     by_file = itertools.groupby(
         (within + 1).tolist(), key=lambda shard: int(cut_files[shard - 1])
     )
-    # Of a file with one cut, no more than itself is read a second time.
+    # At most the file itself is read a second time if it has one cut.
     several = (shards for _, each in by_file if len(shards := list(each)) > 1)
     in_file = list(itertools.islice(several, _MOST_FILES))
     whole = [files[int(cut_files[shards[0] - 1])] for shards in in_file]
@@ -78,7 +77,7 @@ def shared_groups(
 
 
 def _places(file: InputFile) -> RowPlaces | None:
-    # Whoever reads a damaged file says what is wrong.
+    # The reader of a damaged file reports the damage.
     with (
         contextlib.suppress(CorruptRecordError),
         ParquetFile(file.path, file.size_bytes, file.version) as table,
@@ -116,7 +115,7 @@ def _cuts_by_group(
 
 
 def _decoded_bytes(places: RowPlaces, rows: Sequence[int]) -> Iterator[float]:
-    """Yields how much of a file is decoded before each of some rows."""
+    """Yields the bytes of a file decoded before each of some rows."""
     before = dict(
         zip(
             (group.number for group in places.groups),

@@ -32,10 +32,10 @@ def make_source(spec: SourceSpec) -> Source:
 
 
 class ParquetSource:
-    """Parquet files; see `Source` for what its methods do.
+    """Parquet files; see `Source` for its methods.
 
     Args:
-        spec: How records are made.
+        spec: Rules for making records.
     """
 
     def __init__(self, spec: SourceSpec):
@@ -73,8 +73,8 @@ class ParquetSource:
     ) -> PartCount:
         """Returns the number of rows that the footer of a file has.
 
-        Rows that turn out to be damaged are counted as well: a shard has so many
-        records fewer.
+        Rows that turn out to be damaged are counted as well: a shard then has fewer
+        records.
         """
         del source, stride_records, first_place  # It is always a whole file.
         rows = 0
@@ -90,13 +90,13 @@ class ParquetSource:
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin with row groups, in order."""
         cuts: list[int] = []
-        # Of a damaged file there is one: its reader says what is wrong.
+        # A damaged file has one range: its reader reports the damage.
         with contextlib.suppress(CorruptRecordError), _open(file) as table:
             cuts += table.places.cuts(range_bytes)
         yield from itertools.pairwise((0, *cuts, file.size_bytes))
 
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Tells whether there is a record for each row of the range."""
+        """Returns whether there is a record for each row of the range."""
         del raw_bytes
         if span.start_bytes is None or span.stop_bytes is None:
             return False
@@ -106,16 +106,16 @@ class ParquetSource:
         )
 
     def described(self) -> dict[str, Any]:
-        """Returns what `dataset.json` says of the inputs, besides their list."""
+        """Returns the facts about the inputs for `dataset.json`, besides their list."""
         columns = {"columns": list(self.spec.columns)} if self.spec.columns else {}
         return {"format": self.spec.format, "record": self.spec.record, **columns}
 
     def features(self) -> dict[str, Any] | None:
-        """Returns what the records hold, None where they are bytes of one column."""
+        """Returns the features of records, None if they are bytes of one column."""
         return encode_features(features_of_spec(self.spec)) or None
 
     def place_text(self, place: int) -> str:
-        """Returns how a place is called in messages."""
+        """Returns the name of a place in messages."""
         return f"row {place:,}"
 
 

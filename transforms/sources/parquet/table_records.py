@@ -1,4 +1,4 @@
-"""How the rows of Parquet files become records: as features, or as one column."""
+"""Records made from the rows of Parquet files: as features, or as one column."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _COLUMN = "column:"
-# Of so many files the columns are compared before anything is read.
+# Number of files whose columns are compared before reading.
 _MOST_FOOTERS = 1024
 _AT_ONCE = 16
 _SAMPLED_FILES = 32
@@ -35,11 +35,11 @@ Features = Mapping[str, FeatureSpec]
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns how the records of Parquet files are made.
+    """Returns the rules for making records from Parquet files.
 
     Args:
         files: The files.
-        options: What the user says of the records.
+        options: The user's options for the records.
 
     Raises:
         InputError: The options do not fit, or the columns of files differ.
@@ -73,10 +73,10 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
 
 
 def columns_to_read(spec: SourceSpec, schema: pa.Schema, path: str) -> list[str]:
-    """Returns the columns of a file that records are made of.
+    """Returns the columns of a file that become records.
 
     Args:
-        spec: How records are made.
+        spec: Rules for making records.
         schema: The columns that the file has.
         path: The file.
 
@@ -99,7 +99,7 @@ def columns_to_read(spec: SourceSpec, schema: pa.Schema, path: str) -> list[str]
 
 
 def features_of_spec(spec: SourceSpec) -> dict[str, FeatureSpec]:
-    """Returns what the records hold, none where they are the bytes of one column."""
+    """Returns the features of records, empty if they are the bytes of one column."""
     return parse_features(json.loads(spec.schema)) if spec.schema else {}
 
 
@@ -109,8 +109,8 @@ def make_records(
     """Returns the records of some rows.
 
     Args:
-        spec: How they are made.
-        features: What `features_of_spec` returned.
+        spec: Rules for making them.
+        features: The result of `features_of_spec`.
         batch: The rows, of the columns to read.
 
     Raises:
@@ -137,21 +137,21 @@ def kept_rows(
 
 
 def _holds(column: str, feature: str) -> bool:
-    """Tells whether a feature is made of a column: of itself, or of a field of it."""
+    """Returns whether a feature comes from a column or a field of it."""
     return feature == column or feature.startswith(f"{column}.")
 
 
 def _schemas(files: InputFiles, column: str = "") -> list[tuple[str, pa.Schema]]:
     """Returns the columns of the files, or of some of very many.
 
-    Those of damaged files are left out: whoever reads such a file says what is wrong.
+    Those of damaged files are left out: the reader of such a file reports the damage.
 
     Args:
         files: The files.
         column: One that must not be null.
 
     Raises:
-        InputError: It is null in some rows, as the footer of a file says.
+        InputError: It is null in some rows, by the footer of a file.
     """
     step = -(-len(files) // _MOST_FOOTERS)
     some = (files[file] for file in range(0, len(files), max(1, step)))
@@ -221,10 +221,10 @@ def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
 def _integers(files: InputFiles, features: Features) -> set[str]:
     """Returns the columns of doubles that are integers in the first rows of files.
 
-    And of which some are such as a float32 does not hold.
+    Only those with a value that a float32 cannot hold.
 
     Raises:
-        InputError: One has these, and fractions as well.
+        InputError: One has such values, and fractions as well.
     """
     from gristmill.transforms.tables import DOUBLE, seen_numbers
 
@@ -242,9 +242,9 @@ def _integers(files: InputFiles, features: Features) -> set[str]:
 
 
 def _first_rows(file: InputFile, features: Features) -> pa.RecordBatch | None:
-    """Returns the first rows of a file, of the columns of features; None for none."""
+    """Returns the first rows of a file, with the columns of features, or None."""
     with (
-        contextlib.suppress(CorruptRecordError),  # Who reads it says what is wrong.
+        contextlib.suppress(CorruptRecordError),  # Its reader reports the damage.
         ParquetFile(file.path, file.size_bytes, file.version) as table,
     ):
         names = [
@@ -283,7 +283,7 @@ def _in_file(error: InputError, path: str) -> InputError:
 
 
 def _compare(features: Features, found: Features, schema: pa.Schema, path: str) -> None:
-    """Raises InputError if a file has other columns than the features are of."""
+    """Raises InputError if the columns of a file do not fit the features."""
     empty = _empty(schema)
     for name in {**features, **found}:
         expected, got = features.get(name), found.get(name)

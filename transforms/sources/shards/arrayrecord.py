@@ -34,7 +34,7 @@ from gristmill.transforms.sources.unchanged import check_unchanged
 
 
 class _Begun(NamedTuple):
-    """A range that is being read: `file` is None where nothing is to be read."""
+    """A range being read: `file` is None if there is nothing to read."""
 
     opened: OpenShard
     reading: ShardRange
@@ -45,7 +45,7 @@ class ShardRangeReader:
     """Reads the records of the chunks that begin in a range of a file.
 
     Args:
-        shard: The file, and what its dataset says of it.
+        shard: The file, with its dataset's entry.
         file: The file as it was listed.
         source: The range.
         on_damage: Takes damaged chunks; None makes them errors.
@@ -71,7 +71,7 @@ class ShardRangeReader:
 
     @property
     def span(self) -> SourceSpan:
-        """What was read: complete once all records were read."""
+        """The span that was read: complete once all records were read."""
         return span_of(
             self._source,
             start=self._start,
@@ -111,7 +111,7 @@ class ShardRangeReader:
         return _Begun(opened, reading, file)
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the good records, those of about a mebibyte at a time.
+        """Yields the good records, about a mebibyte at a time.
 
         Raises:
             CorruptShardError: The range is damaged, and there is no `on_damage`.
@@ -132,7 +132,7 @@ class ShardRangeReader:
         check_unchanged(self._file)
 
     def _lose(self, error: CorruptShardError, handler: DamageHandler) -> None:
-        """Sets a range aside of a file of which nothing can be found."""
+        """Sets aside a range of a file in which nothing can be found."""
         begin, end = self._source.begin_bytes, self._source.end_bytes
         self._whole = end == self._file.size_bytes
         if begin >= end:
@@ -147,10 +147,10 @@ class ShardRangeReader:
 
 
 class ArrayRecordSource:
-    """ArrayRecord files; see `Source` for what the methods do.
+    """ArrayRecord files; see `Source` for the methods.
 
     Args:
-        spec: Says which dataset the files are of, if any.
+        spec: Names the dataset of the files, if any.
     """
 
     def __init__(self, spec: SourceSpec):
@@ -209,14 +209,14 @@ class ArrayRecordSource:
         yield from itertools.pairwise([0, *edges, file.size_bytes])
 
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Tells whether there is each record of the range."""
+        """Returns whether every record of the range was read."""
         del raw_bytes
         if span.start_bytes is None or span.stop_bytes is None:
             return False
         return span.stop_bytes - span.start_bytes == span.records
 
     def described(self) -> dict[str, Any]:
-        """Returns what `dataset.json` says of the inputs, besides their list."""
+        """Returns the facts about the inputs for `dataset.json`, besides their list."""
         if self._split is None:
             return {"format": self.spec.format}
         names = ("split", "shards_digest")
@@ -225,11 +225,11 @@ class ArrayRecordSource:
         }
 
     def features(self) -> dict[str, Any] | None:
-        """Returns what the records hold: what their dataset says."""
+        """Returns the features of the records, from their dataset."""
         return None if self._split is None else self._split.features
 
     def place_text(self, place: int) -> str:
-        """Returns how a place is called in messages."""
+        """Returns the name of a place in messages."""
         return f"record {place:,}"
 
 
@@ -239,7 +239,7 @@ def make_source(spec: SourceSpec) -> ArrayRecordSource:
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns how records are made: as they are.
+    """Returns the rules for records: they stay as they are.
 
     Raises:
         InputError: There are options for columns.

@@ -1,4 +1,4 @@
-"""An ArrayRecord file that is open: where its chunks are, and its records' checksums.
+"""An open ArrayRecord file: the places of its chunks, and its records' checksums.
 
 Records of a dataset are compared with the checksums in its indexes; of other files, the
 hashes of their chunks are.
@@ -20,7 +20,7 @@ from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 
-# A range of a file is often followed by the next one of the same file. Each takes some
+# A range of a file is often followed by the next one of the same file. Each takes about
 # 35 bytes a record.
 _KEPT_SHARDS = 2
 
@@ -29,14 +29,14 @@ Int64 = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OpenShard:
-    """What is known of a file before its records are read.
+    """The facts about a file needed before its records are read.
 
     Attributes:
         shard: The file.
-        version: The version of it that is read.
-        footer: Where its chunks are.
+        version: The version to read.
+        footer: Its footer.
         crc32cs: uint32 [records], the checksum of each record; None if no index has
-            them: the hashes of the chunks are compared then.
+            them: then the hashes of the chunks are compared.
     """
 
     shard: ListedShard
@@ -55,12 +55,12 @@ class OpenShard:
         return int(self.first_records[-1])
 
     def chunks_before(self, position: int) -> int:
-        """Returns how many chunks begin before a byte of the file."""
+        """Returns the number of chunks that begin before a byte of the file."""
         begins = self.footer.chunk_offsets[:-1]
         return int(np.searchsorted(begins, position, side="left"))
 
     def records_before(self, position: int) -> int:
-        """Returns how many records are in these chunks."""
+        """Returns the number of records in these chunks."""
         return int(self.first_records[self.chunks_before(position)])
 
     def chunk_of(self, record: int) -> int:
@@ -69,7 +69,7 @@ class OpenShard:
 
 
 class _Key(NamedTuple):
-    """What tells an open shard from others, in a cache."""
+    """The key of an open shard in a cache."""
 
     shard: ListedShard
     version: str
@@ -79,7 +79,7 @@ class _Key(NamedTuple):
 def open_shard(
     shard: ListedShard, *, version: str | None = None, rebuild: bool = False
 ) -> OpenShard:
-    """Reads what is known of the records of a file.
+    """Opens a file: reads its footer and checksums.
 
     Args:
         shard: The file.
@@ -88,8 +88,8 @@ def open_shard(
             was cut off.
 
     Raises:
-        CorruptShardError: The file is missing, is not as it was listed, or its footer
-            is damaged.
+        CorruptShardError: The file is missing, has changed since it was listed, or its
+            footer is damaged.
         InvalidDatasetError: Its index is damaged.
         StorageError: Its index cannot be read.
     """
@@ -154,7 +154,7 @@ def _read_footer(shard: ListedShard) -> Footer:
 
 
 def _footer_of_index(index: ShardIndex) -> Footer:
-    """Returns what the footer of a shard would say, as far as the index has it."""
+    """Returns the footer of a shard, as far as the index has it."""
     chunks = np.arange(index.chunks + 1, dtype=np.int64)
     return Footer(
         chunk_offsets=index.chunk_offsets(chunks),
@@ -199,8 +199,8 @@ def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
             cure="if the dataset was replaced meanwhile, run the pipeline again; "
             "otherwise restore the index from a copy, or run the conversion again",
         )
-    # Where the shard's checksum is not known, its name tells it from the others: with
-    # their indexes swapped, two shards would change places.
+    # If the shard's checksum is not known, its name identifies it: with swapped
+    # indexes, two shards would change places.
     own = shard.path[shard.dataset_chars :]
     if shard.file_crc32c is None and (named := index.report().path) != own:
         raise CorruptShardError(

@@ -42,7 +42,7 @@ _ID_BYTES = 4
 
 
 class _Begun(NamedTuple):
-    """A file that is being read."""
+    """A file being read."""
 
     opened: OpenShard
     segments: SegmentIndex
@@ -54,8 +54,8 @@ class PackedShardReader:
     Memory: as `DocumentSpool`.
 
     Args:
-        shard: The file, and what its dataset says of it.
-        row_format: How its rows are encoded.
+        shard: The file, with its dataset's entry.
+        row_format: The encoding of its rows.
         file: The file as it was listed.
         source: The range, which is the whole file.
         on_damage: Takes damaged chunks; None makes them errors.
@@ -76,11 +76,11 @@ class PackedShardReader:
         self._file, self._source = file, source
         self._on_damage = on_damage
         self._coming: Future[_Begun] | None = None
-        self._documents = self._records = 0  # Those that have a token.
+        self._documents = self._records = 0  # Documents that have a token.
 
     @property
     def span(self) -> SourceSpan:
-        """What was read: complete once all records were read."""
+        """The span that was read: complete once all records were read."""
         return span_of(
             self._source,
             start=0,
@@ -90,7 +90,7 @@ class PackedShardReader:
         )
 
     def open_ahead(self) -> int:
-        """Begins to fetch what tells where documents are if the storage is remote.
+        """Begins to fetch the places of documents if the storage is remote.
 
         Returns:
             How many bytes at most wait in memory: none of the records.
@@ -114,7 +114,7 @@ class PackedShardReader:
 
         Raises:
             CorruptShardError: The file is damaged, and there is no `on_damage`; or its
-                rows are not those of the segment index.
+                rows do not match the segment index.
             StorageChangedError: The file was written meanwhile.
         """
         opened, segments = (
@@ -155,10 +155,10 @@ class PackedShardReader:
 
 
 class PackedSource:
-    """Shards of a packed split; see `Source` for what the methods do.
+    """Shards of a packed split; see `Source` for the methods.
 
     Args:
-        spec: Says which split.
+        spec: Names the split.
     """
 
     def __init__(self, spec: SourceSpec):
@@ -199,7 +199,7 @@ class PackedSource:
         on_damage: DamageHandler | None = None,
         first_place: int | None = None,
     ) -> PartCount:
-        """Counts the documents of a file. It can be entered at the first alone."""
+        """Counts the documents of a file. It can only be entered at the first."""
         shard = self._split.shard(file.path, file.size_bytes)
         documents = _segments(shard, file.version).documents
         return PartCount(0, documents, documents, [0] if documents else [])
@@ -209,11 +209,11 @@ class PackedSource:
         yield 0, file.size_bytes
 
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Tells whether there is each document of the file."""
+        """Returns whether every document of the file was read."""
         return span.stop_bytes == span.records
 
     def described(self) -> dict[str, Any]:
-        """Returns what `dataset.json` says of the inputs, besides their list."""
+        """Returns the facts about the inputs for `dataset.json`, besides their list."""
         packed = self._split.packed or {}
         return {
             "format": self.spec.format,
@@ -223,11 +223,11 @@ class PackedSource:
         }
 
     def features(self) -> dict[str, Any] | None:
-        """Returns None: documents have none."""
+        """Returns None: documents have no features."""
         return None
 
     def place_text(self, place: int) -> str:
-        """Returns how a place is called in messages."""
+        """Returns the name of a place in messages."""
         return f"document {place:,}"
 
 
@@ -237,7 +237,7 @@ def _segments(shard: ListedShard, version: str | None) -> SegmentIndex:
 
     Args:
         shard: The shard.
-        version: Of the shard, so that what was read before of another is not returned.
+        version: Version of the shard, so that the index of another is not returned.
 
     Raises:
         InvalidDatasetError: It is damaged.
@@ -252,15 +252,15 @@ def _segments(shard: ListedShard, version: str | None) -> SegmentIndex:
 def original_places(
     segments: SegmentIndex, spans: Sequence[SourceSpan], files: InputFiles
 ) -> SegmentIndex:
-    """Returns a segment index that has places in the files that were packed first.
+    """Returns a segment index with places in the files of the first packing.
 
-    It has the spans of all segment indexes that it was made of, one after the other: a
-    document is found without these.
+    It has the spans of all its source indexes, one after the other, which are then no
+    longer needed.
 
     Args:
-        segments: Of a shard that was made of packed ones. Its places are the numbers of
+        segments: Index of a shard made from packed ones. Its places are the numbers of
             documents.
-        spans: Of the shard's report.
+        spans: Spans of the shard's report.
         files: The packed shards.
     """
     places, counts = [segments.document_places[:0]], [segments.span_documents[:0]]
@@ -280,14 +280,14 @@ def original_places(
 
 
 def earlier_counts(spans: Sequence[SourceSpan], files: InputFiles) -> PackedCounts:
-    """Returns what was counted when the documents of packed shards were made.
+    """Returns the counts from when the documents of packed shards were made.
 
-    That is their text, the tokens that were added, and what they have lost already.
+    These are their text, the added tokens, and their losses so far.
     """
     total = PackedCounts()
     for span in spans:
         path = _shard(files, span).index_path
-        assert path is not None  # It is of a dataset.
+        assert path is not None  # It belongs to a dataset.
         report = parse_index(storage_for(path).read(path), path=path).report()
         if (counts := report.packed) is not None:
             total += PackedCounts(
@@ -312,7 +312,7 @@ def make_source(spec: SourceSpec) -> PackedSource:
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Refuses files: only a dataset says where the documents of its rows are.
+    """Refuses files: only a dataset knows the documents of its rows.
 
     Raises:
         InputError: Always.

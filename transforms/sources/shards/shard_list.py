@@ -1,4 +1,4 @@
-"""Which files a dataset has, or patterns match, to be read as ArrayRecords."""
+"""The files of a dataset, or of patterns, to be read as ArrayRecords."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _log = logging.getLogger(__name__)
 
 
 class ListedShard(NamedTuple):
-    """A file that is to be read.
+    """A file to be read.
 
     Attributes:
         path: Its path.
         size_bytes: Its size.
-        dataset_chars: How much of the path is the directory of the dataset that it
-            belongs to, slash included; 0 if it belongs to none.
-        records: Its records, as the dataset says.
-        file_crc32c: Its checksum, as the dataset says.
+        dataset_chars: Length of the part of the path that is its dataset's directory,
+            slash included; 0 without a dataset.
+        records: Number of its records, from the dataset.
+        file_crc32c: Its checksum, from the dataset.
     """
 
     path: str
@@ -85,7 +85,7 @@ def list_shards(source: Sequence[str], split: str | None) -> Iterator[ListedShar
 
 
 def _is_dataset(source: str) -> bool:
-    """Returns whether a source means a dataset, committed or not."""
+    """Returns whether a source is a dataset, committed or not."""
     storage = storage_for(source)
     if storage.stat(layout.join(source, layout.DATASET_JSON)) is not None:
         return True

@@ -1,4 +1,4 @@
-"""Reading a run of records of an ArrayRecord file, and checking each of them."""
+"""A reader of a run of records of an ArrayRecord file, which checks each record."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cut_at_chunks(shard: ListedShard, range_bytes: int) -> Iterator[ChunkRange]:
 
     Args:
         shard: The file.
-        range_bytes: About how many bytes of it each has.
+        range_bytes: Approximate bytes of each range.
 
     Raises:
         CorruptShardError: The shard is missing or damaged.
@@ -62,7 +62,7 @@ class ShardRange:
     """Reads records [first, stop) of a shard, in order.
 
     Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
-    what is read ahead from object storage.
+    the data read ahead from object storage.
 
     Args:
         opened: The shard.
@@ -82,7 +82,7 @@ class ShardRange:
         self._opened = opened
         self._first, self._stop = first, stop
         self._on_damage = on_damage
-        self._region_end = -1  # Of the damaged chunks that were set aside last.
+        self._region_end = -1  # State of the damaged chunks that were set aside last.
         self._end_record = 0
 
     def open(self, *, wait: bool = True) -> BinaryIO:
@@ -97,10 +97,10 @@ class ShardRange:
         )
 
     def batches(self, file: BinaryIO | None = None) -> Iterator[RecordBatch]:
-        """Yields the good records, those of about a mebibyte at a time.
+        """Yields the good records, about a mebibyte at a time.
 
         Args:
-            file: What `open` returned; by default it is called here.
+            file: The result of `open`; by default it is called here.
 
         Raises:
             CorruptShardError: A chunk is damaged, and there is no `on_damage`.
@@ -137,8 +137,8 @@ class ShardRange:
         try:
             batch = self._decoded(chunks)
         except CorruptShardError:
-            # It may have been damaged in transit: a bucket gives no checksum of a part
-            # of an object. What is good the second time is used.
+            # It may have been damaged in transit: a bucket gives no checksum for a part
+            # of an object. Data that are good the second time are used.
             if not again and storage_for(chunks.path).remote:
                 yield from self._good(self._fetched(chunks), again=True)
                 return
@@ -157,7 +157,7 @@ class ShardRange:
             yield from batch
 
     def _decoded(self, chunks: walk.ChunkRange) -> list[RecordBatch]:
-        """Returns all records of chunks; none if they have none."""
+        """Returns all records of chunks; empty if they have none."""
         crc32cs = self._opened.crc32cs
         decoded = list(chunks.decode(hashed=crc32cs is None))
         records = decoded[0] if len(decoded) == 1 else list(itertools.chain(*decoded))
@@ -209,7 +209,7 @@ class ShardRange:
 
 
 def _one_by_one(chunks: walk.ChunkRange) -> Iterator[walk.ChunkRange]:
-    """Yields each chunk of a range as a range of its own."""
+    """Yields each chunk of a range as its own range."""
     footer = chunks.footer
     offsets = footer.chunk_offsets - footer.chunk_offsets[chunks.first_chunk]
     record = chunks.first_record

@@ -37,19 +37,19 @@ from gristmill.transforms.sources.shards.shard_list import ListedShard
 
 
 class SourceSplit(NamedTuple):
-    """A split that is read whole, as it was when the conversion was planned.
+    """A split to be read whole, as it was when the conversion was planned.
 
     Attributes:
         directory: The dataset, with a slash at the end.
         split: The split.
-        shards_digest: Of its shards, as `dataset.json` says.
-        records: How many records it has.
+        shards_digest: Digest of its shards, from `dataset.json`.
+        records: Number of its records.
         raw_bytes: Their lengths, added.
         records_digest: The digest of all of them.
-        features: What they hold, as `dataset.json` says; None if that is not known.
-        packed: Of packed rows whose documents are read: what `dataset.json` says of
-            the rows, and in `found` of the tokenizer. The records are the documents
-            then. None where records are read as they are.
+        features: Their features, from `dataset.json`; None if not known.
+        packed: For packed rows whose documents are read: the description of the rows in
+            `dataset.json`, with that of the tokenizer in `found`. The records are then
+            the documents. None if records are read as they are.
     """
 
     directory: str
@@ -63,7 +63,7 @@ class SourceSplit(NamedTuple):
 
     @property
     def spec(self) -> SourceSpec:
-        """What the readers of its shards have to know."""
+        """The facts that the readers of its shards need."""
         fields = self._asdict()
         if self.packed is not None:
             return SourceSpec(format="packed", schema=json.dumps(fields))
@@ -72,7 +72,7 @@ class SourceSplit(NamedTuple):
 
     @classmethod
     def of_spec(cls, spec: SourceSpec) -> Self | None:
-        """Returns the split that files are shards of, None if they are of none."""
+        """Returns the split whose shards the files are, or None."""
         if spec.format not in ("arrayrecord", "packed") or not spec.schema:
             return None
         return cls(**json.loads(spec.schema))
@@ -82,16 +82,15 @@ class SourceSplit(NamedTuple):
         return ListedShard(path, size_bytes, len(self.directory))
 
     def check_read(self, read: RecordsDigest, *, quarantined_regions: int) -> None:
-        """Checks that what was read are all records of the split.
+        """Checks that all records of the split were read.
 
         Args:
-            read: Of all that was read.
-            quarantined_regions: How many regions of shards were set aside. What was in
-                them is missing; that nothing is there twice is known then from the
-                records' numbers.
+            read: Digest of all records read.
+            quarantined_regions: Number of regions of shards set aside. Their records
+                are missing; the records' numbers then show that none occurs twice.
 
         Raises:
-            DataLossError: It is not.
+            DataLossError: Not all were read.
         """
         found = read.records, read.raw_bytes, read.hex
         expected = self.records, self.raw_bytes, self.records_digest
@@ -111,8 +110,8 @@ class SourceSplit(NamedTuple):
         """Checks that rows which were packed again hold the documents of the split.
 
         Args:
-            counts: What all of them hold, with what was lost before.
-            quarantined_regions: How many regions of shards were set aside.
+            counts: Counts of all rows, including earlier losses.
+            quarantined_regions: Number of regions of shards set aside.
 
         Raises:
             DataLossError: They do not.
@@ -124,7 +123,7 @@ class SourceSplit(NamedTuple):
             (each.documents, each.tokens + each.truncated_tokens)
             for each in (counts, source)
         )
-        # A document that was truncated now is another one.
+        # A newly truncated document is a different one.
         truncated = counts.truncated_tokens != source.truncated_tokens
         if found == expected and (truncated or counts.digest == source.digest):
             return
@@ -161,7 +160,7 @@ def check_options(options: RecordOptions) -> None:
 
 
 def is_dataset(path: str) -> bool:
-    """Tells whether a path is the directory of a dataset of gristmill's."""
+    """Returns whether a path is the directory of a gristmill dataset."""
     return storage_for(path).stat(layout.join(path, layout.DATASET_JSON)) is not None
 
 
@@ -199,12 +198,12 @@ def find_split(
     Args:
         directory: The dataset.
         split: The split.
-        options: What the user says of the records, if anything.
-        allow_damage: Whether shards may have another size than the dataset says.
+        options: The user's options for the records, if any.
+        allow_damage: Whether shards may have another size than in the dataset.
 
     Raises:
-        NotADatasetError: It is none, or the split is being replaced.
-        InvalidDatasetError: What describes it is damaged.
+        NotADatasetError: It is not a dataset, or the split is being replaced.
+        InvalidDatasetError: Its description is damaged.
         InputError: It has no such split, or a shard is missing or has the wrong size,
             or the options do not fit.
     """
@@ -258,7 +257,7 @@ def find_split(
         sizes=np.array(sizes, np.int64),
         versions=tuple(there[path].version for path in table.paths),
         compressions=np.zeros(shards, np.uint8),
-        # Records are compared with their checksums, whatever the system notes.
+        # Records are compared with their checksums, whatever the system records.
         noted_ns=np.zeros(shards, np.int64),
         spec=source.spec,
     )
@@ -267,11 +266,11 @@ def find_split(
 def _documents_of(
     directory: str, split: str, found: Split
 ) -> tuple[RecordsDigest, dict[str, Any]]:
-    """Returns the digest of the documents of packed rows, and what is said of these.
+    """Returns the digest of the documents of packed rows, and their description.
 
     Raises:
         InputError: The split has no packed rows, or was appended to.
-        InvalidDatasetError: It does not say which tokenizer made them.
+        InvalidDatasetError: It does not name the tokenizer that made them.
     """
     where = f"{directory}, split {split}"
     if found.packed is None or found.editions:
@@ -300,10 +299,10 @@ def _documents_of(
 
 
 def with_lineage(files: InputFiles) -> InputFiles:
-    """Returns a list of files with what their dataset knows of its own inputs.
+    """Returns a list of files with their dataset's knowledge of its own inputs.
 
     Raises:
-        StorageChangedError: The dataset is not the one any more that was listed.
+        StorageChangedError: The dataset has changed since it was listed.
     """
     source = SourceSplit.of_spec(files.spec)
     if source is None:

@@ -1,11 +1,11 @@
-"""Where a large file can be cut: places at which frames begin, found in parallel.
+"""Cuts of a large file: places where frames begin, found in parallel.
 
 The file is walked through in several parts, each by itself. A part that is not the
-first begins with a search for a frame, and what it finds can be a frame within a
-record. So a walk claims less: if a frame begins at A, another begins at B. Joined, the
-claims of all parts lead from the beginning of the file, where a frame begins, from one
-place to the next, each of them proven. Where no claim goes on, the frames are followed
-from there until one does.
+first begins with a search for a frame, which may find a frame within a record. So a
+walk claims less: if a frame begins at A, another begins at B. Joined, the claims of all
+parts lead from the beginning of the file, where a frame begins, from one place to the
+next, each of them proven. If no claim continues, the frames are followed from there
+until one does.
 
 ```
 part 0       part 1        part 2
@@ -41,19 +41,19 @@ def walk_frames(
 ) -> tuple[Chain, ...]:
     """Goes through the frames of a part of an uncompressed file by their headers.
 
-    Several requests of a bucket are under way meanwhile. Memory: those of one open
+    Several requests of a bucket are in flight meanwhile. Memory: those of one open
     file, or one record while a frame is searched.
 
     Args:
         file: The file.
         begin: Where the part begins; the first frame at or after it is searched for.
         end: Where it ends.
-        step_bytes: Least bytes from one place to the next.
+        step_bytes: Minimum bytes from one place to the next.
 
     Returns:
         Chains of places. Each begins where a frame was found, or at 0. One that reaches
-        the end ends with the first frame at or after it. One that meets a header that
-        is damaged, or is none, ends before.
+        the end ends with the first frame at or after it. One that meets a damaged or
+        missing header ends before it.
     """
     if file.size_bytes <= step_bytes:
         return ()
@@ -68,11 +68,11 @@ def walk_frames(
             while (at := bisect_left(starts, chain[-1] + step_bytes)) < len(starts):
                 chain.append(starts[at])
             if file.size_bytes - chain[-1] <= step_bytes:
-                break  # What is left is not cut.
+                break  # The rest is not cut.
         else:
             if hops.offset < end:
                 chains.append(tuple(chain))
-                # In the first part, this is damage, and nothing behind it is read.
+                # In the first part, this is damage, and nothing after it is read.
                 position = _search(file, hops.offset + 1, end) if begin else None
                 continue
             chain.append(hops.offset)
@@ -91,8 +91,8 @@ def join_walks(
 
     Args:
         file: The file.
-        chains: From walks through all its parts; what is missing is walked through.
-        range_bytes: Least bytes of a range, the last one aside.
+        chains: From walks through all its parts; gaps are walked through.
+        range_bytes: Minimum bytes of a range, except the last.
 
     Yields:
         Half-open ranges that cover the file exactly, in order.
@@ -132,7 +132,7 @@ def _hop_on(
 
 
 def _search(file: InputFile, offset: int, limit: int) -> int | None:
-    """Returns where a frame seems to begin at or after an offset."""
+    """Returns the likely start of a frame at or after an offset."""
     if offset >= limit:
         return None
     with _open(file, limit, offset) as stream:
@@ -143,7 +143,7 @@ def _search(file: InputFile, offset: int, limit: int) -> int | None:
 
 
 def _hops(file: InputFile, offset: int, end: int) -> FrameHops:
-    # A request takes as long as many megabytes on the way.
+    # A request takes as long as many megabytes of data.
     far_bytes = READER_BYTES if storage_for(file.path).remote else BLOCK_BYTES
     open_at = functools.partial(_open, file, end)
     return FrameHops(open_at, offset, far_bytes=far_bytes)

@@ -36,14 +36,14 @@ class StreamPass:
         file: The file.
         opened: Its bytes from `begin` on. The pass closes it.
         open_reader: Opens the reader of its format.
-        begin: Where a plain file is entered; 0 for a compressed file.
-        end: Where reading ends that is repeated, as far as that is known.
-        searched: Whether the first record was searched for: what seems to be damaged is
-            a false start then.
+        begin: Offset where a plain file is entered; 0 for a compressed file.
+        end: Where repeated reading ends, as far as known.
+        searched: Whether the first record was searched for: apparent damage is then a
+            false start.
         marks: Offsets in a compressed file that `place` will be asked for, ascending.
 
     Attributes:
-        reader: Where the pass is.
+        reader: Reader at the place of the pass.
         records: Good records that were passed.
         lost: Whether the rest of a compressed file cannot be read.
     """
@@ -61,10 +61,10 @@ class StreamPass:
     ):
         self._file, self._opened = file, opened
         self._end, self._searched, self._marks = end, searched, marks
-        # Offsets in a compressed file say nothing of those of its records.
+        # Offsets in a compressed file do not tell those of its records.
         self._plain = file.compression == "none"
-        self._doubted = -1  # Where something seemed to be damaged last.
-        self._intact = False  # Known of a compressed file.
+        self._doubted = -1  # The place of the last apparent damage.
+        self._intact = False  # Known for compressed files.
         self._inflated = None if self._plain else self._inflating(opened, marks)
         self.lost = False
         self.records = 0
@@ -80,7 +80,7 @@ class StreamPass:
         self._opened.close()
 
     def place(self, stored: int) -> End:
-        """Returns where a position in the file as it is stored is among its records.
+        """Returns the place, among records, of a position in the stored file.
 
         Args:
             stored: The position; -1 for the end of the file.
@@ -90,7 +90,7 @@ class StreamPass:
         return stored if self._plain else functools.partial(self._inflated_to, stored)
 
     def _inflated_to(self, mark: int) -> int | None:
-        # Asked of the present stream: another is read when something seems damaged.
+        # Asked of the present stream: damage leads to another one.
         return self._inflated.inflated_offset(mark) if self._inflated else None
 
     def good(
@@ -103,13 +103,14 @@ class StreamPass:
         """Yields good records that begin before `end`, those of one block at a time.
 
         Args:
-            end: As for `StreamReader.batches`.
-            limit_records: How many at most.
+            end: As in `StreamReader.batches`.
+            limit_records: Maximum number of records.
             on_damage: Takes damaged regions; None makes them errors.
 
         Raises:
             CorruptRecordError: The file is damaged, and there is no `on_damage`.
-            FalseStartError: It seems to be, after a search for the first record.
+            FalseStartError: It seems to be damaged, after a search for the first
+                record.
         """
         while not self.lost:
             try:
@@ -138,10 +139,10 @@ class StreamPass:
         return InflatedStream(file, path=path, compression=compression, marks=marks)
 
     def _read_again(self) -> bool:
-        """Lets the reader read once more what seems to be damaged.
+        """Lets the reader read apparent damage once more.
 
-        It may have been damaged in transit: a bucket gives no checksum of a part of an
-        object. What is good the second time is used.
+        It may have been damaged in transit: a bucket gives no checksum for a part of an
+        object. Data that are good the second time are used.
         """
         offset = self.reader.offset
         if offset == self._doubted or not storage_for(self._file.path).remote:
@@ -183,15 +184,15 @@ class StreamPass:
         handler.end(reader.offset)
 
     def _lost_from(self, offset: int) -> int | None:
-        """Tells whether a compressed file can be read on behind damage.
+        """Checks whether a compressed file can be read on after damage.
 
-        Where the compression is intact, the records were damaged before: the frames
-        behind are good. Otherwise nothing behind can be trusted, not even a frame
-        whose checksums fit: a damaged stream often repeats earlier data.
+        If the compression is intact, the records were damaged before it: later frames
+        are good. Otherwise nothing after it can be trusted, not even a frame whose
+        checksums fit: a damaged stream often repeats earlier data.
 
         Returns:
-            None if it can be read on, else about where `offset` is in the file as it
-            is stored, not behind it.
+            None if it can be read on, else roughly where `offset` is in the stored
+            file, never too far.
         """
         if self._plain or self._intact:
             return None

@@ -1,4 +1,4 @@
-"""Reading one range of a stream: its records, and what of the file it covered."""
+"""A reader of one range of a stream: its records, and the part that it covered."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class StreamRange:
         file: The file.
         source: The range.
         open_reader: Opens the reader of the file's format.
-        lookback_bytes: As for `StreamReader`.
+        lookback_bytes: As in `StreamReader`.
         sure: Whether a search for the first record cannot go wrong.
         on_damage: Takes damaged regions; None makes them errors.
         first_place: Where the first record of a range that is not exact begins, if
-            that is known: it is not searched for then.
-        cuts: All places where a compressed file is cut, in bytes as it is stored.
-        kept: Has the pass of a range before in a compressed file, and gets that of this
-            one. By default the file is read from its begin.
+            known, to avoid a search.
+        cuts: All places where a compressed file is cut, in bytes as stored.
+        kept: Holds the pass of an earlier range in a compressed file, and takes that of
+            this one. By default the file is read from its start.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class StreamRange:
 
     @property
     def span(self) -> SourceSpan:
-        """What was read: complete once all records were read."""
+        """The span that was read: complete once all records were read."""
         return span_of(
             self._source,
             start=self._start,
@@ -87,7 +87,7 @@ class StreamRange:
         """Begins to fetch the range if the storage is remote.
 
         Returns:
-            How many bytes at most wait in memory.
+            Returns the maximum number of bytes that wait in memory.
         """
         goes_on = self._kept is not None and self._kept.has(self._source)
         if storage_for(self.path).remote and not goes_on:
@@ -99,7 +99,7 @@ class StreamRange:
 
     @property
     def _end(self) -> int | None:
-        """Where to stop reading a plain file, None where that is not known."""
+        """Where to stop reading a plain file, None if not known."""
         end = self._source.end_bytes
         return end if self._plain and end >= 0 else None
 
@@ -113,7 +113,7 @@ class StreamRange:
         )
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the good records, those of one block at a time.
+        """Yields the good records, one block at a time.
 
         Raises:
             CorruptRecordError: The range is damaged, and there is no `on_damage`.
@@ -169,15 +169,15 @@ class StreamRange:
         )
 
     def _skip(self, reading: StreamPass) -> int:
-        """Passes over what is to be skipped; returns the extra records left then."""
+        """Skips records; returns the extra records left."""
         source = self._source
-        # What is damaged there belongs to the range before.
+        # Damage there belongs to the previous range.
         handler = None if self._on_damage is None else DamageHandler()
         if not self._plain:
             before = reading.place(source.begin_bytes)
             for _ in reading.good(before, on_damage=handler):
                 pass
-            # Records count from the begin of the file, in which the pass may be far.
+            # Records count from the start of the file; the pass may be far beyond.
             skip = source.skip_records - reading.records
             for _ in reading.good(limit_records=skip, on_damage=handler):
                 pass

@@ -1,4 +1,4 @@
-"""What a codec offers that reads records forward from one stream of bytes."""
+"""The interface of a codec that reads records forward from a stream of bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import BinaryIO, ClassVar, Protocol
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 
-# A place, or what returns it, None as long as it is behind what was read.
+# A place, or a function that returns it, or None as long as it is not yet known.
 End = int | Callable[[], int | None] | None
 
 
@@ -16,8 +16,8 @@ class StreamReader(Protocol):
     """Reads records forward from a stream, and finds the next one after damage.
 
     Attributes:
-        lookback_bytes: How many bytes before a place it has to see to search for the
-            first record at or after the place.
+        lookback_bytes: Bytes before a place that it needs to search for the first
+            record at or after the place.
     """
 
     lookback_bytes: ClassVar[int]
@@ -71,7 +71,7 @@ class OpenReader(Protocol):
 
         Args:
             stream: Bytes from `offset` on.
-            path: For messages.
+            path: Path of the file, for messages.
             offset: Offset in the (decompressed) file of the stream's first byte.
-            size_bytes: Size of the file; None of a compressed one.
+            size_bytes: Size of the file; None for a compressed one.
         """

@@ -17,13 +17,13 @@ from gristmill.transforms.sources.streams.stream_reader import OpenReader
 
 
 class StreamSource:
-    """A format that is read forward; see `Source` for what its methods do.
+    """A format that is read forward; see `Source` for its methods.
 
     Args:
-        spec: How records are made.
+        spec: Rules for making records.
         open_reader: Opens the reader of a stream.
-        lookback_bytes: As for `StreamReader`.
-        sure: As for `StreamRange`.
+        lookback_bytes: As in `StreamReader`.
+        sure: As in `StreamRange`.
     """
 
     def __init__(
@@ -91,19 +91,19 @@ class StreamSource:
         yield 0, file.size_bytes if file.compression == "none" else -1
 
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Tells whether the records of a range fill it: by default, it cannot tell."""
+        """Returns whether the records of a range fill it: True by default."""
         return True
 
     def described(self) -> dict[str, Any]:
-        """Returns what `dataset.json` says of the inputs, besides their list."""
+        """Returns the facts about the inputs for `dataset.json`, besides their list."""
         if self.spec == TFRECORD:
             return {}
         return {"format": self.spec.format, "record": self.spec.record}
 
     def features(self) -> dict[str, Any] | None:
-        """Returns what the records hold: bytes as they are, by default."""
+        """Returns the features of the records: by default, plain bytes."""
         return None
 
     def place_text(self, place: int) -> str:
-        """Returns how a place is called in messages."""
+        """Returns the name of a place in messages."""
         return f"byte offset {place:,}"

@@ -31,7 +31,7 @@ class TFRecordSource(StreamSource):
         return join_walks(file, chains, range_bytes=range_bytes)
 
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
-        """Tells whether frames of so many bytes lie end to end in the range."""
+        """Returns whether frames with these bytes lie end to end in the range."""
         if span.start_bytes is None or span.stop_bytes is None:
             return not span.records
         size_bytes = raw_bytes + span.records * FRAME_OVERHEAD_BYTES
@@ -44,7 +44,7 @@ def make_source(spec: SourceSpec) -> TFRecordSource:
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns how records are made: as they are.
+    """Returns the rules for records: they stay as they are.
 
     Raises:
         InputError: There are options for columns.

@@ -31,12 +31,12 @@ from gristmill.transforms.sources.streams.stream_source import StreamSource
 
 _COLUMN = "column:"
 _LOOKED_FILES = 16
-_LOOKED_BYTES = 16 << 20  # Of each of them, or so many samples if that is less.
+_LOOKED_BYTES = 16 << 20  # Bytes of each file, or this many samples if that is less.
 _LOOKED_SAMPLES = 256
 
 
 class WebDatasetSource(StreamSource):
-    """Records made of samples: an example of the members, or one member."""
+    """Records made from samples: an example of the members, or one member."""
 
     def __init__(self, spec: SourceSpec):
         super().__init__(spec, functools.partial(SampleReader, make=_maker(spec)))
@@ -57,7 +57,7 @@ class WebDatasetSource(StreamSource):
 def _maker(spec: SourceSpec) -> RecordMaker:
     if spec.record.startswith(_COLUMN):
         return MemberMaker(spec.record.removeprefix(_COLUMN))
-    # Of chosen members, it is known that others are left out.
+    # Members were chosen, so others are known to be left out.
     known = None if spec.columns else json.loads(spec.schema)
     return ExampleMaker(known, spec.columns)
 
@@ -68,7 +68,7 @@ def make_source(spec: SourceSpec) -> WebDatasetSource:
 
 
 def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
-    """Returns how the records of samples are made.
+    """Returns the rules for making records from samples.
 
     Raises:
         InputError: The samples looked at have no such member, or no members.
@@ -111,13 +111,13 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
             got=some_of(missing),
             cure="name members by their extensions, in lower case",
         )
-    # What else there is says nothing of records that are made of chosen members.
+    # Other members do not matter for records made from chosen ones.
     schema = json.dumps([] if wanted else found)
     return SourceSpec("webdataset", record, options.columns, schema)
 
 
 class _FirstDamage(DamageHandler):
-    """Keeps what is wrong at the first damaged place."""
+    """Keeps the fault at the first damaged place."""
 
     error: CorruptRecordError | None = None
 
@@ -158,5 +158,5 @@ def _look(file: InputFile) -> tuple[set[str], CorruptRecordError | None]:
     reader = StreamRange(file, first, open_reader, on_damage=damage)
     for batch in reader.batches():
         if batch.places[-1] >= _LOOKED_BYTES:
-            break  # The generator, gone, closes the file.
+            break  # The deleted generator closes the file.
     return found, damage.error

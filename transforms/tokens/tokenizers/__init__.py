@@ -1,4 +1,4 @@
-"""Tokenizers of several libraries, each behind the same few methods."""
+"""Tokenizers of several libraries, each with the same few methods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the file of a tokenizer is, by its content."""
+"""The kind of a tokenizer's file, by its content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_content(path: str) -> bytes:
     """Returns the file of a tokenizer, local or in a bucket.
 
     Raises:
-        InputError: It is not there, a directory, or too large to be one.
+        InputError: It is missing, a directory, or too large for a tokenizer.
     """
     storage = storage_for(path)
     inside = join(path, "tokenizer.json")
@@ -60,7 +60,7 @@ def kind_of(content: bytes, path: str) -> str:
     """Returns `huggingface`, `sentencepiece` or `tiktoken`.
 
     Raises:
-        InputError: It is none of these.
+        InputError: It is of another kind.
     """
     if is_rank_file(content):
         return "tiktoken"
@@ -88,7 +88,7 @@ def kind_of(content: bytes, path: str) -> str:
 
 
 def _is_sentence_piece(content: bytes) -> bool:
-    """Tells whether a file begins with a piece: its text, and its score as a float."""
+    """Returns whether a file begins with a piece: its text and its float score."""
     try:
         number, _, piece = next(message_fields(content))
         wires = {field: wire for field, wire, _ in message_fields(piece)}

@@ -1,4 +1,4 @@
-"""Which tokenizer a job has: found when the job is planned."""
+"""The tokenizer of a job, found when the job is planned."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gristmill.transforms.tokens.tokenizers.load import (
 )
 from gristmill.transforms.tokens.tokenizers.tokenizer import Tokenizer
 
-_MOST_IDS = 1 << 32  # Of documents that are tokens already: what uint32 holds.
+_MOST_IDS = 1 << 32  # The range of uint32, for documents of tokens.
 
 
 def find_tokenizer(options: PackOptions) -> TokenizerSpec:
     """Returns the tokenizer of a job, and the ids of the tokens to add.
 
     Args:
-        options: Of the job. What is found already is looked up again.
+        options: Options of the job. An earlier result is looked up again.
 
     Raises:
         InputError: The tokenizer cannot be used, or has no such tokens.
@@ -64,13 +64,13 @@ def find_tokenizer(options: PackOptions) -> TokenizerSpec:
 def _id_of(
     option: str, token: str, size: int, tokenizer: Tokenizer | None = None
 ) -> int | None:
-    """Returns the id of a token that is given by text or id, None for "".
+    """Returns the id of a token given by text or id, None for "".
 
     Args:
-        option: That gives it.
+        option: The option with the token.
         token: Its text or id.
-        size: Ids are below it.
-        tokenizer: Knows texts, None if documents are tokens already.
+        size: Upper bound of ids, exclusive.
+        tokenizer: The tokenizer, None if documents are already tokens.
     """
     if not token:
         return None

@@ -28,9 +28,9 @@ class GigatokenEncoder:
 
     Args:
         backend: The tokenizer, with `encode`.
-        tokenizer: The same of its own library.
+        tokenizer: The same tokenizer of its own library.
         texts_of_special: Special tokens that the backend finds in texts and the
-            tokenizer does not: texts that have one are left to the latter.
+            tokenizer does not: texts with one are left to the tokenizer.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class GigatokenEncoder:
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
-        # One by one is as fast as a batch, runs on this thread, and does not import
-        # `awkward`, which takes a tenth of a second in every worker.
+        # One call per text is as fast as a batch, runs on this thread, and does not
+        # import `awkward`, which takes a tenth of a second in every worker.
         ids = self._encode_all if self._special else self._backend.encode
         return add_ends(end_to_end(map(ids, texts)), self._tokenizer.own_ends)
 
@@ -61,10 +61,10 @@ def make(kind: str, content: bytes, name: str, *, tokenizer: Tokenizer) -> Encod
     """Returns the fast path of a tokenizer.
 
     Args:
-        kind: Of the tokenizer.
+        kind: Kind of the tokenizer.
         content: Its file.
-        name: Of the file, for messages.
-        tokenizer: It.
+        name: Name of the file, for messages.
+        tokenizer: The tokenizer.
 
     Raises:
         InputError: There is no fast path for it.
@@ -102,5 +102,5 @@ def _backend(kind: str, content: bytes, name: str) -> Any:
         path = os.path.join(directory, "ranks.tiktoken")
         with open(path, "wb") as file:
             file.write(content)
-        # Without special tokens: what looks like one in a text is text.
+        # Without special tokens: a lookalike in a text is text.
         return gigatoken.Tokenizer.from_tiktoken(path, encoding.fast, {})

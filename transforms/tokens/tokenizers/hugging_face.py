@@ -22,7 +22,7 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import (
     without_ends_alone,
 )
 
-# Encoded at once: what the library returns takes some hundred bytes a token.
+# Texts encoded at once: the library's result takes about a hundred bytes a token.
 _GROUP_BYTES = 256 << 10
 
 
@@ -30,19 +30,19 @@ class HuggingFaceTokenizer:
     """A `tokenizer.json`; see `Tokenizer`.
 
     Its limits of length and its padding are switched off: they are for models, and
-    texts would lose their ends without a word.
+    would silently cut off texts.
 
     Args:
         content: The file.
-        add_special_tokens: Whether its post-processor adds what it is configured to.
+        add_special_tokens: Whether its post-processor adds its special tokens.
 
     Raises:
         ValueError: The library cannot read the file.
     """
 
     def __init__(self, content: bytes, *, add_special_tokens: bool = False) -> None:
-        # The library looks at this before each batch. Workers are processes, as many
-        # as there are cores.
+        # The library reads this before each batch. There are as many worker processes
+        # as cores.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
@@ -129,7 +129,7 @@ def _byte_of_letters() -> dict[str, int]:
 
 
 _BYTES = _byte_of_letters()
-_BYTE = re.compile("<0x[0-9A-F]{2}>")  # Of a model with byte_fallback.
+_BYTE = re.compile("<0x[0-9A-F]{2}>")  # For models with byte_fallback.
 
 
 def _has_byte_level(fields: Any) -> bool:

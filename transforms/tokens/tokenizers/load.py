@@ -1,4 +1,4 @@
-"""A tokenizer is made once in a process: the one that the job was planned with."""
+"""The tokenizer that a job was planned with, created once per process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import Encoder, Tokenizer
 T = TypeVar("T")
 
 _HERE = "gristmill.transforms.tokens.tokenizers"
-# By kind: each has `make`. They import the libraries, which are optional.
+# Modules by kind, each with `make`. They import the optional libraries.
 _MODULES = {
     "huggingface": f"{_HERE}.hugging_face",
     "sentencepiece": f"{_HERE}.sentence_piece",
@@ -27,7 +27,7 @@ _MODULES = {
 
 
 def is_function(tokenizer: str) -> bool:
-    """Tells whether a tokenizer is given as `module:function`, not as a file.
+    """Returns whether a tokenizer is given as `module:function`, not as a file.
 
     >>> is_function("my.module:encode"), is_function("gs://bucket/tokenizer.json")
     (True, False)
@@ -41,11 +41,11 @@ def load_tokenizer(options: PackOptions) -> Tokenizer:
     """Returns the tokenizer of a job, made at the first call in a process.
 
     Args:
-        options: With a tokenizer.
+        options: Options with a tokenizer.
 
     Raises:
-        InputError: It is not the one that was found when the job was planned, or none
-            that can be used.
+        InputError: It is not the one that was found when the job was planned, or cannot
+            be used.
         MissingPackageError: Its library is not installed.
         StorageError: Its file cannot be read.
     """
@@ -57,10 +57,10 @@ def load_tokenizer(options: PackOptions) -> Tokenizer:
 
 
 def load_fast(options: PackOptions) -> Encoder:
-    """Returns the fast path of the tokenizer of a job, likewise.
+    """Returns the fast path of the tokenizer of a job, also made once.
 
     Raises:
-        InputError: It has none, or not the one that was found.
+        InputError: It has no fast path, or not the one that was found.
         MissingPackageError: The library is not installed.
         StorageError: Its file cannot be read.
     """

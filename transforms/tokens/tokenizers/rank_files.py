@@ -1,8 +1,8 @@
-"""Which encoding the ranks of a tiktoken file are of.
+"""The encoding of a tiktoken file, by its ranks.
 
-Such a file holds tokens and their ranks alone. The pattern that splits text and the
+Such a file holds only tokens and their ranks. The pattern that splits text and the
 special tokens are in the code that published it, so encodings are known by the digest
-of their ranks, whatever the file is called.
+of their ranks, whatever the file's name.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _END = "<|endoftext|>"
 
 
 class Encoding(NamedTuple):
-    """What a file of ranks does not hold.
+    """The parts of an encoding that a file of ranks does not hold.
 
     Attributes:
-        name: How its publisher calls it.
-        sha256: Of the file of its ranks, as it was published.
+        name: Its publisher's name for it.
+        sha256: SHA-256 of its published file of ranks.
         pattern: Splits text into the parts that are encoded on their own.
         special_ids: Special tokens by their text.
-        vocabulary_size: Ids are below it.
-        fast: The name that gigatoken has for the pattern, "" for none.
+        vocabulary_size: Upper bound of ids, exclusive.
+        fast: The name that gigatoken has for the pattern, or "".
     """
 
     name: str
@@ -117,15 +117,15 @@ _LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
 
 
 def is_rank_file(content: bytes) -> bool:
-    """Tells whether a file begins as one of ranks: a token in base64, and a number."""
+    """Returns whether a file begins like one of ranks: a base64 token, a number."""
     return _LINE.match(content) is not None
 
 
 def find_encoding(content: bytes, path: str) -> Encoding:
-    """Returns the encoding that a file of ranks is of.
+    """Returns the encoding of a file of ranks.
 
     Raises:
-        InputError: Its ranks are of none that is known.
+        InputError: Its ranks belong to no known encoding.
     """
     lines = [line for line in content.splitlines() if line]
     digest = hashlib.sha256(b"".join(b"%b\n" % line for line in lines)).hexdigest()

@@ -29,7 +29,7 @@ class SentencePieceTokenizer:
     def __init__(self, content: bytes) -> None:
         try:
             self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
-        except Exception as e:  # The library has no class of errors of its own.
+        except Exception as e:  # The library has no error classes of its own.
             raise ValueError(str(e)) from e
         self.library = f"sentencepiece {sentencepiece.__version__}"
         model = self._model
@@ -47,7 +47,7 @@ class SentencePieceTokenizer:
 
     def id_of(self, token: str) -> int | None:
         """Returns the id of a token's text."""
-        # Of no token it returns that of the unknown one.
+        # For a missing token it returns that of the unknown one.
         number: int = self._model.piece_to_id(token)
         return number if self._model.id_to_piece(number) == token else None
 

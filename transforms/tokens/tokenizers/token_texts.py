@@ -20,7 +20,7 @@ class TokenTexts:
     """Shows tokens as text.
 
     Args:
-        tokenizer: Knows what bytes they stand for.
+        tokenizer: Tokenizer that knows their bytes.
         name: The file of the tokenizer.
         digest: The digest of that file.
 
@@ -33,10 +33,10 @@ class TokenTexts:
         self._tokenizer, self.name, self.digest = tokenizer, name, digest
 
     def texts(self, ids: Sequence[int]) -> list[str | None]:
-        """Returns the text of each of some tokens that follow one another.
+        """Returns the text of each of some consecutive tokens.
 
-        A character of several tokens is in the last of them, and "" in the others. None
-        is a token that the tokenizer does not have.
+        A character of several tokens is given to the last of them; the others get "".
+        Unknown tokens get None.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         found: list[str | None] = []
@@ -56,13 +56,13 @@ class TokenTexts:
 
 
 def load_token_texts(name: str) -> TokenTexts:
-    """Returns what shows the tokens of a tokenizer as text.
+    """Returns the texts of the tokens of a tokenizer.
 
     Args:
         name: The file of the tokenizer.
 
     Raises:
-        InputError: It is none that can be used, or a function: that makes tokens only.
+        InputError: It cannot be used, or is a function, which only makes tokens.
         MissingPackageError: Its library is not installed.
         StorageError: The file cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What every tokenizer offers: ids of many texts, end to end."""
+"""The interface of tokenizers: ids of many texts, end to end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ends(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """How many they are."""
+        """Number of these tokens."""
         return len(self.before) + len(self.after)
 
 
@@ -43,7 +43,7 @@ class Encoder(Protocol):
     """Makes tokens of texts.
 
     Attributes:
-        library: The library that does it, and its version.
+        library: The library in use, and its version.
     """
 
     library: str
@@ -56,7 +56,7 @@ class Tokenizer(Encoder, Protocol):
     """A tokenizer of some library.
 
     Attributes:
-        vocabulary_size: Ids are below it.
+        vocabulary_size: Upper bound of ids, exclusive.
         special_ids: Its special tokens, and the id of each.
         own_ends: Special tokens that `encode` adds to every text that has a token.
     """
@@ -70,12 +70,12 @@ class Tokenizer(Encoder, Protocol):
 
 
 class TokenBytes(Protocol):
-    """A tokenizer of a file: it also knows what a token stands for."""
+    """A tokenizer of a file: it also knows the bytes of a token."""
 
     def bytes_of(self, token: int) -> bytes | None:
         """Returns the bytes of a token, None if there is no such token.
 
-        Of a token that is no text, such as the end of a document, its name.
+        For a token that is not text, such as the end of a document, returns its name.
         """
 
 
@@ -108,7 +108,7 @@ def add_ends(encoded: Encoded, ends: Ends) -> Encoded:
 
 
 def without_ends_alone(encoded: Encoded, ends: Ends) -> Encoded:
-    """Takes the added tokens from texts that have no others."""
+    """Removes the added tokens from texts without other tokens."""
     empty = encoded.lengths == ends.tokens
     if not ends.tokens or not empty.any():
         return encoded

@@ -1,4 +1,4 @@
-"""Tokenizers of the user's: a function that is imported by name."""
+"""User-defined tokenizers: functions imported by name."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import (
 class FunctionTokenizer:
     """A function of a list of texts, which returns a sequence of ids for each.
 
-    Its attribute `vocabulary_size` says what ids are below, `special_ids`, if it has
-    that, which special tokens there are. A class is called once, without arguments,
-    and gives the function.
+    Its attribute `vocabulary_size` is the upper bound of ids; the optional
+    `special_ids` has its special tokens. A class is called once, without arguments, and
+    must return the function.
 
     Args:
         name: `module:function`.
 
     Raises:
-        InputError: There is no such function, or it has no such attribute.
+        InputError: There is no such function, or it lacks an attribute.
     """
 
     own_ends = Ends()
