@@ -37,8 +37,12 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.dataset.storage.regular_file import open_regular
 from gristmill.loader.base.indices import IntArray, checked_count
-from gristmill.loader.reading.edition_files import EditionFiles
-from gristmill.loader.reading.host_files import cache_root, disk_errors, locked
+from gristmill.loader.reading.host_files import (
+    EditionFiles,
+    cache_root,
+    disk_errors,
+    locked,
+)
 
 _COPY, _TEMPORARY, _IN_USE = ".shard", ".tmp", "in_use"
 # The time of last use of a copy is this exact.

@@ -26,8 +26,7 @@ from gristmill.loader.reading.background_copies import (
 from gristmill.loader.reading.cache_counts import CacheCounter, CacheCounts
 from gristmill.loader.reading.cached_indexes import IndexCache
 from gristmill.loader.reading.cached_shards import ShardCache
-from gristmill.loader.reading.edition_files import EditionFiles
-from gristmill.loader.reading.host_files import cache_root
+from gristmill.loader.reading.host_files import EditionFiles, cache_root
 from gristmill.loader.reading.open_shard import check_index
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.remote.partial_indexes import PartialIndexes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import operator
 import os
 from collections.abc import Sequence
@@ -110,7 +111,7 @@ class ShardFile:
     version: str | None = None
     number: int | None = None
 
-    @property
+    @functools.cached_property
     def has_crc32cs(self) -> bool:
         """Whether the index has a checksum of every record."""
         return len(self.index.crc32cs) == self.index.records

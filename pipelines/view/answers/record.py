@@ -9,8 +9,8 @@ import numpy as np
 
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.loader.data.dataset import Dataset, ShardInfo, shards_of
-from gristmill.loader.provenance.chunk_sizes import cached_footer
 from gristmill.loader.provenance.packed_shard import packed_of
+from gristmill.loader.provenance.source_place import cached_footer
 from gristmill.pipelines.view.answers.fields import Field, fields_of, longest_text
 from gristmill.pipelines.view.answers.shard import size_of
 from gristmill.pipelines.view.answers.shown_data import Opened, checked_number

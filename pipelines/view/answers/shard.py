@@ -8,7 +8,7 @@ from typing import Any
 from gristmill.dataset.metadata.provenance import read_source_files
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.data.dataset import Dataset, ShardInfo, shards_of, table_of
-from gristmill.loader.provenance.chunk_sizes import cached_footer
+from gristmill.loader.provenance.source_place import cached_footer
 from gristmill.pipelines.view.answers.shown_data import Opened, checked_number
 
 _SOURCES = 200

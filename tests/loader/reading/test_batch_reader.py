@@ -1,8 +1,7 @@
 """Reading batches of records from local shards, whole and damaged.
 
 Covers: loader/reading/decode_chunks.py, loader/reading/read_plan.py,
-loader/reading/official_shards.py, loader/reading/shard_file.py,
-loader/reading/shard_list.py.
+loader/reading/shard_file.py, loader/reading/shard_list.py.
 """
 
 import concurrent.futures

@@ -1,6 +1,6 @@
 """The cache of footers: each read once per host, damage repaired, and not required.
 
-Covers: loader/reading/host_files.py, loader/reading/open_shard.py.
+Covers: loader/reading/cached_indexes.py, loader/reading/host_files.py, loader/reading/open_shard.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
 from gristmill.loader.reading import open_shard
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.cached_footers import FooterCache
+from gristmill.loader.reading.cached_indexes import FooterCache
 from gristmill.loader.reading.shard_file import ReadLimits
 from gristmill.loader.reading.shard_list import count_files
 from tests.support.records import text_records, write_array_records
@@ -221,7 +221,7 @@ def test_a_full_disk_is_reported_and_reading_goes_on(
     def full(path: str, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gristmill.loader.reading.cached_footers.write_whole", full)
+    monkeypatch.setattr("gristmill.loader.reading.cached_indexes.write_whole", full)
     assert loader.open(path, cache_dir=cache)[7] == RECORDS[7]
     assert "No space left" in caplog.text
 

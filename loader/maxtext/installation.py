@@ -13,12 +13,15 @@ from typing import Any
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.maxtext.elastic import OrderedIterator
-from gristmill.loader.maxtext.failures import keeping_failures, raising_guard
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options, Order, Shuffled
-from gristmill.loader.maxtext.post_train import eval_hook, train_hook
-from gristmill.loader.maxtext.restore import explained_restore
+from gristmill.loader.maxtext.post_train import (
+    eval_hook,
+    keeping_failures,
+    raising_guard,
+    train_hook,
+)
+from gristmill.loader.maxtext.restore import OrderedIterator, explained_restore
 
 TRIED = "0.2.5"
 """The version of MaxText that this was last tried with."""
