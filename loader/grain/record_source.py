@@ -23,7 +23,7 @@ from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.storage.object_names import has_magic
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.loader.feed.workers import allow_unparsed_flags, end_with_trainer
+from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.cached_indexes import footer_cache
 from gristmill.loader.reading.host_files import cache_dir_text

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.formats.streams.inflated_stream import Compression
 from gristmill.dataset.formats.tar.find_sample import find_sample
@@ -23,7 +23,7 @@ from gristmill.dataset.metadata.provenance import (
     written_position,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset, ShardInfo
 from gristmill.loader.provenance.found_record import (
@@ -257,7 +257,4 @@ def cached_footer(shard: str, file_bytes: int, digest: str | None) -> Footer:
     """Returns the footer of a shard of a size and a digest."""
     # Callers that locate one record often locate all of a batch.
     del digest  # In the key of the cache: a shard at this path may have been replaced.
-    storage = storage_for(shard)
-    return read_footer(
-        lambda begin, end: storage.read(shard, begin, end), file_bytes, path=shard
-    )
+    return stored_footer(shard, file_bytes)

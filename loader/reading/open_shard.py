@@ -82,19 +82,6 @@ def open_shard(
     )
 
 
-def check_index(index: ShardIndex, file_crc32c: int) -> None:
-    """Raises CorruptShardError if an index is not of the shard with this checksum."""
-    got = index.file_crc32c
-    if got != file_crc32c:
-        raise CorruptShardError(
-            "index is not the one of its shard",
-            where=index.path,
-            expected=f"of a shard with crc32c {file_crc32c:#010x}",
-            got=f"of one with {got:#010x}",
-            cure="restore the index from a copy, or convert this shard again",
-        )
-
-
 class _Opened(NamedTuple):
     size_bytes: int
     data: Bytes

@@ -11,7 +11,6 @@ from typing import NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.formats.streams.inflated_stream import Compression
@@ -27,6 +26,7 @@ from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.provenance.document_source import function_of, offset_between
 from gristmill.loader.provenance.places_between import places_of as places_behind
@@ -187,7 +187,7 @@ def _lengths(path: str, file_bytes: int, file_crc32c: int) -> Int64:
     """Returns the length of each record of a shard, int64 [records]."""
     del file_crc32c  # In the key of the cache.
     storage = storage_for(path)
-    footer = read_footer(functools.partial(storage.read, path), file_bytes, path=path)
+    footer = stored_footer(path, file_bytes)
     if (footer.chunk_records == 1).all():
         return footer.chunk_decoded_bytes
     begin, end = footer.chunk_offsets[[0, -1]].tolist()

@@ -16,6 +16,7 @@ from tests.support.packed import documents, pack
 @pytest.fixture
 def maxtext(monkeypatch: pytest.MonkeyPatch) -> dict:
     """A new stand-in that is imported as MaxText; by its modules' names."""
+    from gristmill.loader.maxtext import installation
 
     found = stand_in.modules()
     for name, module in found.items():

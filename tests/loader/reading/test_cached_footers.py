@@ -1,6 +1,7 @@
 """The cache of footers: each read once per host, damage repaired, and not required.
 
-Covers: loader/reading/cached_indexes.py, loader/reading/host_files.py, loader/reading/open_shard.py.
+Covers: loader/reading/cached_indexes.py, loader/reading/host_files.py,
+loader/reading/open_shard.py.
 """
 
 from __future__ import annotations
