@@ -25,8 +25,13 @@ from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.shards.open_shard import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.cache_counts import CacheCounter
-from gristmill.loader.reading.open_shard import FooterIndexes, open_shard
-from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits, ShardFile
+from gristmill.loader.reading.cached_indexes import FooterCache
+from gristmill.loader.reading.shard_file import (
+    READ_LIMITS,
+    ReadLimits,
+    ShardFile,
+    open_shard,
+)
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
 # File descriptors that are left to the rest of the process.
@@ -92,7 +97,7 @@ class ShardList:
     check_current: Callable[[], None] | None = None
     index_paths: Sequence[str] | None = None
     remote: StoredShards | None = None
-    footers: FooterIndexes | None = None
+    footers: FooterCache | None = None
 
     @property
     def records(self) -> int:
@@ -278,7 +283,7 @@ class CountedFile(NamedTuple):
 def count_files(
     paths: Sequence[str],
     *,
-    footers: FooterIndexes | None,
+    footers: FooterCache | None,
     limits: ReadLimits = READ_LIMITS,
 ) -> list[CountedFile]:
     """Counts the records of ArrayRecord files by their footers, many at a time.

@@ -1,7 +1,7 @@
 """The cache of footers: each read once per host, damage repaired, and not required.
 
 Covers: loader/reading/cached_indexes.py, loader/reading/host_files.py,
-loader/reading/open_shard.py.
+loader/reading/shard_file.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
-from gristmill.loader.reading import open_shard
+from gristmill.loader.reading import shard_file
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.cached_indexes import FooterCache
 from gristmill.loader.reading.shard_file import ReadLimits
@@ -47,13 +47,13 @@ def cache(tmp_path: pathlib.Path) -> pathlib.Path:
 def footers_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose footers were read."""
     seen: list[str] = []
-    read_footer = open_shard.read_footer
+    read_footer = shard_file.read_footer
 
     def read(*args, path: str):
         seen.append(path)
         return read_footer(*args, path=path)
 
-    monkeypatch.setattr(open_shard, "read_footer", read)
+    monkeypatch.setattr(shard_file, "read_footer", read)
     return seen
 
 
@@ -162,8 +162,8 @@ def test_worker_processes_map_the_same_pages(path, cache, tmp_path) -> None:
     pickled.write_bytes(pickle.dumps(dataset))
     program = """
 import pathlib, pickle, re, sys
-from gristmill.loader.reading import open_shard
-open_shard.read_footer = None
+from gristmill.loader.reading import shard_file
+shard_file.read_footer = None
 dataset = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 dataset[[0, 299]]
 maps = pathlib.Path("/proc/self/smaps").read_text()
