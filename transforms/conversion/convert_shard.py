@@ -38,8 +38,7 @@ from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Quarantine
-from gristmill.transforms.sources.forward_pass import KeptPass
-from gristmill.transforms.sources.protocol import RangeReader
+from gristmill.transforms.sources.range_reader import KeptPass, RangeReader
 from gristmill.transforms.sources.source_of import certain_place, source_of
 from gristmill.transforms.tokens.row_packer import RowPacker
 
@@ -298,12 +297,12 @@ def _batches(
         tally.spans.append(reader.span)
 
 
-def _opened_ahead(readers: Iterable[RangeReader]) -> Iterator[RangeReader]:
+def _opened_ahead(readers: Iterable[RangeReader[Any]]) -> Iterator[RangeReader[Any]]:
     """Yields readers; those after them fetch already, where the storage is remote.
 
     Memory: at most 8 MiB for what is fetched ahead.
     """
-    ready: deque[RangeReader] = deque()
+    ready: deque[RangeReader[Any]] = deque()
     ahead_bytes = 0
     for reader in readers:
         ahead_bytes += reader.open_ahead()

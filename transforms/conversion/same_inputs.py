@@ -13,7 +13,7 @@ from contextlib import closing
 from gristmill.dataset.base.errors import CorruptInputError, JobChangedError, some_of
 from gristmill.transforms.conversion.convert_shard import finished_shard, read_again
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.forward_pass import KeptPass
+from gristmill.transforms.sources.range_reader import KeptPass
 
 # Returns those of some shards that were made of other records than are there.
 CompareShards = Callable[[PreparedJob, Sequence[int]], Iterable[int]]

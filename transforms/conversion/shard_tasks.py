@@ -22,7 +22,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.shard_tally import Progress
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
-from gristmill.transforms.sources.forward_pass import KeptPass
+from gristmill.transforms.sources.range_reader import KeptPass
 
 _CPU_LOCK = threading.Lock()
 

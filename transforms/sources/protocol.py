@@ -8,68 +8,25 @@ spans.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypedDict, Unpack
 
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
-from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.range_reader import KeptPass, RangeReader, ReadRequest
 
 
-class RangeReader(Protocol):
-    """Reads the records of one range of a file, in order.
+class ReadOptions(TypedDict, total=False):
+    """The optional fields of `ReadRequest`."""
 
-    Attributes:
-        path: The file.
-        ahead_bytes: The result of `open_ahead`.
-    """
-
-    path: str
-    ahead_bytes: int
-
-    @property
-    def span(self) -> SourceSpan:
-        """The span that was read: complete once all records were read."""
-
-    def open_ahead(self) -> int:
-        """Begins to fetch the range if the storage is remote.
-
-        Returns:
-            The maximum number of bytes that wait in memory.
-        """
-
-    def batches(self) -> Iterator[RecordBatch]:
-        """Yields the good records.
-
-        Raises:
-            CorruptRecordError: The range is damaged, and damage is an error.
-            FalseStartError: The range, entered by search, seems to be damaged.
-            StorageChangedError: The file was written meanwhile.
-        """
-
-
-def span_of(
-    source: SourceRange,
-    *,
-    start: int | None,
-    stop: int | None,
-    records: int,
-    whole: bool,
-) -> SourceSpan:
-    """Returns the span read of a range; see `SourceSpan`."""
-    return SourceSpan(
-        file_index=source.file_index,
-        begin_bytes=source.begin_bytes,
-        end_bytes=source.end_bytes,
-        start_bytes=start,
-        stop_bytes=stop,
-        records=records,
-        whole=whole,
-    )
+    on_damage: DamageHandler | None
+    first_place: int | None
+    cuts: Sequence[int]
+    kept: KeptPass | None
 
 
 class PartCount(NamedTuple):
@@ -89,34 +46,26 @@ class PartCount(NamedTuple):
     offsets: Sequence[int]
 
 
-class Source(Protocol):
-    """One format of input files, and the making of records from it."""
+class Source(abc.ABC):
+    """One format of input files, and how records are made of it.
 
-    spec: SourceSpec
+    Args:
+        spec: How records are made.
+
+    Attributes:
+        place_noun: How a place is called in messages.
+    """
+
+    place_noun = "byte offset"
+
+    def __init__(self, spec: SourceSpec):
+        self.spec = spec
 
     def read(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
-        cuts: Sequence[int] = (),
-        kept: KeptPass | None = None,
-    ) -> RangeReader:
-        """Returns a reader of one range of a file.
-
-        Args:
-            file: The file.
-            source: The range.
-            on_damage: Takes damaged regions; None makes them errors.
-            first_place: The place of the first record of a range that is not exact, if
-                known, to avoid a search.
-            cuts: All places where a compressed file is cut, in bytes as stored.
-            kept: Holds the pass of an earlier range in the same compressed file or row
-                group, and takes that of this one. By default the file or row group is
-                read from its start.
-        """
+        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
+    ) -> RangeReader[Any]:
+        """Returns a reader of one range of a file; see `ReadRequest`."""
+        return self.reader(ReadRequest(file, source, **options))
 
     def count(
         self,
@@ -124,18 +73,29 @@ class Source(Protocol):
         source: SourceRange,
         *,
         stride_records: int,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
+        **options: Unpack[ReadOptions],
     ) -> PartCount:
-        """Counts the good records of a part of a file; arguments are as in `read`."""
+        """Counts the good records of a part of a file; see `ReadRequest`."""
+        return self.counted(ReadRequest(file, source, **options), stride_records)
+
+    @abc.abstractmethod
+    def reader(self, request: ReadRequest) -> RangeReader[Any]:
+        """Returns a reader of one range of a file."""
+
+    @abc.abstractmethod
+    def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
+        """Counts the good records of a part of a file."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at records, in order.
+
+        By default, that is one.
 
         Args:
             file: The file.
             range_bytes: Minimum stored bytes of a range, except the last.
         """
+        yield 0, file.size_bytes if file.compression == "none" else -1
 
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
         """Returns whether the records of a range fill the places that it covers.
@@ -146,7 +106,9 @@ class Source(Protocol):
             span: The reader's span of the range.
             raw_bytes: The lengths of all its records, added.
         """
+        return True
 
+    @abc.abstractmethod
     def described(self) -> dict[str, Any]:
         """Returns the facts about the inputs for `dataset.json`, besides their list."""
 
@@ -155,9 +117,11 @@ class Source(Protocol):
 
         None if records are plain bytes.
         """
+        return None
 
     def place_text(self, place: int) -> str:
-        """Returns the name of a place in messages, such as `byte offset 1,234`."""
+        """Returns how a place is called in messages, such as `byte offset 1,234`."""
+        return f"{self.place_noun} {place:,}"
 
 
 class SourceModule(Protocol):

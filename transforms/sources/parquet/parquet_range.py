@@ -7,33 +7,26 @@ import dataclasses
 import io
 import itertools
 from collections.abc import Iterator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import CorruptRecordError, RowError
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile, corrupt_rows
 from gristmill.dataset.formats.parquet.row_places import RowGroup
 from gristmill.dataset.formats.parquet.stored_group import stored_group
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Rows, stored_pieces
 from gristmill.transforms.sources.formats import SourceSpec
-from gristmill.transforms.sources.forward_pass import KeptPass
-from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.parquet.table_records import (
     columns_to_read,
     features_of_spec,
     kept_rows,
     make_records,
 )
-from gristmill.transforms.sources.protocol import span_of
-from gristmill.transforms.sources.unchanged import check_unchanged
+from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,84 +54,43 @@ class _GroupPass:
         self.table.close()
 
 
-class ParquetRange:
-    """Reads the rows of one range of a file, in order; see `RangeReader`.
+class ParquetRange(RangeReader[ParquetFile]):
+    """Reads the rows of one range of a file, in order.
 
     Damage belongs to the range of its first row: from there to the end of its row group
     nothing can be read. The next range then begins after it.
 
     Args:
-        file: The file.
-        source: The range.
-        spec: Rules for making records from rows.
-        on_damage: Takes damaged regions; None makes them errors.
-        first_row: Number of the row to begin with, if not the first of the range.
-        kept: Holds the pass over a row group of an earlier range, and takes that of
-            this one.
+        request: The range.
+        spec: How records are made of rows.
     """
 
-    def __init__(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        spec: SourceSpec,
-        *,
-        on_damage: DamageHandler | None = None,
-        first_row: int | None = None,
-        kept: KeptPass | None = None,
-    ):
-        self._kept = kept
-        self._begun: _GroupPass | None = None  # Rows taken by the previous range.
-        self._left: _GroupPass | None = None  # Rows for the next range.
-        self.path = file.path
-        self.ahead_bytes = 0
-        self._file, self._source, self._spec = file, source, spec
+    def __init__(self, request: ReadRequest, spec: SourceSpec):
+        super().__init__(request)
+        self._begun: _GroupPass | None = None  # By the range before.
+        self._left: _GroupPass | None = None  # For the range after.
+        self._spec = spec
         self._features = features_of_spec(spec)
-        self._on_damage = on_damage
-        self._given_row = first_row
-        self._opening: Future[ParquetFile] | None = None
-        self._start = self._stop = self._records = 0
-        self._whole = False
+        self._given_row = request.first_place
+        self._start = self._stop = 0
 
-    @property
-    def span(self) -> SourceSpan:
-        """The span that was read: complete once all records were read."""
-        return span_of(
-            self._source,
-            start=self._start,
-            stop=self._stop,
-            records=self._records,
-            whole=self._whole,
-        )
-
-    def open_ahead(self) -> int:
-        """Begins to read the footer if the storage is remote."""
-        goes_on = self._kept is not None and self._kept.has(self._source)
-        if storage_for(self.path).remote and not goes_on:
-            self._opening = daemon_call(self._open, thread_name="gristmill-parquet")
-            self.ahead_bytes = min(_AHEAD_BYTES, self._file.size_bytes)
-        return self.ahead_bytes
+    def _waiting_bytes(self) -> int:
+        return min(_AHEAD_BYTES, self._file.size_bytes)
 
     def _open(self) -> ParquetFile:
         return ParquetFile(self.path, self._file.size_bytes, self._file.version)
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the records of the rows.
-
-        Raises:
-            CorruptRecordError: Rows cannot be read, and there is no `on_damage`.
-            InputError: The file has other columns than the other files.
-            StorageChangedError: The file was written meanwhile.
-        """
+        """Yields the records of the rows; see `RangeReader`."""
         if self._kept is not None and self._given_row is None:
             self._begun = self._kept.take(self._source)
         table = self._opened() if self._begun is None else self._begun.table
         if table is None:
-            check_unchanged(self._file)
+            self._check_unchanged()
             return
         try:
             yield from self._table_records(table)
-            check_unchanged(self._file)
+            self._check_unchanged()
         except BaseException:
             table.close()
             raise
@@ -150,9 +102,9 @@ class ParquetRange:
     def _opened(self) -> ParquetFile | None:
         """Returns the open file; None if it cannot be opened, and that is accepted."""
         try:
-            return self._open() if self._opening is None else self._opening.result()
+            return self._coming()
         except CorruptRecordError as error:
-            check_unchanged(self._file)
+            self._check_unchanged()
             if storage_for(self.path).remote:
                 # It may have been damaged in transit.
                 with contextlib.suppress(CorruptRecordError):
@@ -234,7 +186,7 @@ class ParquetRange:
                         yield row, batch
                     row += batch.num_rows
             except CorruptRecordError:
-                check_unchanged(self._file)
+                self._check_unchanged()
                 if doubted == reached or not storage_for(self.path).remote:
                     raise
                 doubted = reached

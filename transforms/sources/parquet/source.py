@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler, Rows
+from gristmill.transforms.sources.damage import Rows
 from gristmill.transforms.sources.formats import SourceSpec
-from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.parquet.parquet_range import ParquetRange
 from gristmill.transforms.sources.parquet.table_records import (
@@ -22,6 +20,7 @@ from gristmill.transforms.sources.parquet.table_records import (
     find_spec,
 )
 from gristmill.transforms.sources.protocol import PartCount, Source
+from gristmill.transforms.sources.range_reader import ReadRequest
 
 __all__ = ["ParquetSource", "find_spec", "make_source"]
 
@@ -31,60 +30,30 @@ def make_source(spec: SourceSpec) -> Source:
     return ParquetSource(spec)
 
 
-class ParquetSource:
-    """Parquet files; see `Source` for its methods.
+class ParquetSource(Source):
+    """Parquet files; see `Source` for what its methods do."""
 
-    Args:
-        spec: Rules for making records.
-    """
+    place_noun = "row"
 
-    def __init__(self, spec: SourceSpec):
-        self.spec = spec
-
-    def read(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
-        cuts: Sequence[int] = (),
-        kept: KeptPass | None = None,
-    ) -> ParquetRange:
+    def reader(self, request: ReadRequest) -> ParquetRange:
         """Returns a reader of one range of a file."""
-        del cuts  # Of compressed files.
-        return ParquetRange(
-            file,
-            source,
-            self.spec,
-            on_damage=on_damage,
-            first_row=first_place,
-            kept=kept,
-        )
+        return ParquetRange(request, self.spec)
 
-    def count(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        stride_records: int,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
-    ) -> PartCount:
+    def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
         """Returns the number of rows that the footer of a file has.
 
         Rows that turn out to be damaged are counted as well: a shard then has fewer
         records.
         """
-        del source, stride_records, first_place  # It is always a whole file.
-        rows = 0
+        # It is always a whole file.
+        file, rows = request.file, 0
         try:
             with _open(file) as table:
                 rows = table.places.rows
         except CorruptRecordError as error:
-            if on_damage is None:
+            if request.on_damage is None:
                 raise
-            on_damage.begin(error, file.path, rows=Rows(0, 0, 0))
+            request.on_damage.begin(error, file.path, rows=Rows(0, 0, 0))
         return PartCount(0, rows, rows, (0,))
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
@@ -113,10 +82,6 @@ class ParquetSource:
     def features(self) -> dict[str, Any] | None:
         """Returns the features of records, None if they are bytes of one column."""
         return encode_features(features_of_spec(self.spec)) or None
-
-    def place_text(self, place: int) -> str:
-        """Returns the name of a place in messages."""
-        return f"row {place:,}"
 
 
 def _open(file: InputFile) -> ParquetFile:

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from gristmill.dataset.arrayrecord.walk import chunk_ranges
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
-from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, stored_pieces
 from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,
     refuse_record_options,
 )
-from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.protocol import PartCount, span_of
+from gristmill.transforms.sources.protocol import PartCount, Source
+from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 from gristmill.transforms.sources.shards.shard_range import ShardRange
 from gristmill.transforms.sources.shards.source_split import SourceSplit
-from gristmill.transforms.sources.unchanged import check_unchanged
 
 
 class _Begun(NamedTuple):
@@ -41,58 +35,20 @@ class _Begun(NamedTuple):
     file: BinaryIO | None
 
 
-class ShardRangeReader:
+class ShardRangeReader(RangeReader[_Begun]):
     """Reads the records of the chunks that begin in a range of a file.
 
     Args:
-        shard: The file, with its dataset's entry.
-        file: The file as it was listed.
-        source: The range.
-        on_damage: Takes damaged chunks; None makes them errors.
+        request: The range.
+        shard: The file, and what its dataset says of it.
     """
 
-    def __init__(
-        self,
-        shard: ListedShard,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        on_damage: DamageHandler | None,
-    ):
-        self.path = file.path
-        self.ahead_bytes = 0
+    def __init__(self, request: ReadRequest, shard: ListedShard):
+        super().__init__(request)
         self._shard = shard
-        self._file = file
-        self._source = source
-        self._on_damage = on_damage
-        self._coming: Future[_Begun] | None = None
-        self._start = self._stop = self._records = 0
-        self._whole = False
+        self._start = self._stop = 0
 
-    @property
-    def span(self) -> SourceSpan:
-        """The span that was read: complete once all records were read."""
-        return span_of(
-            self._source,
-            start=self._start,
-            stop=self._stop,
-            records=self._records,
-            whole=self._whole,
-        )
-
-    def open_ahead(self) -> int:
-        """Begins to fetch the range if the storage is remote.
-
-        Returns:
-            How many bytes at most wait in memory.
-        """
-        if storage_for(self.path).remote:
-            self._coming = daemon_call(self._begin, thread_name="shard")
-            size_bytes = self._source.end_bytes - self._source.begin_bytes
-            self.ahead_bytes = min(size_bytes, BLOCK_BYTES)
-        return self.ahead_bytes
-
-    def _begin(self) -> _Begun:
+    def _open(self) -> _Begun:
         source = self._source
         opened = open_shard(
             self._shard,
@@ -111,14 +67,9 @@ class ShardRangeReader:
         return _Begun(opened, reading, file)
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the good records, about a mebibyte at a time.
-
-        Raises:
-            CorruptShardError: The range is damaged, and there is no `on_damage`.
-            StorageChangedError: The file was written meanwhile.
-        """
+        """Yields the good records; see `RangeReader`."""
         try:
-            begun = self._begin() if self._coming is None else self._coming.result()
+            begun = self._coming()
         except CorruptShardError as error:
             if self._on_damage is None:
                 raise
@@ -129,7 +80,7 @@ class ShardRangeReader:
                 self._records += len(batch.records)
                 yield batch
         self._whole = self._stop == begun.opened.records
-        check_unchanged(self._file)
+        self._check_unchanged()
 
     def _lose(self, error: CorruptShardError, handler: DamageHandler) -> None:
         """Sets aside a range of a file in which nothing can be found."""
@@ -146,50 +97,37 @@ class ShardRangeReader:
         handler.end(end)
 
 
-class ArrayRecordSource:
-    """ArrayRecord files; see `Source` for the methods.
+class ArrayRecordSource(Source):
+    """ArrayRecord files; see `Source` for what the methods do.
 
     Args:
         spec: Names the dataset of the files, if any.
     """
 
+    place_noun = "record"
+
     def __init__(self, spec: SourceSpec):
-        self.spec = spec
+        super().__init__(spec)
         self._split = SourceSplit.of_spec(spec)
         self._dataset_chars = 0 if self._split is None else len(self._split.directory)
 
     def _shard(self, file: InputFile) -> ListedShard:
         return ListedShard(file.path, file.size_bytes, self._dataset_chars)
 
-    def read(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
-        cuts: Sequence[int] = (),
-        kept: KeptPass | None = None,
-    ) -> ShardRangeReader:
+    def reader(self, request: ReadRequest) -> ShardRangeReader:
         """Returns a reader of one range of a file. Nothing has to be searched for."""
-        return ShardRangeReader(self._shard(file), file, source, on_damage=on_damage)
+        return ShardRangeReader(request, self._shard(request.file))
 
-    def count(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        stride_records: int,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
-    ) -> PartCount:
+    def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
         """Counts the records of a file from its footer, damaged ones too."""
         try:
             opened = open_shard(
-                self._shard(file), version=file.version, rebuild=on_damage is not None
+                self._shard(request.file),
+                version=request.file.version,
+                rebuild=request.on_damage is not None,
             )
         except CorruptShardError:
-            if on_damage is None:
+            if request.on_damage is None:
                 raise
             return PartCount(0, 0, 0, ())
         # Where a record in between begins, a chunk does not: it is skipped to.
@@ -227,10 +165,6 @@ class ArrayRecordSource:
     def features(self) -> dict[str, Any] | None:
         """Returns the features of the records, from their dataset."""
         return None if self._split is None else self._split.features
-
-    def place_text(self, place: int) -> str:
-        """Returns the name of a place in messages."""
-        return f"record {place:,}"
 
 
 def make_source(spec: SourceSpec) -> ArrayRecordSource:

@@ -9,13 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import CorruptShardError, DecodeError, InputError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
@@ -26,17 +24,14 @@ from gristmill.dataset.packed.document_spool import DocumentSpool
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
-from gristmill.transforms.sources.forward_pass import KeptPass
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.protocol import PartCount, span_of
+from gristmill.transforms.sources.protocol import PartCount, Source
+from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 from gristmill.transforms.sources.shards.shard_range import ShardRange
 from gristmill.transforms.sources.shards.source_split import SourceSplit
-from gristmill.transforms.sources.unchanged import check_unchanged
 
 _ID_BYTES = 4
 
@@ -48,58 +43,27 @@ class _Begun(NamedTuple):
     segments: SegmentIndex
 
 
-class PackedShardReader:
+class PackedShardReader(RangeReader[_Begun]):
     """Reads the documents of a file.
 
     Memory: as `DocumentSpool`.
 
     Args:
-        shard: The file, with its dataset's entry.
-        row_format: The encoding of its rows.
-        file: The file as it was listed.
-        source: The range, which is the whole file.
-        on_damage: Takes damaged chunks; None makes them errors.
+        request: The range, which is the whole file.
+        shard: The file, and what its dataset says of it.
+        row_format: How its rows are encoded.
     """
 
-    def __init__(
-        self,
-        shard: ListedShard,
-        row_format: RowFormat,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        on_damage: DamageHandler | None,
-    ):
-        self.path = file.path
-        self.ahead_bytes = 0
+    def __init__(self, request: ReadRequest, shard: ListedShard, row_format: RowFormat):
+        super().__init__(request)
         self._shard, self._format = shard, row_format
-        self._file, self._source = file, source
-        self._on_damage = on_damage
-        self._coming: Future[_Begun] | None = None
-        self._documents = self._records = 0  # Documents that have a token.
+        self._start = self._stop = 0
+        self._whole = True
 
-    @property
-    def span(self) -> SourceSpan:
-        """The span that was read: complete once all records were read."""
-        return span_of(
-            self._source,
-            start=0,
-            stop=self._documents,
-            records=self._records,
-            whole=True,
-        )
+    def _waiting_bytes(self) -> int:
+        return 0  # None of the records.
 
-    def open_ahead(self) -> int:
-        """Begins to fetch the places of documents if the storage is remote.
-
-        Returns:
-            How many bytes at most wait in memory: none of the records.
-        """
-        if storage_for(self.path).remote:
-            self._coming = daemon_call(self._begin, thread_name="packed-shard")
-        return 0
-
-    def _begin(self) -> _Begun:
+    def _open(self) -> _Begun:
         opened = open_shard(
             self._shard,
             version=self._file.version,
@@ -117,9 +81,7 @@ class PackedShardReader:
                 rows do not match the segment index.
             StorageChangedError: The file was written meanwhile.
         """
-        opened, segments = (
-            self._begin() if self._coming is None else self._coming.result()
-        )
+        opened, segments = self._coming()
         if opened.records != segments.rows:
             raise CorruptShardError(
                 "the segment index is not that of the shard",
@@ -138,7 +100,7 @@ class PackedShardReader:
                     facts = e.facts() | {"where": f"{self.path}, row {row:,}"}
                     raise CorruptShardError(**facts) from e
                 spool.add(batch.places[0], decoded)
-            check_unchanged(self._file)
+            self._check_unchanged()
             removed = spool.removed_documents
             for numbers, lengths, ids in spool.batches():
                 numbers, lengths = numbers[lengths > 0], lengths[lengths > 0]
@@ -151,18 +113,20 @@ class PackedShardReader:
                 crc32cs = list(map(google_crc32c.value, records))
                 self._records += len(records)
                 yield RecordBatch(numbers.tolist(), records, crc32cs)
-        self._documents = len(np.unique(segments.piece_documents)) - removed
+        self._stop = len(np.unique(segments.piece_documents)) - removed
 
 
-class PackedSource:
-    """Shards of a packed split; see `Source` for the methods.
+class PackedSource(Source):
+    """Shards of a packed split; see `Source` for what the methods do.
 
     Args:
         spec: Names the split.
     """
 
+    place_noun = "document"
+
     def __init__(self, spec: SourceSpec):
-        self.spec = spec
+        super().__init__(spec)
         split = SourceSplit.of_spec(spec)
         if split is None or split.packed is None:
             raise ValueError("the source is none of packed rows")
@@ -171,42 +135,18 @@ class PackedSource:
         id_bytes = RowFormat.id_bytes_of(rows["vocabulary_size"])
         self._format = RowFormat(rows["length"], id_bytes, rows["rows"])
 
-    def read(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
-        cuts: Sequence[int] = (),
-        kept: KeptPass | None = None,
-    ) -> PackedShardReader:
+    def reader(self, request: ReadRequest) -> PackedShardReader:
         """Returns a reader of a file, which is the only range of it."""
-        return PackedShardReader(
-            self._split.shard(file.path, file.size_bytes),
-            self._format,
-            file,
-            source,
-            on_damage=on_damage,
-        )
+        return PackedShardReader(request, self._shard(request.file), self._format)
 
-    def count(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        stride_records: int,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
-    ) -> PartCount:
-        """Counts the documents of a file. It can only be entered at the first."""
-        shard = self._split.shard(file.path, file.size_bytes)
-        documents = _segments(shard, file.version).documents
+    def _shard(self, file: InputFile) -> ListedShard:
+        return self._split.shard(file.path, file.size_bytes)
+
+    def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
+        """Counts the documents of a file. It can be entered at the first alone."""
+        file = request.file
+        documents = _segments(self._shard(file), file.version).documents
         return PartCount(0, documents, documents, [0] if documents else [])
-
-    def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yields the whole file."""
-        yield 0, file.size_bytes
 
     def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
         """Returns whether every document of the file was read."""
@@ -221,14 +161,6 @@ class PackedSource:
             "shards_digest": self._split.shards_digest,
             **{name: packed[name] for name in ("documents", "tokens", "digest")},
         }
-
-    def features(self) -> dict[str, Any] | None:
-        """Returns None: documents have no features."""
-        return None
-
-    def place_text(self, place: int) -> str:
-        """Returns the name of a place in messages."""
-        return f"document {place:,}"
 
 
 @functools.lru_cache(maxsize=2)

@@ -3,58 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
-from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
-from gristmill.transforms.sources.forward_pass import KeptPass
-from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.protocol import span_of
+from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 from gristmill.transforms.sources.streams.stream_pass import StreamPass
 from gristmill.transforms.sources.streams.stream_reader import OpenReader
-from gristmill.transforms.sources.unchanged import check_unchanged
 
 
-class StreamRange:
+class StreamRange(RangeReader[BinaryIO]):
     """Reads the good records of one range of an input file, in order.
 
     Args:
-        file: The file.
-        source: The range.
+        request: The range.
         open_reader: Opens the reader of the file's format.
         lookback_bytes: As in `StreamReader`.
         sure: Whether a search for the first record cannot go wrong.
-        on_damage: Takes damaged regions; None makes them errors.
-        first_place: Where the first record of a range that is not exact begins, if
-            known, to avoid a search.
-        cuts: All places where a compressed file is cut, in bytes as stored.
-        kept: Holds the pass of an earlier range in a compressed file, and takes that of
-            this one. By default the file is read from its start.
     """
 
     def __init__(
         self,
-        file: InputFile,
-        source: SourceRange,
+        request: ReadRequest,
         open_reader: OpenReader,
         *,
         lookback_bytes: int = 0,
         sure: bool = False,
-        on_damage: DamageHandler | None = None,
-        first_place: int | None = None,
-        cuts: Sequence[int] = (),
-        kept: KeptPass | None = None,
     ):
-        self.path = file.path
-        self._file = file
+        super().__init__(request)
+        file, source, first_place = request.file, request.source, request.first_place
         self._plain = file.compression == "none"
-        self._source = source
-        self._on_damage = on_damage
         self._open_reader = open_reader
         self._sure = sure
         self._exact = source.exact or first_place is not None
@@ -62,40 +42,12 @@ class StreamRange:
         if not self._exact:
             begin = max(0, begin - lookback_bytes)
         self._begin = begin if self._plain else 0
-        places = {*cuts, source.begin_bytes, source.end_bytes} - {0, -1}
+        places = {*request.cuts, source.begin_bytes, source.end_bytes} - {0, -1}
         self._marks = () if self._plain else tuple(sorted(places))
-        self._kept = kept
-        self._opened: BinaryIO | None = None
-        self.ahead_bytes = 0
-        self._start: int | None = None
-        self._stop: int | None = None
-        self._whole = False
-        self._records = 0
 
-    @property
-    def span(self) -> SourceSpan:
-        """The span that was read: complete once all records were read."""
-        return span_of(
-            self._source,
-            start=self._start,
-            stop=self._stop,
-            records=self._records,
-            whole=self._whole,
-        )
-
-    def open_ahead(self) -> int:
-        """Begins to fetch the range if the storage is remote.
-
-        Returns:
-            Returns the maximum number of bytes that wait in memory.
-        """
-        goes_on = self._kept is not None and self._kept.has(self._source)
-        if storage_for(self.path).remote and not goes_on:
-            self._opened = self._open(wait=False)
-            source = self._source
-            end = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
-            self.ahead_bytes = min(end - source.begin_bytes, BLOCK_BYTES)
-        return self.ahead_bytes
+    def _begin_open(self) -> Callable[[], BinaryIO]:
+        opened = self._open(wait=False)  # Fetches by itself.
+        return lambda: opened
 
     @property
     def _end(self) -> int | None:
@@ -113,20 +65,14 @@ class StreamRange:
         )
 
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the good records, one block at a time.
-
-        Raises:
-            CorruptRecordError: The range is damaged, and there is no `on_damage`.
-            FalseStartError: The range, entered by search, seems to be damaged.
-            StorageChangedError: The file was written meanwhile.
-        """
+        """Yields the good records, those of one block at a time; see `RangeReader`."""
         reading: StreamPass | None = None
         if self._kept is not None:
             reading = self._kept.take(self._source)
         if reading is None:
             reading = StreamPass(
                 self._file,
-                self._opened or self._open(),
+                self._coming(),
                 self._open_reader,
                 begin=self._begin,
                 end=self._end,
@@ -142,7 +88,7 @@ class StreamRange:
             reading.close()
         else:
             self._kept.keep(reading, self._source)
-        check_unchanged(self._file)
+        self._check_unchanged()
 
     def _batches(self, reading: StreamPass) -> Iterator[RecordBatch]:
         source, reader = self._source, reading.reader

@@ -26,6 +26,7 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.range_reader import ReadRequest
 from gristmill.transforms.sources.streams.stream_range import StreamRange
 from gristmill.transforms.sources.streams.stream_source import StreamSource
 
@@ -155,7 +156,7 @@ def _look(file: InputFile) -> tuple[set[str], CorruptRecordError | None]:
         extra_records=_LOOKED_SAMPLES,
     )
     open_reader = functools.partial(SampleReader, make=note)
-    reader = StreamRange(file, first, open_reader, on_damage=damage)
+    reader = StreamRange(ReadRequest(file, first, damage), open_reader)
     for batch in reader.batches():
         if batch.places[-1] >= _LOOKED_BYTES:
             break  # The deleted generator closes the file.

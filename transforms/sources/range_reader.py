@@ -1,0 +1,183 @@
+"""A range of an input file to read, and what the readers of all formats share."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.errors import StorageChangedError
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.storage.base import changed_error
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.input_files import InputFile
+
+Opened = TypeVar("Opened")
+
+
+class _Pass(Protocol):
+    def close(self) -> None: ...
+
+
+class KeptPass:
+    """Keeps the pass over a compressed file or a row group, from range to range."""
+
+    def __init__(self) -> None:
+        self._kept: _Pass | None = None
+        self._file = -1
+        self._reached = 0, 0
+
+    def has(self, source: SourceRange) -> bool:
+        """Tells whether a pass is kept that has not gone past the begin of a range."""
+        begin = source.begin_bytes, source.skip_records
+        return source.file_index == self._file and self._reached <= begin
+
+    def take(self, source: SourceRange) -> Any:
+        """Returns the pass in which a range can be read, None if there is none."""
+        if not self.has(source):
+            return None
+        kept, self._kept, self._file = self._kept, None, -1
+        return kept
+
+    def keep(self, done: _Pass, source: SourceRange) -> None:
+        """Keeps a pass in which a range was read."""
+        self.close()
+        self._kept, self._file = done, source.file_index
+        self._reached = source.end_bytes, source.extra_records
+
+    def close(self) -> None:
+        """Closes the file of the pass that is kept."""
+        if self._kept is not None:
+            self._kept.close()
+        self._kept, self._file = None, -1
+
+
+class ReadRequest(NamedTuple):
+    """A range of a file, and how it is to be read.
+
+    Attributes:
+        file: The file.
+        source: The range.
+        on_damage: Takes damaged regions; None makes them errors.
+        first_place: The place of the first record of a range that is not exact, if
+            that is known: it is not searched for then.
+        cuts: All places where a compressed file is cut, in bytes as it is stored.
+        kept: Has the pass of a range before in the same compressed file or row group,
+            and gets that of this one. By default that is read from its begin.
+    """
+
+    file: InputFile
+    source: SourceRange
+    on_damage: DamageHandler | None = None
+    first_place: int | None = None
+    cuts: Sequence[int] = ()
+    kept: KeptPass | None = None
+
+
+class RangeReader(abc.ABC, Generic[Opened]):
+    """Reads the records of one range of a file, in order.
+
+    Args:
+        request: The range.
+
+    Attributes:
+        path: The file.
+        ahead_bytes: What `open_ahead` returned.
+    """
+
+    def __init__(self, request: ReadRequest):
+        self._file, self._source, self._on_damage = request[:3]
+        self._kept = request.kept
+        self.path = request.file.path
+        self.ahead_bytes = 0
+        self._coming: Callable[[], Opened] = self._open
+        self._start: int | None = None
+        self._stop: int | None = None
+        self._records = 0
+        self._whole = False
+
+    @property
+    def span(self) -> SourceSpan:
+        """What was read: complete once all records were read."""
+        return SourceSpan(
+            file_index=self._source.file_index,
+            begin_bytes=self._source.begin_bytes,
+            end_bytes=self._source.end_bytes,
+            start_bytes=self._start,
+            stop_bytes=self._stop,
+            records=self._records,
+            whole=self._whole,
+        )
+
+    def open_ahead(self) -> int:
+        """Begins to fetch the range if the storage is remote.
+
+        Returns:
+            How many bytes at most wait in memory.
+        """
+        goes_on = self._kept is not None and self._kept.has(self._source)
+        if storage_for(self.path).remote and not goes_on:
+            self._coming = self._begin_open()
+            self.ahead_bytes = self._waiting_bytes()
+        return self.ahead_bytes
+
+    def _begin_open(self) -> Callable[[], Opened]:
+        """Begins to open the range; what it returns waits until that is done."""
+        return daemon_call(self._open, thread_name="gristmill-range").result
+
+    def _waiting_bytes(self) -> int:
+        """Returns how many bytes at most wait once the range is open."""
+        source = self._source
+        end = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
+        return min(end - source.begin_bytes, BLOCK_BYTES)
+
+    @abc.abstractmethod
+    def _open(self) -> Opened:
+        """Opens the range."""
+
+    @abc.abstractmethod
+    def batches(self) -> Iterator[RecordBatch]:
+        """Yields the good records, those of about a mebibyte at a time.
+
+        Raises:
+            CorruptInputError: The range is damaged, and there is no `on_damage`.
+            FalseStartError: The range, entered by search, seems to be damaged.
+            InputError: The file has other columns than the other files.
+            StorageChangedError: The file was written meanwhile.
+        """
+
+    def _check_unchanged(self) -> None:
+        """Checks that the file was not written while it was read.
+
+        Raises:
+            StorageChangedError: It was.
+        """
+        file, storage = self._file, storage_for(self.path)
+        # An object is read by its version. A local file can be written in place: then
+        # a part of what was read is old, and every checksum is right.
+        if file.version is None or storage.remote:
+            return
+        found = storage.stat(file.path)
+        expected = file.size_bytes, file.version
+        if found is None or (found.size_bytes, found.version) != expected:
+            raise changed_error(
+                file.path,
+                expected=f"{file.version}, {file.size_bytes:,} bytes",
+                got=f"{found.version}, {found.size_bytes:,} bytes" if found else "",
+                what="file was written again while it was read",
+            )
+        if file.noted_ns and found.noted_ns != file.noted_ns:
+            raise StorageChangedError(
+                "file changed while it was read, its size and time did not",
+                where=file.path,
+                expected="no change noted by the system (ctime)",
+                got="one: other content, permissions or links",
+                cure="run the same command again: it compares the records that "
+                "finished shards were made of, and keeps the shards if they are the "
+                "same",
+            )
