@@ -30,7 +30,7 @@ from gristmill.transforms.planning.write_plan import (
 )
 from gristmill.transforms.writing.begin_write import begin_write
 from gristmill.transforms.writing.commit_write import SHARD_ROW, commit_write
-from gristmill.transforms.writing.group_elements import encode_task
+from gristmill.transforms.writing.write_group import encode_task
 
 _SHARD_BYTES = 256 << 20
 _RECORD_BYTES = 2_200

@@ -45,9 +45,9 @@ from gristmill.transforms.conversion.counted_parts import (
     CountTask,
     PartCollector,
 )
+from gristmill.transforms.conversion.input_comparison import one_by_one
 from gristmill.transforms.conversion.job_inputs import split_note
 from gristmill.transforms.conversion.plan_notes import plan_notes, rounding_note
-from gristmill.transforms.conversion.same_inputs import one_by_one
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     ShardTask,
@@ -63,9 +63,9 @@ from gristmill.transforms.jobs.conversion_job import (
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.record_plan import RecordCounts
+from gristmill.transforms.sources.find_inputs import look_at_part, looks_of
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import Look, look_at
-from gristmill.transforms.sources.looked_files import look_at_part, looks_of
 from gristmill.transforms.tokens.tokenizers import is_function
 
 _log = logging.getLogger(__name__)

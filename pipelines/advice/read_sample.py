@@ -19,14 +19,13 @@ from gristmill.pipelines.advice.sample_places import (
     plan_of_parts,
     sample_parts,
 )
-from gristmill.transforms.functions.map_function import call
-from gristmill.transforms.functions.named_function import load_function
+from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.source_of import certain_place, source_of
+from gristmill.transforms.sources.record_source import certain_place, source_of
 
 _PARTS = 48
 _PART_BYTES = 192 << 10

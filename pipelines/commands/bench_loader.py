@@ -146,7 +146,7 @@ def bench_loader(
     from gristmill.loader import open as open_dataset
     from gristmill.loader.feed.bench import measure
     from gristmill.pipelines.options.conversion_jobs import parse_size
-    from gristmill.transforms.functions.named_function import load_function
+    from gristmill.transforms.functions.user_functions import load_function
 
     opened = open_dataset(
         dataset,

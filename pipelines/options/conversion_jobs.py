@@ -20,7 +20,7 @@ from gristmill.transforms.directories.hugging_face_directory import (
     repository_jobs,
 )
 from gristmill.transforms.directories.tfds_directory import is_tfds_directory, tfds_jobs
-from gristmill.transforms.functions.named_function import split_name
+from gristmill.transforms.functions.user_functions import split_name
 from gristmill.transforms.jobs.appended_job import (
     appended_job,
     first_writer,

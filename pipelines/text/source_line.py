@@ -23,7 +23,7 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 
 LINE_FORMATS = ("csv", "jsonl", "text", "tsv")
 _BLOCK_BYTES = 1 << 20

@@ -33,7 +33,7 @@ from gristmill.transforms.conversion.shard_tasks import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
-from gristmill.transforms.sources.looked_files import LookedFiles
+from gristmill.transforms.sources.find_inputs import LookedFiles
 from gristmill.transforms.sources.range_reader import KeptPass
 from tests.support.conversion import (
     contents,

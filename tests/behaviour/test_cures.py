@@ -676,7 +676,7 @@ ROWS = [
         files_of("d"),
     ),
     Row(
-        "transforms/functions/map_function.py call",
+        "transforms/functions/user_functions.py call",
         "convert a.jsonl out --map own_1:f",
         "convert a.jsonl out --map own_1:g",
         text("own_1.py", "def f(r):\n    return 1\n\n\ndef g(r):\n    return r\n"),
@@ -850,7 +850,7 @@ ELSEWHERE = {
         "transforms/directories/tfds_directory.py",
     ),
     "inputs that change while they are read: tests/behaviour/test_restart.py": (
-        "transforms/conversion/same_inputs.py",
+        "transforms/conversion/input_comparison.py",
     ),
     "names of Beam's shards: tests/transforms/jobs": (
         "transforms/jobs/prepared_job.py PreparedJob.check_shard_names",

@@ -1,6 +1,6 @@
 """Rows with nulls: refused before the work, or left out and counted.
 
-Covers: transforms/tables/null_rows.py.
+Covers: transforms/tables/leaves.py.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ PROGRAM = """
     from gristmill.transforms.planning.write_plan import WriteJob, pack_count
     from gristmill.transforms.writing.begin_write import begin_write
     from gristmill.transforms.writing.commit_write import commit_write, pack_report
-    from gristmill.transforms.writing.group_elements import assign_record, encode_task
+    from gristmill.transforms.writing.write_group import assign_record, encode_task
     from gristmill.transforms.writing.write_group import write_group
 
     job = WriteJob(

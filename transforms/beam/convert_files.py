@@ -24,10 +24,14 @@ import apache_beam as beam
 
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.delete_replaced import DeleteReplaced
-from gristmill.transforms.beam.display import displayed
 from gristmill.transforms.beam.job_metrics import count, count_made
 from gristmill.transforms.beam.lineage import report_sink, report_sources
-from gristmill.transforms.beam.pipeline_input import check_begin, check_known, set_types
+from gristmill.transforms.beam.pipeline_input import (
+    check_begin,
+    check_known,
+    displayed,
+    set_types,
+)
 from gristmill.transforms.conversion.begin_job import (
     Overwrite,
     log_plan,
@@ -71,8 +75,7 @@ from gristmill.transforms.conversion.try_function import TRIED_FILES, try_functi
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.looked_files import (
+from gristmill.transforms.sources.find_inputs import (
     PART_FILES,
     LookedFiles,
     LookedPart,
@@ -80,6 +83,7 @@ from gristmill.transforms.sources.looked_files import (
     look_at_part,
     look_tasks,
 )
+from gristmill.transforms.sources.input_files import InputFiles
 
 _log = logging.getLogger(__name__)
 

@@ -13,10 +13,14 @@ import apache_beam as beam
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.transforms.beam.display import displayed
 from gristmill.transforms.beam.job_metrics import count, count_made
 from gristmill.transforms.beam.lineage import report_sink, report_sources
-from gristmill.transforms.beam.pipeline_input import check_begin, check_known, set_types
+from gristmill.transforms.beam.pipeline_input import (
+    check_begin,
+    check_known,
+    displayed,
+    set_types,
+)
 from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
 from gristmill.transforms.indexing.index_shard import IndexedShard, index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index

@@ -7,8 +7,9 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.options.value_provider import ValueProvider
+from apache_beam.transforms.display import DisplayDataItem
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.errors import InputError, some_of
 
 
 def set_types(
@@ -90,3 +91,18 @@ def check_collection(applied_to: object, name: str, of: str) -> None:
             got=repr(applied_to),
             cure="apply it to the elements that it shall take",
         )
+
+
+def displayed(**options: Any) -> dict[str, Any]:
+    """Returns options as Beam's display data; those that are None are left out.
+
+    Of many paths, the first three are shown. Labels are the names of the options.
+    """
+    return {
+        name: DisplayDataItem(
+            some_of(value) if isinstance(value, tuple) else value,
+            label=name.replace("_", " ").capitalize(),
+        )
+        for name, value in options.items()
+        if value is not None
+    }

@@ -12,13 +12,12 @@ import apache_beam as beam
 
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.transforms.beam.display import displayed
 from gristmill.transforms.beam.job_metrics import counter
-from gristmill.transforms.beam.pipeline_input import check_known, set_types
+from gristmill.transforms.beam.pipeline_input import check_known, displayed, set_types
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 

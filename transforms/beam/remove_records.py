@@ -16,10 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.display import displayed
 from gristmill.transforms.beam.job_metrics import count, count_made
 from gristmill.transforms.beam.lineage import report_sink, report_sources
-from gristmill.transforms.beam.pipeline_input import check_begin, check_known, set_types
+from gristmill.transforms.beam.pipeline_input import (
+    check_begin,
+    check_known,
+    displayed,
+    set_types,
+)
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import (
     GatheredCuts,

@@ -11,10 +11,14 @@ from typing import Any
 import apache_beam as beam
 
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.display import displayed
 from gristmill.transforms.beam.job_metrics import count, measure_shard
 from gristmill.transforms.beam.lineage import report_sources
-from gristmill.transforms.beam.pipeline_input import check_begin, check_known, set_types
+from gristmill.transforms.beam.pipeline_input import (
+    check_begin,
+    check_known,
+    displayed,
+    set_types,
+)
 from gristmill.transforms.checking.metadata import VerifyTask, plan_verify
 from gristmill.transforms.checking.result import GatheredChecks, VerifyResult
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard

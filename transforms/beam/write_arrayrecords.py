@@ -31,12 +31,12 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.delete_replaced import DeleteReplaced
-from gristmill.transforms.beam.display import displayed
 from gristmill.transforms.beam.job_metrics import count, count_made
 from gristmill.transforms.beam.lineage import report_sink
 from gristmill.transforms.beam.pipeline_input import (
     check_collection,
     check_known,
+    displayed,
     set_types,
 )
 from gristmill.transforms.planning.write_plan import (
@@ -51,7 +51,7 @@ from gristmill.transforms.writing.commit_write import (
     commit_write,
     pack_report,
 )
-from gristmill.transforms.writing.group_elements import (
+from gristmill.transforms.writing.write_group import (
     Element,
     assign_pair,
     assign_record,
@@ -59,8 +59,8 @@ from gristmill.transforms.writing.group_elements import (
     not_a_record,
     record_of,
     split_pair,
+    write_group,
 )
-from gristmill.transforms.writing.write_group import write_group
 
 _log = logging.getLogger(__name__)
 

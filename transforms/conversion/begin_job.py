@@ -29,16 +29,16 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import finished_shard
 from gristmill.transforms.conversion.count_records import count_files, needs_count
+from gristmill.transforms.conversion.input_comparison import (
+    CompareShards,
+    check_same_inputs,
+)
 from gristmill.transforms.conversion.job_inputs import (
     check_shards_apart,
     list_inputs,
 )
-from gristmill.transforms.conversion.same_inputs import (
-    CompareShards,
-    check_same_inputs,
-)
 from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
-from gristmill.transforms.functions.named_function import code_digest
+from gristmill.transforms.functions.user_functions import code_digest
 from gristmill.transforms.jobs.appended_job import check_features
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.empty_claim import replaced_note, replaced_shards
@@ -51,10 +51,10 @@ from gristmill.transforms.jobs.prepared_job import (
 from gristmill.transforms.jobs.settle_writer import begun_job, current_job
 from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import ShardPlan, plan_by_bytes
+from gristmill.transforms.sources.find_inputs import LookAt
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import look_at
-from gristmill.transforms.sources.looked_files import LookAt
 from gristmill.transforms.sources.shards.source_split import with_lineage
 from gristmill.transforms.tokens.packed_documents import with_tokenizer
 

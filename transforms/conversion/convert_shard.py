@@ -22,24 +22,21 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.fast_path import (
-    may_be_fast,
-    note_difference,
-)
-from gristmill.transforms.conversion.record_output import write_records
+from gristmill.transforms.conversion.record_output import Progress, Tally, write_records
 from gristmill.transforms.conversion.row_output import (
     made_rows,
+    may_be_fast,
+    note_difference,
     prove_rows,
     write_rows,
 )
-from gristmill.transforms.conversion.shard_tally import Progress, Tally
 from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler, Quarantine
 from gristmill.transforms.sources.range_reader import KeptPass, RangeReader
-from gristmill.transforms.sources.source_of import certain_place, source_of
+from gristmill.transforms.sources.record_source import certain_place, source_of
 from gristmill.transforms.tokens.row_packer import RowPacker
 
 # How much of the ranges after the one that is read is fetched: files can be small.

@@ -21,7 +21,7 @@ from gristmill.transforms.planning.shard_plan import Int64, SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.source_of import certain_place, source_of
+from gristmill.transforms.sources.record_source import certain_place, source_of
 
 PART_BYTES = 256 << 20
 # Up to here a worker that doubts what it found goes through the file from its begin.

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from gristmill.dataset.base.text_column import Texts, encode_texts
 from gristmill.dataset.base.versioned_arrays import columns_of, load_arrays
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
+from gristmill.transforms.sources.find_inputs import LookedFiles, LookedPart
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.looked_files import LookedFiles, LookedPart
 
 Int64 = npt.NDArray[np.int64]
 

@@ -16,12 +16,12 @@ from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
-from gristmill.transforms.conversion.joined_spans import spans_join
+from gristmill.transforms.conversion.span_check import spans_join
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.damage import nothing_read, too_much_damage
+from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import SourceSplit
-from gristmill.transforms.sources.source_of import source_of
-from gristmill.transforms.tokens.described_rows import described_rows, row_features
+from gristmill.transforms.tokens.packed_documents import described_rows, row_features
 
 Convert = Callable[..., ShardReport]
 

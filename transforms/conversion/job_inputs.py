@@ -18,18 +18,18 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms.directories.tfds_directory import is_tfds_directory
-from gristmill.transforms.functions.named_function import load_function
+from gristmill.transforms.functions.user_functions import load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import (
+    LookAt,
     Looked,
     find_inputs,
     match_files,
 )
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.input_formats import look_at
-from gristmill.transforms.sources.looked_files import LookAt
 from gristmill.transforms.sources.shards.source_split import (
     check_apart,
     find_split,

@@ -8,7 +8,7 @@ from gristmill.dataset.base.errors import some_of
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 
 _MANY_SHARDS = 4
 

@@ -9,21 +9,46 @@ import google_crc32c
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.walk import walk_file
-from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError, FastTokenizerDiffersError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.transforms.conversion.shard_tally import Progress, Tally
-from gristmill.transforms.functions.named_function import load_function
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.conversion.record_output import Progress, Tally
+from gristmill.transforms.functions.user_functions import load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.protocol import Source
+from gristmill.transforms.sources.record_source import Source, source_of
 from gristmill.transforms.sources.shards.packed import (
     earlier_counts,
     original_places,
 )
-from gristmill.transforms.sources.source_of import source_of
 from gristmill.transforms.tokens.packed_documents import document_reader
 from gristmill.transforms.tokens.row_packer import RowPacker
+
+
+def may_be_fast(prepared: PreparedJob) -> bool:
+    """Tells whether a job asks for the fast path, and no worker found a difference."""
+    pack = prepared.job.pack
+    if pack is None or not pack.fast:
+        return False
+    path = _note_path(prepared)
+    return storage_for(path).stat(path) is None
+
+
+def note_difference(prepared: PreparedJob, found: FastTokenizerDiffersError) -> None:
+    """Tells all workers of a job that the fast path differs."""
+    path = _note_path(prepared)
+    # Several may find out at once: any of their notes serves.
+    storage_for(path).write(path, f"{found}\n".encode())
+
+
+def _note_path(prepared: PreparedJob) -> str:
+    """Returns where the note is: among the files that go when the job is committed."""
+    job = prepared.job
+    split, _ = layout.parse_edition_key(job.split)
+    path = layout.result_path(job.name, split, prepared.fingerprint)
+    return layout.join(job.output, path)
 
 
 def write_rows(

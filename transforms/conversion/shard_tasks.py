@@ -20,7 +20,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.shard_tally import Progress
+from gristmill.transforms.conversion.record_output import Progress
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
 from gristmill.transforms.sources.range_reader import KeptPass
 

@@ -7,13 +7,12 @@ import functools
 import itertools
 from collections.abc import Sequence
 
-from gristmill.transforms.functions.map_function import call
-from gristmill.transforms.functions.named_function import load_function
+from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.tokens.documents import DocumentReader
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 

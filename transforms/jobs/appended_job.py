@@ -26,8 +26,8 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import match_files
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import find_split, is_dataset
-from gristmill.transforms.sources.source_of import source_of
 
 _LIST_VERSION = 1
 _ENCODING = ("group_size", "compression")  # Options of a writer.

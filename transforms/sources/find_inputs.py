@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import itertools
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.errors import DataLossError, InputError, some_of
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.paths import path_texts
@@ -20,7 +24,134 @@ from gristmill.transforms.sources.input_formats import (
     choose_format,
     look_at,
 )
-from gristmill.transforms.sources.source_of import source_module
+from gristmill.transforms.sources.record_source import source_module
+
+PART_FILES = 1000
+
+# Returns what the first bytes of files tell, in their order.
+LookAt = Callable[[Sequence[FileInfo]], list[Look]]
+
+
+class LookTask(NamedTuple):
+    """Some of the files that the inputs of a split match.
+
+    Attributes:
+        split: The split.
+        number: Of the part, among those of all files in order.
+        parts: How many parts there are.
+        files: The files, as plain tuples: elements of pipelines are to be small.
+    """
+
+    split: str
+    number: int
+    parts: int
+    files: tuple[tuple[object, ...], ...]
+
+
+class LookedPart(NamedTuple):
+    """What was seen of such files; see `LookTask`.
+
+    Attributes:
+        split: The split.
+        number: Of the part.
+        parts: How many parts there are.
+        packed: Files and looks.
+    """
+
+    split: str
+    number: int
+    parts: int
+    packed: bytes
+
+    @classmethod
+    def of(cls, task: LookTask, looks: Sequence[Look]) -> Self:
+        """Returns the part with what was seen of its files."""
+        packed = zlib.compress(pickle.dumps((task.files, looks)), 1)
+        return cls(*task[:3], packed)
+
+    def unpacked(self) -> tuple[Iterator[FileInfo], list[Look]]:
+        """Returns the files, and what was seen of each."""
+        files, looks = pickle.loads(zlib.decompress(self.packed))
+        return itertools.starmap(FileInfo, files), looks
+
+
+def look_tasks(split: str, files: Sequence[FileInfo]) -> Iterator[LookTask]:
+    """Yields files in parts; one part without any if there are none.
+
+    Args:
+        split: The split that they are inputs of.
+        files: All of them, in order.
+    """
+    parts = max(1, -(-len(files) // PART_FILES))
+    for number in range(parts):
+        some = files[number * PART_FILES : (number + 1) * PART_FILES]
+        yield LookTask(split, number, parts, tuple(map(tuple, some)))
+
+
+def look_at_part(task: LookTask) -> LookedPart:
+    """Looks into the files of a part."""
+    return LookedPart.of(task, look_at([FileInfo(*file) for file in task.files]))  # type: ignore[arg-type]
+
+
+class LookedFiles:
+    """The parts of any number of splits. Adds up in any order."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, int], LookedPart] = {}
+
+    def add(self, part: LookedPart) -> None:
+        """Takes a part."""
+        self._parts[part.split, part.number] = part
+
+    def extend(self, other: LookedFiles) -> None:
+        """Takes all parts of another collection."""
+        self._parts |= other._parts
+
+    def parts(self, split: str) -> Iterator[LookedPart]:
+        """Yields the parts of a split, in order."""
+        for key in sorted(self._parts):
+            if key[0] == split:
+                yield self._parts[key]
+
+    def files(self, split: str) -> tuple[list[FileInfo], list[Look]]:
+        """Returns all files of a split, and what was seen of each.
+
+        Raises:
+            DataLossError: A part is missing.
+        """
+        files: list[FileInfo] = []
+        looks: list[Look] = []
+        found = list(self.parts(split))
+        if not found or len(found) != found[0].parts:
+            raise DataLossError(
+                "not all parts of the listing of the inputs came back",
+                where=f"split {split}",
+                expected=f"{found[0].parts:,} parts" if found else "one part at least",
+                got=f"{len(found):,}",
+                cure="run the same command again; if it repeats, please report it",
+            )
+        for part in found:
+            some, seen = part.unpacked()
+            files += some
+            looks += seen
+        return files, looks
+
+
+def looks_of(
+    files: Sequence[FileInfo],
+    look: Callable[[Iterable[LookTask]], Iterable[LookedPart]],
+) -> list[Look]:
+    """Returns what is seen of files, looked into in parts.
+
+    Args:
+        files: The files.
+        look: Looks into all parts, and yields them in any order.
+    """
+    looked = LookedFiles()
+    for part in look(look_tasks("", files)):
+        looked.add(part)
+    return looked.files("")[1]
+
 
 # Files, and the look at the first bytes of each.
 Looked = tuple[Sequence[FileInfo], Sequence[Look]]

@@ -9,7 +9,7 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 
 # Bytes of the first read: a few records need less than the blocks of a conversion.
 _FIRST_BYTES = 1 << 20

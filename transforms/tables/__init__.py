@@ -13,15 +13,15 @@ if TYPE_CHECKING:
         one_column,
     )
     from gristmill.transforms.tables.example_rows import encode_rows
-    from gristmill.transforms.tables.null_rows import rows_without_nulls
-    from gristmill.transforms.tables.number_types import (
+    from gristmill.transforms.tables.leaves import rows_without_nulls
+    from gristmill.transforms.tables.table_features import (
         DOUBLE,
         as_integers,
+        features_of,
         read_as,
         seen_numbers,
         typed_features,
     )
-    from gristmill.transforms.tables.table_features import features_of
 
 __all__ = [
     "DOUBLE",

@@ -19,11 +19,14 @@ from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.dataset.base.example import ordered_names
 from gristmill.dataset.metadata.features import Features, FeatureSpec
 from gristmill.transforms.tables import hugging_face_types as hugging_face
-from gristmill.transforms.tables.headers import entry_headers, length_headers
 from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of
-from gristmill.transforms.tables.number_types import DOUBLE, read_as
-from gristmill.transforms.tables.payloads import BINARY, payloads
-from gristmill.transforms.tables.table_features import spec_of
+from gristmill.transforms.tables.payloads import (
+    BINARY,
+    entry_headers,
+    length_headers,
+    payloads,
+)
+from gristmill.transforms.tables.table_features import DOUBLE, read_as, spec_of
 
 # Rows that are encoded at once: enough for C++ code to do the work, few enough for the
 # memory and the caches.

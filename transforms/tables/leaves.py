@@ -230,3 +230,38 @@ def ends_of(counts: Any) -> npt.NDArray[np.int64]:
 def row_of(ends: npt.NDArray[np.int64], item: int) -> int:
     """Returns the row of an item."""
     return int(np.searchsorted(ends, item, side="right")) - 1
+
+
+def rows_without_nulls(
+    batch: pa.RecordBatch, wanted: Callable[[str], bool]
+) -> npt.NDArray[np.int64]:
+    """Returns the rows in which no feature that is wanted is null.
+
+    Nor an item of a list.
+
+    Args:
+        batch: The rows.
+        wanted: Says of a feature, by its name, whether it is looked at.
+    """
+    kept = np.ones(len(batch), np.bool_)
+    for leaf in leaves_of(batch.schema):
+        if not wanted(leaf.name):
+            continue
+        values, counts = leaf_values(batch, leaf)
+        if counts is None:
+            kept &= _valid(values)
+            continue
+        kept &= _valid(counts)
+        if values.null_count:
+            ends = ends_of(pc.fill_null(counts, 0).to_numpy(zero_copy_only=False))
+            before = np.concatenate([[0], np.cumsum(~_valid(values))])
+            kept &= np.diff(before[ends]) == 0
+    for column in batch.schema:  # It has no leaf, and no value.
+        if pa.types.is_null(column.type) and wanted(column.name):
+            kept[:] = False
+    return np.flatnonzero(kept)
+
+
+def _valid(values: Any) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = pc.is_valid(values).to_numpy(zero_copy_only=False)
+    return found

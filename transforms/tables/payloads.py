@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,14 +12,59 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.dataset.base.errors import RowError
+from gristmill.dataset.base.example import BYTES, FLOATS, INTS
+from gristmill.dataset.base.varints import encode_varint
 from gristmill.dataset.metadata.features import Kind
-from gristmill.transforms.tables.headers import length_headers
 from gristmill.transforms.tables.leaves import ends_of, row_of
 from gristmill.transforms.tables.whole_numbers import (
     are_integers,
     are_lost,
     numbers_cure,
 )
+
+_FIELDS = {"bytes": BYTES, "float": FLOATS, "int64": INTS}
+
+
+def length_headers(tag: bytes, sizes: Any) -> Any:
+    """Returns the header of each field of a size: its tag, and the size."""
+    return _looked_up(functools.partial(_length_header, tag), sizes)
+
+
+def entry_headers(name: bytes, kind: Kind, *, single: bool, sizes: Any) -> Any:
+    """Returns what stands before the values of a feature, for each of their sizes.
+
+    Args:
+        name: Name of the feature.
+        kind: Which list holds its values.
+        single: Whether it is one value of bytes, instead of an encoded list.
+        sizes: How many bytes follow, an array; null where there is no feature.
+    """
+    return _looked_up(functools.partial(_entry_header, name, kind, single), sizes)
+
+
+def _looked_up(header: Callable[[int], bytes], sizes: Any) -> Any:
+    found = sizes.dictionary_encode()
+    headers = [header(size) for size in found.dictionary.to_pylist()]
+    return pc.take(pa.array(headers, pa.large_binary()), found.indices)
+
+
+@functools.lru_cache(1 << 16)
+def _length_header(tag: bytes, size: int) -> bytes:
+    return tag + encode_varint(size)
+
+
+@functools.lru_cache(1 << 16)
+def _entry_header(name: bytes, kind: Kind, single: bool, size: int) -> bytes:
+    # A list of numbers that is empty has no packed field; one of bytes has no fields.
+    packed = single or (kind != "bytes" and size > 0)
+    header = _length_header(b"\n", size) if packed else b""
+    # From within: the list in its feature, that in the entry, this in the features.
+    tag = bytes([_FIELDS[kind] << 3 | 2])
+    header = _length_header(tag, len(header) + size) + header
+    header = _length_header(b"\x12", len(header) + size) + header
+    header = _length_header(b"\n", len(name)) + name + header
+    return _length_header(b"\n", len(header) + size) + header
+
 
 IntArray = npt.NDArray[np.int64]
 

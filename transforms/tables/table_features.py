@@ -1,17 +1,24 @@
-"""The features made from the columns of a table."""
+"""The features that the columns of a table become, with numbers kept or rounded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types
 
-from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.metadata.features import FeatureSpec, Kind
+from gristmill.dataset.base.errors import InputError, RowError, some_of
+from gristmill.dataset.metadata.features import Features, FeatureSpec, Kind
 from gristmill.transforms.tables import hugging_face_types as hugging_face
-from gristmill.transforms.tables.leaves import Leaf, leaves_of, refused
+from gristmill.transforms.tables.leaves import Leaf, leaf_values, leaves_of, refused
+from gristmill.transforms.tables.whole_numbers import (
+    NumbersSeen,
+    are_integers,
+    are_lost,
+)
 
 # The feature for each type: a test of the type, the kind of list, the dtype of its
 # values (the type itself, if that is numpy's name), and the common name of equivalent
@@ -115,3 +122,91 @@ def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
         type=meaning,
         names=names or () if kind == "int64" else (),
     )
+
+
+DOUBLE = "double"
+"""Of numbers of 64 bits: fractions are rounded to 32, and whole numbers are kept."""
+
+
+def as_integers(spec: FeatureSpec) -> FeatureSpec:
+    """Returns a feature of floats as one of integers, which all of them are."""
+    return dataclasses.replace(spec, kind="int64", dtype="int64")
+
+
+def as_rounded(spec: FeatureSpec) -> FeatureSpec:
+    """Returns a feature of floats as one of which whole numbers are rounded, too."""
+    return dataclasses.replace(spec, type="float")
+
+
+def read_as(found: FeatureSpec, spec: FeatureSpec) -> FeatureSpec:
+    """Returns the feature of a column as that which it is read as, if it can be."""
+    if found.kind != "float":
+        return found
+    for other in (as_integers(found), as_rounded(found)):
+        if (other.kind, other.type) == (spec.kind, spec.type):
+            return other
+    return found
+
+
+def typed_features(schema: pa.Schema, columns: Sequence[str]) -> dict[str, FeatureSpec]:
+    """Returns which features the columns of a table become; see `features_of`.
+
+    Args:
+        schema: The columns.
+        columns: Names of those to take, all if empty. `*` stands for all others;
+            `:int` or `:float` behind a name says what a column of floats becomes.
+
+    Raises:
+        InputError: As `features_of`, or a type is not for a column.
+    """
+    types, names = {}, []
+    for column in columns:
+        name, colon, kind = column.rpartition(":")
+        if colon and column not in schema.names and kind in ("int", "float"):
+            types[name] = kind
+            column = name
+        if column not in types or column in schema.names:
+            names.append(column)
+    every = not names or "*" in names
+    features = features_of(schema, None if every else names)
+    for name, kind in types.items():
+        spec = features.get(name)
+        if spec is None or (spec.kind != "float" and spec.dtype != "int64"):
+            raise InputError(
+                "--columns gives a type to a column that has no floats",
+                expected=f"a column of floats for {name}:{kind}",
+                got="no such column" if spec is None else spec.type or spec.dtype,
+                cure="leave the type out: Parquet files say what their columns hold",
+            )
+        if spec.kind == "float":
+            make = as_integers if kind == "int" else as_rounded
+            features[name] = make(spec)
+    return features
+
+
+def seen_numbers(batches: Iterable[pa.RecordBatch], doubles: Features) -> set[str]:
+    """Returns the features that are integers in a sample, as which they are kept.
+
+    Args:
+        batches: The sample.
+        doubles: Features that are of type `DOUBLE`.
+
+    Raises:
+        InputError: One of these has fractions as well.
+    """
+    seen: defaultdict[str, NumbersSeen] = defaultdict(NumbersSeen)
+    for batch in batches:
+        for leaf in leaves_of(batch.schema):
+            if leaf.name not in doubles or not pa.types.is_float64(leaf.type):
+                continue
+            try:
+                values, _ = leaf_values(batch, leaf)
+            except RowError:
+                continue  # Whoever makes records of the rows says what is wrong.
+            given = values.drop_null().to_numpy(zero_copy_only=False)
+            lost, whole = are_lost(given), are_integers(given)
+            seen[leaf.name].add(
+                (int(number) for number in given[lost][:1]),
+                given[~whole][:1],
+            )
+    return {name for name, numbers in seen.items() if numbers.are_integers(name)}

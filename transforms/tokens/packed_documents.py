@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.metadata.features import FeatureSpec, encode_features
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.shards.source_split import SourceSplit
@@ -100,3 +103,27 @@ def _packed(source: SourceSpec) -> dict[str, Any] | None:
     """Returns the description of packed rows, None for other sources."""
     split = SourceSplit.of_spec(source)
     return None if split is None else split.packed
+
+
+_EXAMPLE_FEATURES = ("inputs", "inputs_position", "inputs_segmentation")
+
+
+def described_rows(options: PackOptions, counts: PackedCounts) -> dict[str, Any]:
+    """Returns what `dataset.json` says of the rows of a finished split."""
+    assert options.found is not None  # The job was planned.
+    return PackedSplit(
+        rows=options.rows,
+        length=options.length,
+        id_bytes=options.found.id_bytes,
+        vocabulary_size=options.found.vocabulary_size,
+        method=options.method,
+        counts=counts,
+    ).encode()
+
+
+def row_features(options: PackOptions) -> dict[str, Any] | None:
+    """Returns the features of rows that are examples, None of others."""
+    if options.rows != "example":
+        return None
+    spec = FeatureSpec(kind="int64", dtype="int32", shape=(options.length,))
+    return encode_features(dict.fromkeys(_EXAMPLE_FEATURES, spec))

@@ -6,6 +6,7 @@ repeated, or runs twice at once, writes the same bytes under the same names.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from contextlib import closing
 from typing import NamedTuple, Self
@@ -14,25 +15,97 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
-from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError, InputError
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.planning.write_plan import (
     GroupTask,
+    Key,
     PlannedWrite,
     WriteJob,
     content_hash,
-)
-from gristmill.transforms.writing.group_elements import (
-    KEYED_RECORD,
-    RECORD,
-    RECORD_BEGIN,
-    key_and_record,
-    task_of,
+    encode_key,
+    group_of,
 )
 from gristmill.transforms.writing.record_spool import RecordSpool
+
+Element = bytes | tuple[Key, bytes]
+
+RECORD, KEYED_RECORD, TASK = b"rkt"
+RECORD_BEGIN = 17  # After the hash of its content.
+_RECORD, _KEYED_RECORD, _TASK = b"r", b"k", b"t"
+_KEYED = struct.Struct("<cI")
+
+
+def not_a_record(element: object, *, keyed: bool) -> InputError:
+    """Returns the error for an element that cannot be written."""
+    return InputError(
+        "element cannot be written as a record",
+        expected="(key, bytes)" if keyed else "bytes",
+        got=f"{type(element).__name__} {element!r:.100}",
+        cure="map elements to bytes first, such as with SerializeToString(); for "
+        "(key, bytes), give keyed=True",
+    )
+
+
+def assign_record(record: bytes, groups: int) -> tuple[int, bytes]:
+    """Returns the group of a record without key, and the element for it.
+
+    Raises:
+        InputError: It is no record.
+    """
+    if not isinstance(record, bytes):
+        raise not_a_record(record, keyed=False)
+    place = content_hash(record)
+    return group_of(place, groups), b"".join((_RECORD, place, record))
+
+
+def assign_pair(pair: tuple[Key, bytes], groups: int) -> tuple[int, bytes]:
+    """Returns the group of a record with key, and the element for it.
+
+    Raises:
+        InputError: It is no such pair.
+    """
+    key, record = split_pair(pair)
+    head = _KEYED.pack(_KEYED_RECORD, len(key))
+    return group_of(content_hash(key), groups), b"".join((head, key, record))
+
+
+def split_pair(pair: tuple[Key, bytes]) -> tuple[bytes, bytes]:
+    """Returns the encoded key and the record of a pair.
+
+    Raises:
+        InputError: It is none.
+    """
+    if isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[1], bytes):
+        return encode_key(pair[0]), pair[1]
+    raise not_a_record(pair, keyed=True)
+
+
+def record_of(element: bytes) -> bytes:
+    """Returns the record of an element that is one."""
+    if element[0] == RECORD:
+        return element[RECORD_BEGIN:]
+    return key_and_record(element)[1]
+
+
+def key_and_record(element: bytes) -> tuple[bytes, bytes]:
+    """Returns the encoded key and the record of an element with key."""
+    begin = _KEYED.size
+    end = begin + _KEYED.unpack_from(element)[1]
+    return element[begin:end], element[end:]
+
+
+def encode_task(task: GroupTask) -> bytes:
+    """Returns the element for a task."""
+    return _TASK + task.pack()
+
+
+def task_of(element: bytes) -> GroupTask | None:
+    """Returns the task of an element, None if it is a record."""
+    return GroupTask.unpack(element[1:]) if element[0] == TASK else None
 
 
 class GroupResult(NamedTuple):

@@ -23,7 +23,7 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.sources import looked_files
+from gristmill.transforms.sources import find_inputs
 from gristmill.transforms.sources.find_inputs import match_files
 from tests.support.conversion import contents, job_of
 from tests.support.pipelines import (
@@ -66,7 +66,7 @@ def test_worker_processes_look_into_many_files(tmp_path, monkeypatch):
     files = match_files([str(tmp_path / "in")])
     alone = conversion._look_at(files, workers=2)
     monkeypatch.setattr(conversion, "_MANY_FILES", 7)
-    monkeypatch.setattr(looked_files, "PART_FILES", 2)
+    monkeypatch.setattr(find_inputs, "PART_FILES", 2)
     monkeypatch.setattr(conversion, "look_at", None)
     assert conversion._look_at(files, workers=2) == alone
 

@@ -1,4 +1,7 @@
-"""Display data: what a runner's page shows of each transform."""
+"""Display data: what a runner's page shows of each transform.
+
+Covers: transforms/beam/pipeline_input.py.
+"""
 
 from __future__ import annotations
 

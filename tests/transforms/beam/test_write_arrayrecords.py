@@ -1,7 +1,7 @@
 """WriteArrayRecords: all records, once, in bytes that depend on them alone.
 
 Covers: transforms/beam/delete_replaced.py, transforms/writing/begin_write.py,
-transforms/writing/commit_write.py, transforms/writing/group_elements.py,
+transforms/writing/commit_write.py, transforms/writing/write_group.py,
 transforms/writing/write_group.py.
 """
 
@@ -51,13 +51,14 @@ from gristmill.transforms.writing.commit_write import (
     commit_write,
     pack_report,
 )
-from gristmill.transforms.writing.group_elements import (
+from gristmill.transforms.writing.write_group import (
+    GroupResult,
     assign_pair,
     assign_record,
     encode_task,
     task_of,
+    write_group,
 )
-from gristmill.transforms.writing.write_group import GroupResult, write_group
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.graphs import graph_of
 from tests.support.memory import limited_memory, peak_memory

@@ -1,4 +1,7 @@
-"""Spans in columns against spans one by one: they join, or they do not."""
+"""Spans in columns against spans one by one: they join, or they do not.
+
+Covers: transforms/conversion/span_check.py.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.transforms.conversion.begin_job import plan_job
 from gristmill.transforms.conversion.finish_split import close_gaps
-from gristmill.transforms.conversion.joined_spans import spans_join
+from gristmill.transforms.conversion.span_check import spans_join
 from gristmill.transforms.sources.input_files import InputFiles
 from tests.support.conversion import job_of
 from tests.support.shards import report

@@ -19,7 +19,7 @@ from gristmill.transforms.sources.formats import (
     SourceSpec,
 )
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.source_of import source_module, source_of
+from gristmill.transforms.sources.record_source import source_module, source_of
 from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of
 

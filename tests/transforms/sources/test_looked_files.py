@@ -1,4 +1,7 @@
-"""Looking into files in parts: the same looks, in the order of the files."""
+"""Looking into files in parts: the same looks, in the order of the files.
+
+Covers: transforms/sources/find_inputs.py.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,23 @@ import pytest
 
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.transforms.sources import looked_files
-from gristmill.transforms.sources.find_inputs import match_files
-from gristmill.transforms.sources.input_formats import look_at
-from gristmill.transforms.sources.looked_files import (
+from gristmill.transforms.sources import find_inputs
+from gristmill.transforms.sources.find_inputs import (
     LookedFiles,
     LookTask,
     look_at_part,
     look_tasks,
     looks_of,
+    match_files,
 )
+from gristmill.transforms.sources.input_formats import look_at
 from tests.support.records import text_records, write_tfrecords
 
 
 @pytest.fixture
 def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> list[FileInfo]:
     """Seven files of several kinds, in parts of three."""
-    monkeypatch.setattr(looked_files, "PART_FILES", 3)
+    monkeypatch.setattr(find_inputs, "PART_FILES", 3)
     for number, kind in enumerate(("", "GZIP", "", "ZLIB", "")):
         write_tfrecords(tmp_path / str(number), text_records(3), compression=kind)
     (tmp_path / "5").write_bytes(b"PAR1")

@@ -1,4 +1,7 @@
-"""One feature found fast is the one that the whole example has, or none at all."""
+"""One feature found fast is the one that the whole example has, or none at all.
+
+Covers: transforms/tokens/document_column.py.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.example import BYTES, INTS, encode_example, raw_features
-from gristmill.transforms.tokens.one_feature import OneFeature
+from gristmill.transforms.tokens.document_column import OneFeature
 from tests.support.examples import FLOATS, INT64S, message
 
 VALUES = st.one_of(

@@ -17,10 +17,11 @@ from gristmill.transforms.sources.lines.csv_rows import (
 )
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.line_source import LineSource
-from gristmill.transforms.sources.lines.row_lines import CsvLines, is_empty
-from gristmill.transforms.sources.lines.row_records import (
+from gristmill.transforms.sources.lines.row_lines import (
+    CsvLines,
     column_of,
     described,
+    is_empty,
     make_records,
     refuse_columns,
 )

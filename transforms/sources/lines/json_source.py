@@ -21,8 +21,8 @@ from gristmill.transforms.sources.lines.json_types import (
 )
 from gristmill.transforms.sources.lines.line_source import LineSource
 from gristmill.transforms.sources.lines.parser import newline_ends
-from gristmill.transforms.sources.lines.row_lines import JsonLines
-from gristmill.transforms.sources.lines.row_records import (
+from gristmill.transforms.sources.lines.row_lines import (
+    JsonLines,
     column_of,
     described,
     make_records,

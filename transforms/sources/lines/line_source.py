@@ -11,7 +11,7 @@ from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.parser import LineParser
-from gristmill.transforms.sources.streams.stream_source import StreamSource
+from gristmill.transforms.sources.streams.stream_range import StreamSource
 
 
 class LineSource(StreamSource):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from gristmill.dataset.base.errors import RowError
+from gristmill.dataset.base.errors import InputError, RowError
+from gristmill.dataset.metadata.features import encode_features
 from gristmill.transforms.sources.lines.csv_rows import CsvRows
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.json_rows import JsonRows
@@ -20,7 +22,13 @@ from gristmill.transforms.sources.lines.parser import (
     split_lines,
     without_newline,
 )
-from gristmill.transforms.tables import rows_without_nulls
+from gristmill.transforms.tables import (
+    check_column,
+    encode_rows,
+    features_of,
+    one_column,
+    rows_without_nulls,
+)
 
 # Makes records from rows; None for plain lines.
 MakeRecords = Callable[[pa.RecordBatch], list[bytes]] | None
@@ -141,3 +149,44 @@ class CsvLines:
     def next_start(self, data: bytes, *, final: bool) -> int | None:
         """See `LineParser`."""
         return self._splitter.next_start(data, final=final)
+
+
+def column_of(record: str) -> str | None:
+    """Returns the column whose values are the records, None for other records."""
+    kind, _, column = record.partition(":")
+    return column if kind == "column" else None
+
+
+def make_records(record: str, fields: pa.Schema) -> MakeRecords:
+    """Returns what makes records of rows; None for lines as they are.
+
+    Args:
+        record: `example`, `column:NAME` or `line`.
+        fields: The columns.
+
+    Raises:
+        InputError: The columns do not have what such records need.
+    """
+    if record == "line":
+        return None
+    column = column_of(record)
+    if column is not None:
+        check_column(fields, column)
+        return functools.partial(one_column, name=column)
+    return functools.partial(encode_rows, features=features_of(fields))
+
+
+def described(record: str, fields: pa.Schema) -> dict[str, Any] | None:
+    """Returns what such records hold, as `dataset.json` keeps it."""
+    return encode_features(features_of(fields)) if record == "example" else None
+
+
+def refuse_columns(record: str, columns: tuple[str, ...]) -> None:
+    """Raises InputError if columns were chosen for records that are no examples."""
+    if columns and record != "example":
+        raise InputError(
+            f"--columns is not for --record {record}",
+            expected="--columns with records that are examples, the default",
+            got=f"--columns {','.join(columns)}",
+            cure="leave out one of them",
+        )

@@ -14,7 +14,7 @@ from gristmill.transforms.sources.formats import (
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.streams.frame_walk import join_walks, walk_frames
-from gristmill.transforms.sources.streams.stream_source import StreamSource
+from gristmill.transforms.sources.streams.stream_range import StreamSource
 
 
 class TFRecordSource(StreamSource):

@@ -27,8 +27,7 @@ from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.range_reader import ReadRequest
-from gristmill.transforms.sources.streams.stream_range import StreamRange
-from gristmill.transforms.sources.streams.stream_source import StreamSource
+from gristmill.transforms.sources.streams.stream_range import StreamRange, StreamSource
 
 _COLUMN = "column:"
 _LOOKED_FILES = 16

@@ -2,17 +2,108 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib
+import json
+import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from gristmill.dataset.base.errors import InputError, MissingPackageError
-from gristmill.transforms.functions.named_function import code_digest
+from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
+from gristmill.dataset.base.protobuf import message_fields
+from gristmill.dataset.formats.file_formats import HEAD_BYTES, format_of
+from gristmill.dataset.metadata.layout import join
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.functions.user_functions import code_digest
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.tokens.tokenizers.content import kind_of, read_content
+from gristmill.transforms.tokens.tokenizers.rank_files import is_rank_file
 from gristmill.transforms.tokens.tokenizers.tokenizer import Encoder, Tokenizer
+
+_MOST_BYTES = 1 << 30
+# Not the token "model" of a vocabulary, whose value is a number.
+_MODEL = re.compile(rb'"model"\s*:\s*\{')
+_EXPECTED = (
+    "a tokenizer.json of Hugging Face, a .model of SentencePiece, a .tiktoken file of "
+    "ranks, or module:function"
+)
+
+
+def read_content(path: str) -> bytes:
+    """Returns the file of a tokenizer, local or in a bucket.
+
+    Raises:
+        InputError: It is not there, a directory, or too large to be one.
+    """
+    storage = storage_for(path)
+    inside = join(path, "tokenizer.json")
+    if storage.stat(inside) is not None:
+        raise InputError(
+            "--tokenizer is a directory",
+            where=path,
+            expected="a file",
+            cure=f"give {inside}",
+        )
+    found = storage.stat(path)
+    if found is None:
+        raise InputError(
+            "there is no such tokenizer",
+            where=path,
+            expected=_EXPECTED,
+            cure="check the path; nothing is downloaded by name",
+        )
+    if found.size_bytes > _MOST_BYTES:
+        raise InputError(
+            "not the file of a tokenizer: it is too large",
+            where=path,
+            expected=f"at most {_MOST_BYTES:,} bytes",
+            got=f"{found.size_bytes:,}",
+            cure="check the path",
+        )
+    return storage.read(path)
+
+
+def kind_of(content: bytes, path: str) -> str:
+    """Returns `huggingface`, `sentencepiece` or `tiktoken`.
+
+    Raises:
+        InputError: It is none of these.
+    """
+    if is_rank_file(content):
+        return "tiktoken"
+    if _is_sentence_piece(content):
+        return "sentencepiece"
+    known = format_of(content[:HEAD_BYTES])
+    got = f"{known.name}" if known else f"bytes that begin with {content[:16]!r}"
+    cure = "check the path"
+    if content.lstrip()[:1] == b"{":
+        if _MODEL.search(content):
+            return "huggingface"
+        with contextlib.suppress(ValueError, RecursionError):
+            got = f"JSON with the fields {some_of(json.loads(content), 4)}"
+        cure = "give the file tokenizer.json, which is usually beside it"
+    elif content.startswith(b"version https://git-lfs"):
+        got = "a pointer of Git LFS, in place of the file"
+        cure = "fetch the file: git lfs pull"
+    raise InputError(
+        "not the file of a tokenizer",
+        where=path,
+        expected=_EXPECTED,
+        got=got,
+        cure=cure,
+    )
+
+
+def _is_sentence_piece(content: bytes) -> bool:
+    """Tells whether a file begins with a piece: its text, and its score as a float."""
+    try:
+        number, _, piece = next(message_fields(content))
+        wires = {field: wire for field, wire, _ in message_fields(piece)}
+    except (StopIteration, IndexError, ValueError):
+        return False
+    return number == 1 and wires.get(1) == 2 and wires.get(2) == 5
+
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError, UserFunctionError
-from gristmill.transforms.functions.named_function import load_function
+from gristmill.transforms.functions.user_functions import load_function
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Ends,

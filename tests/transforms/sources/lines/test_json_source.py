@@ -1,7 +1,7 @@
 """The schema of JSON lines, found in their first lines.
 
 Covers: transforms/sources/lines/samples.py, transforms/sources/lines/schema.py,
-transforms/sources/lines/row_lines.py, transforms/sources/lines/row_records.py,
+transforms/sources/lines/row_lines.py, transforms/sources/lines/row_lines.py,
 transforms/sources/lines/json_numbers.py, transforms/tables/whole_numbers.py.
 """
 
@@ -19,7 +19,7 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.lines.schema import LineSchema, wanted_columns
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 from tests.support.line_files import example_of
 
 WHOLE = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)

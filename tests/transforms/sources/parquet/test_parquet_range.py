@@ -21,7 +21,7 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.tables import encode_rows, features_of
 from tests.support.gcs_server import GcsServer
 from tests.support.parquet_files import flip, page_offset, some_table, write_parquet

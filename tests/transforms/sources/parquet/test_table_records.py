@@ -1,6 +1,6 @@
 """How rows of Parquet become records, by what the footers and first rows tell.
 
-Covers: transforms/tables/number_types.py.
+Covers: transforms/tables/table_features.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gristmill.dataset.metadata.features import parse_features
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 from tests.support.parquet_files import some_table, write_parquet
 
 

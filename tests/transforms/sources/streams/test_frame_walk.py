@@ -17,7 +17,7 @@ from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source_of import source_of
+from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.streams import frame_walk as module
 from gristmill.transforms.sources.streams.frame_walk import join_walks, walk_frames
 from tests.support.records import frames_of, small_records

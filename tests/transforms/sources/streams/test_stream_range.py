@@ -1,9 +1,9 @@
 """Ranges of files, read one by one: together they are the file, wherever it is cut.
 
-Covers: transforms/sources/range_reader.py, transforms/sources/protocol.py,
-transforms/sources/source_of.py, transforms/sources/streams/stream_pass.py,
+Covers: transforms/sources/range_reader.py, transforms/sources/record_source.py,
+transforms/sources/record_source.py, transforms/sources/streams/stream_pass.py,
 transforms/sources/streams/stream_reader.py,
-transforms/sources/streams/stream_source.py, transforms/sources/streams/tfrecord.py.
+transforms/sources/streams/stream_range.py, transforms/sources/streams/tfrecord.py.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.range_reader import KeptPass
-from gristmill.transforms.sources.source_of import certain_place, source_of
+from gristmill.transforms.sources.record_source import certain_place, source_of
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
 

@@ -29,7 +29,7 @@ from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.source_of import certain_place, source_of
+from gristmill.transforms.sources.record_source import certain_place, source_of
 from tests.support.conversion import convert, job_of, quarantined, read_output
 from tests.support.tars import (
     FORMATS,

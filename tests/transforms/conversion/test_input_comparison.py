@@ -24,7 +24,10 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.same_inputs import has_other_records, one_by_one
+from gristmill.transforms.conversion.input_comparison import (
+    has_other_records,
+    one_by_one,
+)
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
@@ -186,7 +189,7 @@ def test_whatever_the_shards_were_made_of(tmp_path, source: str):
         data = zlib.compress(data)
     elif source == "mapped":
         records = [repr(record).encode() for record in records]
-        options["map"] = "tests.transforms.conversion.test_same_inputs:as_text"
+        options["map"] = "tests.transforms.conversion.test_input_comparison:as_text"
     elif source == "counted":
         options["plan"] = ("records_per_shard", 7)
     else:

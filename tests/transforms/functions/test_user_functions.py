@@ -1,6 +1,6 @@
 """The user's function: what it may return, and how its errors are told.
 
-Covers: transforms/functions/named_function.py.
+Covers: transforms/functions/user_functions.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import pytest
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, UserFunctionError
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.functions.map_function import call
-from gristmill.transforms.functions.named_function import load_function
+from gristmill.transforms.functions.user_functions import call, load_function
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import frames_of
 
