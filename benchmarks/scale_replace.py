@@ -16,7 +16,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.transforms import ConversionJob
 from gristmill.transforms.conversion.begin_job import plan_job, take_output
-from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.conversion.shard_tasks import GatheredResults
 from gristmill.transforms.planning.shard_plan import PlanOptions
@@ -54,5 +54,7 @@ def _convert(steps: Steps, directory: str, inputs: str, shards: int) -> None:
             gathered.add(result)
     found = steps.sent(gathered, gathers=True)
     make_shards(taken.prepared)
-    done = steps.timed("commit", lambda: commit_shards([job], found, delete=False))
+    done = steps.timed(
+        "commit", lambda: commit_shards([job], found, CommitOptions(delete=False))
+    )
     steps.timed("delete", lambda: delete_garbage(job.output, done.manifest, job.split))

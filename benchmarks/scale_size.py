@@ -17,7 +17,7 @@ import tempfile
 from benchmarks.scale_files import made_results, make_inputs, make_shards
 from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill import loader
-from gristmill.transforms import ConversionJob, ConvertTFRecords
+from gristmill.transforms import ConversionJob, ConvertFiles
 from gristmill.transforms.conversion.begin_job import plan_job, take_output
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.job_inputs import list_inputs
@@ -50,7 +50,7 @@ def finish(steps: Steps, prepared: PreparedJob, shards: int) -> None:
     # A number of records in each makes some more or fewer.
     if abs(prepared.plan.shards - shards) > shards // 1000:
         raise RuntimeError(f"planned {prepared.plan.shards}, wanted {shards}")
-    steps.found["job_graph_bytes"] = graph_bytes(ConvertTFRecords(jobs=(job,)))
+    steps.found["job_graph_bytes"] = graph_bytes(ConvertFiles(jobs=(job,)))
     steps.timed("begin", lambda: take_output(prepared))
     # One after the other, as a runner takes them.
     last = functools.partial(collections.deque, shard_tasks(prepared), 1)

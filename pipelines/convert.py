@@ -31,6 +31,7 @@ from gristmill.pipelines.local.progress import (
 from gristmill.pipelines.text.conversion import Outcome
 from gristmill.transforms.conversion.begin_job import TakenOutput, begin_job, log_plan
 from gristmill.transforms.conversion.commit_shards import (
+    CommitOptions,
     ConversionResult,
     commit_shards,
 )
@@ -150,20 +151,20 @@ def convert(
     repaired = 0
     manifest = preparations[0].committed
     if todo:
-        about: dict[str, Any] = {
-            "jobs": tuple(job for job in jobs if job.split not in before),
-            "features": features,
-            "tfds_directory": tfds_directory,
-            "keep_replaced": keep_replaced,
-        }
+        left = tuple(job for job in jobs if job.split not in before)
+        options = CommitOptions(
+            features=features,
+            tfds_directory=tfds_directory,
+            keep_replaced=keep_replaced,
+        )
         with (
             tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
             conversion_shown(todo, directory, job=jobs[0], show=show_progress),
         ):
             if beam_options is None:
-                result = _run_here(todo, directory, workers=workers, **about)
+                result = _run_here(left, todo, directory, options, workers)
             else:
-                result = _run_beam(todo, directory, beam_options=beam_options, **about)
+                result = _run_beam(left, todo, directory, options, beam_options)
         manifest, repaired = result.manifest, result.repaired_shards
         for prepared in todo:
             notes += edition_notes(manifest, prepared.job.split)
@@ -301,12 +302,11 @@ def _shards_at_once(prepared: PreparedJob) -> int:
 
 
 def _run_here(
+    jobs: Sequence[ConversionJob],
     prepared: Sequence[PreparedJob],
     progress_dir: str,
-    *,
-    jobs: Sequence[ConversionJob],
+    options: CommitOptions,
     workers: int | None,
-    **about: Any,
 ) -> ConversionResult:
     tasks = itertools.chain.from_iterable(map(shard_tasks, prepared))
     threads = max(map(_shards_at_once, prepared))
@@ -329,8 +329,8 @@ def _run_here(
     return commit_shards(
         jobs,
         results,
+        options,
         prepared={job.job.split: job for job in prepared},
-        **about,
     )
 
 
@@ -346,21 +346,22 @@ def _make_shards(task: ShardTask, **options: Any) -> list[ShardResult]:
 
 
 def _run_beam(
+    jobs: Sequence[ConversionJob],
     prepared: Sequence[PreparedJob],
     progress_dir: str,
-    *,
-    jobs: Sequence[ConversionJob],
+    options: CommitOptions,
     beam_options: Sequence[str],
-    **about: Any,
 ) -> ConversionResult:
     from gristmill.pipelines.beam.run_pipeline import run_pipeline
-    from gristmill.transforms.beam.convert_files import ConvertTFRecords
+    from gristmill.transforms.beam.convert_files import ConvertFiles
 
-    transform = ConvertTFRecords(
+    transform = ConvertFiles(
         jobs=tuple(jobs),
         prepared=tuple(prepared),
         progress_dir=progress_dir,
-        **about,
+        features=options.features,
+        tfds_directory=options.tfds_directory,
+        keep_replaced=options.keep_replaced,
     )
     first = prepared[0]
     result = layout.result_path(first.job.name, first.job.split, first.fingerprint)

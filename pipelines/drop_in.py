@@ -26,7 +26,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import path_text
-from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
@@ -145,7 +145,7 @@ def _pipeline(
     name = _valid(layout.base_name(output), layout.check_name)
     job = ConversionJob(inputs=(inputs,), output=output, name=name, **options)
     pipeline = beam.Pipeline(options=pipeline_options)
-    _ = pipeline | "Convert" >> ConvertTFRecords(jobs=(job,), overwrite="changed")
+    _ = pipeline | "Convert" >> ConvertFiles(jobs=(job,), overwrite="changed")
     return pipeline
 
 

@@ -78,7 +78,7 @@ NOT_FOR_USERS = {
     "gristmill.loader.FixedFeature.arrays": "ExampleDecoder calls it",
     "gristmill.loader.PaddedFeature.arrays": "ExampleDecoder calls it",
     "gristmill.loader.RaggedFeature.arrays": "ExampleDecoder calls it",
-    "gristmill.transforms.PreparedJob": "ConvertTFRecords takes it as it is",
+    "gristmill.transforms.PreparedJob": "ConvertFiles takes it as it is",
 }
 
 
@@ -435,7 +435,7 @@ def test_every_type_of_a_public_signature_is_public() -> None:
         ("gristmill.loader.open", "verify"),
         ("gristmill.transforms.ConversionJob", "check"),
         ("gristmill.transforms.ConversionJob", "on_corrupt"),
-        ("gristmill.transforms.ConvertTFRecords", "overwrite"),
+        ("gristmill.transforms.ConvertFiles", "overwrite"),
         ("gristmill.transforms.PlanOptions", "kind"),
         ("gristmill.transforms.ShardNames", "kind"),
     ],

@@ -13,7 +13,7 @@ from gristmill.dataset.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.findings import Finding
-    from gristmill.transforms.beam.convert_files import ConvertTFRecords
+    from gristmill.transforms.beam.convert_files import ConvertFiles, ConvertTFRecords
     from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
     from gristmill.transforms.beam.read_arrayrecords import (
         ReadAllArrayRecords,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ConversionJob",
     "ConversionResult",
+    "ConvertFiles",
     "ConvertTFRecords",
     "Finding",
     "IndexArrayRecords",

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.versioned_arrays import columns_of
+from gristmill.dataset.base.versioned_arrays import (
+    RowCollector,
+    columns_of,
+    last_of_each,
+)
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable, total_digest
 
 _BLOCK_REPORTS = 4096
-_FEW_REPORTS = 64
 
 # Fields of a report that are not in the table of shards.
 _MORE_COLUMNS = {
@@ -126,7 +129,7 @@ class ShardReports(Sequence[ShardReport]):
         return int(self._more["null_rows"].sum())
 
 
-class ReportCollector:
+class ReportCollector(RowCollector[ShardReport]):
     """Collects reports of one job in any order, and pickles compactly.
 
     Args:
@@ -135,56 +138,34 @@ class ReportCollector:
     """
 
     def __init__(self, job: str, *, block_reports: int = _BLOCK_REPORTS):
+        super().__init__(block_rows=block_reports)
         self.job = job
-        self._block_reports = block_reports
-        self._pending: list[ShardReport] = []
-        self._blocks: list[bytes] = []
 
     def add(self, report: ShardReport) -> None:
         """Adds a report. A later one of the same shard replaces it."""
-        if report.job != self.job:
-            raise ValueError(f"report of job {report.job} among those of {self.job}")
-        self._pending.append(report)
-        if len(self._pending) >= self._block_reports:
-            self._pack()
+        self._check(report.job)
+        super().add(report)
 
-    def extend(self, other: ReportCollector) -> None:
+    def extend(self, other: Self) -> None:
         """Adds the reports of another collector of the job, in any order."""
-        if other.job != self.job:
-            raise ValueError(f"reports of job {other.job} among those of {self.job}")
-        self._blocks += other._blocks
-        for report in other._pending:
-            self.add(report)
+        self._check(other.job)
+        super().extend(other)
+
+    def _check(self, job: str) -> None:
+        if job != self.job:
+            raise ValueError(f"report of job {job} among those of {self.job}")
+
+    def _encode(self, rows: Sequence[ShardReport]) -> bytes:
+        return _with_more(rows).encode()
 
     def reports(self) -> ShardReports:
         """Returns one report for each shard."""
-        self._pack()
-        table = ShardTable.joined(
-            [
-                ShardTable.decode(block, where=f"reports of job {self.job}")
-                for block in self._blocks
-            ]
-            or [_with_more(())]
-        )
-        # The last one of each shard.
-        backwards = table.columns["shard_index"][::-1]
-        found = np.unique(backwards, return_index=True)[1]
-        table = table.taken(len(table) - 1 - found)
+        where = f"reports of job {self.job}"
+        blocks = [ShardTable.decode(block, where=where) for block in self._packed()]
+        table = ShardTable.joined(blocks or [_with_more(())])
+        table = table.taken(last_of_each(table.columns["shard_index"]))
         more = {name: table.columns.pop(name) for name in _MORE_COLUMNS}
-        return ShardReports(
-            table, more, job=self.job, block_reports=self._block_reports
-        )
-
-    def _pack(self) -> None:
-        if self._pending:
-            self._blocks.append(_with_more(self._pending).encode())
-            self._pending = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A bundle of few shards: columns would take more memory and time.
-        if len(self._pending) >= _FEW_REPORTS:
-            self._pack()
-        return self.__dict__
+        return ShardReports(table, more, job=self.job, block_reports=self._block_rows)
 
 
 def _with_more(reports: Sequence[ShardReport]) -> ShardTable:

@@ -13,7 +13,7 @@ from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import Options, VerifyOptions
 from gristmill.pipelines.text.formatting import plural
 from gristmill.pipelines.text.verification import Verification
-from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.checking.result import VerifyResult
@@ -72,7 +72,7 @@ def graph_of(options: Options) -> beam.PTransform[beam.pvalue.PBegin, Any]:
     Building the graph reads only what `conversion_of` does.
     """
     if isinstance(options, ConvertOptions):
-        return ConvertTFRecords(**conversion_of(options)._asdict())
+        return ConvertFiles(**conversion_of(options)._asdict())
     given = dataclasses.asdict(options)
     if isinstance(options, VerifyOptions):
         return VerifyAndReport(**given)

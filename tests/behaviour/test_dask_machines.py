@@ -15,7 +15,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.transforms import ReadAllTFRecords, WriteArrayRecords
-from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertFiles
 from tests.support.conversion import contents, job_of, prepared_of
 from tests.support.dask_machines import DaskMachines
 from tests.support.gcs_process import GcsProcess
@@ -72,7 +72,7 @@ def test_a_write_and_a_conversion_that_each_lose_a_machine(inputs, tmp_path, buc
     with DaskMachines(tmp_path / "machines") as machines:
         machines.run(beam.Create(paths), ReadAllTFRecords(), write(tmp_path / "there"))
         machines.check_lost(1)
-        machines.run(ConvertTFRecords(jobs=(job,), prepared=(prepared,)))
+        machines.run(ConvertFiles(jobs=(job,), prepared=(prepared,)))
         machines.check_lost(2)
         place = tmp_path / "measured-there"
         machines.run(beam.Create(paths), ReadAllTFRecords(), measured(place))

@@ -25,7 +25,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertFiles
 from tests.support.conversion import (
     contents,
     convert,
@@ -151,7 +151,7 @@ def job_service(start) -> tuple[str, ...]:
 
 def run(*options: str, **transform) -> None:
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
-    _ = pipeline | ConvertTFRecords(**transform)
+    _ = pipeline | ConvertFiles(**transform)
     result = pipeline.run()
     try:
         result.wait_until_finish()

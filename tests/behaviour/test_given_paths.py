@@ -61,7 +61,7 @@ def test_writing_transforms_take_path_objects(place):
         inputs=place / "in", output=place / "out", name="out"
     )
     assert (job.inputs, job.output) == ((str(place / "in"),), str(place / "out"))
-    run(transforms.ConvertTFRecords(jobs=(job,)), place)
+    run(transforms.ConvertFiles(jobs=(job,)), place)
     manifest = read_manifest(place / "out")
     assert len(read_table(place / "out", manifest.splits["train"])) == 1
     with beam.Pipeline(runner="FnApiRunner") as pipeline:

@@ -15,7 +15,7 @@ import pytest
 from gristmill import transforms
 from gristmill.transforms import (
     ConversionJob,
-    ConvertTFRecords,
+    ConvertFiles,
     IndexArrayRecords,
     PlanOptions,
     ReadAllArrayRecords,
@@ -36,7 +36,7 @@ JOBS = [
     ConversionJob(inputs=("in",), output="out", name="out", plan=COUNTED),
 ]
 GRAPHS = [
-    *([ConvertTFRecords(jobs=(job,))] for job in JOBS),
+    *([ConvertFiles(jobs=(job,))] for job in JOBS),
     [IndexArrayRecords(files="in")],
     [beam.Create(["in"]), ReadAllArrayRecords()],
     [beam.Create(["in"]), ReadAllTFRecords()],

@@ -26,7 +26,7 @@ from gristmill.pipelines.options.conversions import AppendOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.beam import convert_files as convert_tfrecords
-from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertFiles
 from tests.support import conversion
 from tests.support.conversion import read_output
 from tests.support.input_files import WRITERS, rows_of
@@ -103,7 +103,7 @@ def test_no_fault_in_an_append_passes(folder, format_name, fault):
 
 def on_beam(case: Case, output: str) -> None:
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        pipeline | ConvertTFRecords(jobs=(case.job(output),))
+        pipeline | ConvertFiles(jobs=(case.job(output),))
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -23,7 +23,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.pipelines.verify import verify
-from gristmill.transforms import ConvertTFRecords, ReadRecords
+from gristmill.transforms import ConvertFiles, ReadRecords
 from gristmill.transforms.conversion.count_records import (
     count_tasks,
     parts_of_files,
@@ -436,7 +436,7 @@ def test_in_beam(tmp_path, name) -> None:
         job_of(tmp_path / "in", tmp_path / output, plan=PLANS[0], records=asked(name))
         for output in ("out", "plain")
     ]
-    run(ConvertTFRecords(jobs=(jobs[0],)))
+    run(ConvertFiles(jobs=(jobs[0],)))
     convert(jobs[1])
     assert contents(tmp_path / "out") == contents(tmp_path / "plain")
 

@@ -19,7 +19,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
 )
 from gristmill.pipelines.convert import convert as run
-from gristmill.transforms import ConvertTFRecords
+from gristmill.transforms import ConvertFiles
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tables import rows_without_nulls
@@ -75,9 +75,7 @@ def test_nulls_are_left_out_and_counted(tmp_path, name, plan) -> None:
         in run([job_of(path, tmp_path / "told", plan=plan, records=TEXT)]).text()
     )
     run_beam(
-        ConvertTFRecords(
-            jobs=(job_of(path, tmp_path / "beam", plan=plan, records=TEXT),)
-        )
+        ConvertFiles(jobs=(job_of(path, tmp_path / "beam", plan=plan, records=TEXT),))
     )
     ours, theirs = (contents(tmp_path / where) for where in ("out", "beam"))
     shards = [name for name in ours if "data-train" in name and "/" not in name]

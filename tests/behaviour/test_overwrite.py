@@ -45,7 +45,7 @@ from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.drop_in import convert_tf_to_arrayrecord_disk
 from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
@@ -702,7 +702,7 @@ def test_a_commit_on_a_worker_that_is_repeated(
 
     monkeypatch.setattr(kind, "write", write)
     jobs = (replacing(source, output),)
-    (result, *_) = run(ConvertTFRecords(jobs=jobs, overwrite=True), argv=argv)
+    (result, *_) = run(ConvertFiles(jobs=jobs, overwrite=True), argv=argv)
     assert result.manifest == read_manifest(output)
     assert_whole(output, NEW, shards=3)
 

@@ -23,7 +23,7 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.transforms import (
     ConversionJob,
-    ConvertTFRecords,
+    ConvertFiles,
     PackOptions,
     PlanOptions,
 )
@@ -112,7 +112,7 @@ def job_of(output: str) -> ConversionJob:
 def test_the_transform_counts_documents_and_tokens() -> None:
     run(packing("local"))
     pipeline = beam.Pipeline(options=PipelineOptions([*IN_MEMORY]))
-    _ = pipeline | ConvertTFRecords(jobs=(job_of("beam"),))
+    _ = pipeline | ConvertFiles(jobs=(job_of("beam"),))
     result = pipeline.run()
     result.wait_until_finish()
     assert same("beam")
@@ -129,7 +129,7 @@ def test_the_transform_counts_documents_and_tokens() -> None:
 def test_beam_yaml_packs() -> None:
     run(packing("local"))
     pipeline = beam.Pipeline(options=PipelineOptions([*IN_MEMORY]))
-    _ = pipeline | beam_yaml.convert_tfrecords(
+    _ = pipeline | beam_yaml.convert_files(
         ["in.jsonl"],
         "yaml",
         name="d",

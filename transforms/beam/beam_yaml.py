@@ -15,7 +15,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.beam.read_arrayrecords import (
     ReadAllArrayRecords,
@@ -233,7 +233,7 @@ def write_arrayrecords(
     return _chain(elements, write, _named(WriteResult))
 
 
-def convert_tfrecords(
+def convert_files(
     inputs: Sequence[str],
     output: str,
     name: str | None = None,
@@ -294,7 +294,7 @@ def convert_tfrecords(
         made = result.manifest.splits[split]
         return _Converted(job.output, split, made.shards, made.records)
 
-    convert = ConvertTFRecords(
+    convert = ConvertFiles(
         jobs=(job,), overwrite=overwrite, keep_replaced=keep_replaced
     )
     return _chain(convert, "Named" >> beam.Map(converted), _named(_Converted))
@@ -348,5 +348,7 @@ def verify_dataset(dataset: str) -> _Transform:
 
 
 # Beam YAML expects an input of what is not called Read.
-for _start in (convert_tfrecords, index_arrayrecords, verify_dataset):
+for _start in (convert_files, index_arrayrecords, verify_dataset):
     vars(_start)["_yaml_requires_inputs"] = False
+
+convert_tfrecords = convert_files  # Its earlier name.

@@ -1,4 +1,4 @@
-"""`ConvertTFRecords`: the conversion as one Beam transform, without a shuffle of data.
+"""`ConvertFiles`: the conversion as one Beam transform, without a shuffle of data.
 
 One element is one shard, a few hundred bytes that say which, or all shards that are
 made in one pass over a compressed file. The graph is one linear chain of small
@@ -17,13 +17,14 @@ import dataclasses
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
 
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.delete_replaced import DeleteReplaced
+from gristmill.transforms.beam.gathering import gather
 from gristmill.transforms.beam.job_metrics import count, count_made
 from gristmill.transforms.beam.lineage import report_sink, report_sources
 from gristmill.transforms.beam.pipeline_input import (
@@ -39,6 +40,7 @@ from gristmill.transforms.conversion.begin_job import (
     take_output,
 )
 from gristmill.transforms.conversion.commit_shards import (
+    CommitOptions,
     ConversionResult,
     commit_shards,
 )
@@ -211,42 +213,10 @@ def _count_shard(result: ShardResult, seconds: float) -> None:
     count(counted)
 
 
-class _GatherFn(beam.CombineFn):
-    """Gathers elements as columns: those of a million shards become one element.
-
-    Args:
-        kind: `GatheredResults`, `GatheredCounts` or `LookedFiles`.
-    """
-
-    def __init__(self, kind: type[Any]) -> None:
-        self._kind = kind
-
-    def create_accumulator(self) -> Any:
-        return self._kind()
-
-    def add_input(self, gathered: Any, element: Any) -> Any:
-        gathered.add(element)
-        return gathered
-
-    def merge_accumulators(self, parts: Iterable[Any]) -> Any:
-        whole = self._kind()
-        for part in parts:
-            whole.extend(part)
-        return whole
-
-    def extract_output(self, gathered: Any) -> Any:
-        return gathered
-
-
-def _gather(kind: type[Any]) -> Any:
-    # The default, for no element at all, would be a side input that holds everything.
-    return beam.CombineGlobally(_GatherFn(kind)).without_defaults()
-
-
 def _commit(
-    results: GatheredResults, jobs: tuple[ConversionJob, ...], **options: Any
+    results: GatheredResults, jobs: tuple[ConversionJob, ...], options: CommitOptions
 ) -> ConversionResult:
-    done = commit_shards(jobs, results, **options)
+    done = commit_shards(jobs, results, options)
     count({"repaired-shards": done.repaired_shards})
     for job in jobs:
         report_sources(job.inputs)
@@ -259,7 +229,7 @@ def _output_of(_: ConversionResult, output: str) -> str:
 
 
 @dataclasses.dataclass(kw_only=True)
-class ConvertTFRecords(
+class ConvertFiles(
     beam.PTransform[beam.pvalue.PBegin, beam.PCollection[ConversionResult]]
 ):
     """Converts input files of any format into splits of one committed dataset.
@@ -326,20 +296,20 @@ class ConvertTFRecords(
         Raises:
             InputError: It is applied to a PCollection.
         """
-        check_begin(begin, "ConvertTFRecords")
+        check_begin(begin, "ConvertFiles")
         tfds = self.tfds_directory
         tfds = None if tfds is None else path_text(tfds, "TFDS directory")
-        options = {
-            "features": self.features,
-            "tfds_directory": tfds,
-            "keep_replaced": self.keep_replaced,
-            "delete": not self.overwrite,
-        }
+        options = CommitOptions(
+            features=self.features,
+            tfds_directory=tfds,
+            keep_replaced=self.keep_replaced,
+            delete=not self.overwrite,
+        )
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
             | "ConvertShards" >> beam.FlatMap(_make_shards, self.progress_dir)
-            | "GatherResults" >> _gather(GatheredResults)
-            | "Commit" >> beam.Map(_commit, self.jobs, **options)
+            | "GatherResults" >> gather(GatheredResults)
+            | "Commit" >> beam.Map(_commit, self.jobs, options)
         )
         if self.overwrite:
             output = self.jobs[0].output
@@ -362,7 +332,7 @@ class ConvertTFRecords(
             | "ListInputs" >> beam.FlatMap(_list_files, self.overwrite)
             | "SpreadFiles" >> beam.Reshuffle()
             | "LookIntoFiles" >> beam.Map(_look)
-            | "GatherFiles" >> _gather(LookedFiles)
+            | "GatherFiles" >> gather(LookedFiles)
         )
         if any(map(needs_count, self.jobs)):
             by_split = {job.split: job for job in self.jobs}
@@ -371,7 +341,7 @@ class ConvertTFRecords(
                 | "ListParts" >> beam.FlatMap(_list_parts, self.jobs)
                 | "SpreadParts" >> beam.Reshuffle()
                 | "CountRecords" >> beam.Map(_count, by_split)
-                | "GatherCounts" >> _gather(GatheredCounts)
+                | "GatherCounts" >> gather(GatheredCounts)
             )
         tasks = (
             known
@@ -379,3 +349,7 @@ class ConvertTFRecords(
             | "SpreadShards" >> beam.Reshuffle()
         )
         return tasks
+
+
+ConvertTFRecords = ConvertFiles
+"""The earlier name of `ConvertFiles`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -13,6 +13,7 @@ import apache_beam as beam
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
+from gristmill.transforms.beam.gathering import gather
 from gristmill.transforms.beam.job_metrics import count, count_made
 from gristmill.transforms.beam.lineage import report_sink, report_sources
 from gristmill.transforms.beam.pipeline_input import (
@@ -42,28 +43,6 @@ def _index(task: IndexTask) -> IndexedShard:
     indexed = index_shard(task)
     count_made(indexed.report, seconds=time.monotonic() - begun)
     return indexed
-
-
-class _GatherFn(beam.CombineFn):
-    """Gathers reports as columns: those of millions of files go to one commit."""
-
-    def create_accumulator(self) -> IndexedShards:
-        return IndexedShards()
-
-    def add_input(
-        self, gathered: IndexedShards, indexed: IndexedShard
-    ) -> IndexedShards:
-        gathered.add(indexed)
-        return gathered
-
-    def merge_accumulators(self, parts: Iterable[IndexedShards]) -> IndexedShards:
-        whole = IndexedShards()
-        for part in parts:
-            whole.extend(part)
-        return whole
-
-    def extract_output(self, gathered: IndexedShards) -> IndexedShards:
-        return gathered
 
 
 def _commit(
@@ -147,7 +126,7 @@ class IndexArrayRecords(
             )
             | "SpreadFiles" >> beam.Reshuffle()
             | "IndexFiles" >> beam.Map(_index)
-            | "GatherReports" >> beam.CombineGlobally(_GatherFn()).without_defaults()  # type: ignore[no-untyped-call]
+            | "GatherReports" >> gather(IndexedShards)
             | "Commit"
             >> beam.Map(_commit, inputs=files, keep_replaced=self.keep_replaced)
         )

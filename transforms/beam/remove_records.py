@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.transforms.beam.gathering import gather
 from gristmill.transforms.beam.job_metrics import count, count_made
 from gristmill.transforms.beam.lineage import report_sink, report_sources
 from gristmill.transforms.beam.pipeline_input import (
@@ -55,31 +56,6 @@ def _cut(task: GatheredCuts | CutTask) -> GatheredCuts | CutShard:
     else:
         count_made(cut.report, seconds=time.monotonic() - begun)
     return cut
-
-
-class _GatherFn(beam.CombineFn):
-    """Gathers reports as columns, with what is to be committed."""
-
-    def create_accumulator(self) -> GatheredCuts:
-        return GatheredCuts()
-
-    def add_input(
-        self, gathered: GatheredCuts, cut: GatheredCuts | CutShard
-    ) -> GatheredCuts:
-        if isinstance(cut, GatheredCuts):
-            gathered.extend(cut)
-        else:
-            gathered.add(cut)
-        return gathered
-
-    def merge_accumulators(self, parts: Iterable[GatheredCuts]) -> GatheredCuts:
-        whole = GatheredCuts()
-        for part in parts:
-            whole.extend(part)
-        return whole
-
-    def extract_output(self, gathered: GatheredCuts) -> GatheredCuts:
-        return gathered
 
 
 def _commit(cuts: GatheredCuts, dataset: str, *, erase: bool) -> RemovalResult:
@@ -169,7 +145,7 @@ class RemoveRecords(
             | "ListShards" >> beam.FlatMap(_begin, self._asked)
             | "SpreadShards" >> beam.Reshuffle()
             | "CutShards" >> beam.Map(_cut)
-            | "Gather" >> beam.CombineGlobally(_GatherFn()).without_defaults()  # type: ignore[no-untyped-call]
+            | "Gather" >> gather(GatheredCuts)
             | "Commit" >> beam.Map(_commit, self._dataset, erase=self.erase)
         )
         return committed

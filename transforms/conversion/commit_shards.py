@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -45,33 +46,45 @@ class ConversionResult(NamedTuple):
     committed_before: tuple[str, ...]
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommitOptions:
+    """What a conversion commits besides its shards, and what becomes of old ones.
+
+    Attributes:
+        features: The schema, where known.
+        tfds_directory: The TFDS directory that the jobs come from, if any: its
+            metadata is compared with what was read, and written for the output.
+        keep_replaced: Whether what is replaced is kept, to go back to.
+        delete: As for `commit`.
+    """
+
+    features: Mapping[str, Any] | None = None
+    tfds_directory: str | None = None
+    keep_replaced: bool = False
+    delete: bool = True
+
+
 def commit_shards(
     jobs: Iterable[ConversionJob],
     results: GatheredResults | Iterable[ShardResult],
+    options: CommitOptions | None = None,
     *,
-    features: Mapping[str, Any] | None = None,
     prepared: Mapping[str, PreparedJob] | None = None,
-    tfds_directory: str | None = None,
-    keep_replaced: bool = False,
-    delete: bool = True,
 ) -> ConversionResult:
     """Commits the dataset from the results of all shards of all jobs.
 
     Args:
         jobs: The jobs, all of one dataset, with its directory as output.
         results: A result for every shard; None as report where a split was there.
-        features: The schema, where known.
+        options: What else is committed.
         prepared: Jobs that were prepared in this process, by the edition they make.
-        tfds_directory: The TFDS directory that the jobs come from, if any: its
-            metadata is compared with what was read, and written for the output.
-        keep_replaced: Whether what is replaced is kept, to go back to.
-        delete: As for `commit`.
 
     Raises:
         DataLossError: Shards are missing or do not hold what was read, or a split that
             was there is gone.
     """
-    jobs = list(jobs)
+    options = options or CommitOptions()
+    jobs, features = list(jobs), options.features
     output, name = jobs[0].output, jobs[0].name
     if not isinstance(results, GatheredResults):
         results = GatheredResults.of(results)
@@ -96,8 +109,8 @@ def commit_shards(
         owners[key] = own
         repaired += again
     extra_files = None
-    if tfds_directory is not None:
-        source = read_tfds_directory(tfds_directory)
+    if options.tfds_directory is not None:
+        source = read_tfds_directory(options.tfds_directory)
         features = source.features if features is None else features
         # A split of a dataset was compared with the dataset.
         of_dataset = {
@@ -118,12 +131,12 @@ def commit_shards(
         name,
         splits,
         replaces=[key for split, key in keys.items() if key and key != split],
-        keep_replaced=keep_replaced,
+        keep_replaced=options.keep_replaced,
         keeps=results.committed_before,
         features=features,
         extra_files=extra_files,
         check=check,
-        delete=delete,
+        delete=options.delete,
     )
     parts = [
         f"split {job.split}: {split.records:,} records in {split.shards:,} shards, "

@@ -12,7 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.text_column import Texts, encode_texts
-from gristmill.dataset.base.versioned_arrays import columns_of, load_arrays
+from gristmill.dataset.base.versioned_arrays import (
+    RowCollector,
+    columns_of,
+    last_of_each,
+    load_arrays,
+)
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.transforms.sources.find_inputs import LookedFiles, LookedPart
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
@@ -23,8 +28,6 @@ Int64 = npt.NDArray[np.int64]
 NO_RECORD = -1  # No record begins in the part.
 DOUBTED = -2  # What was found may be no frame: only the parts before can tell.
 
-_BLOCK_PARTS = 4096
-_FEW_PARTS = 64
 _VERSION = 1
 _PART_COLUMNS = {
     "number": "<i8",
@@ -101,37 +104,23 @@ class CountedParts:
     files: InputFiles
 
 
-class PartCollector:
+class PartCollector(RowCollector[CountedPart]):
     """Collects the parts of one split in any order, and pickles compactly."""
 
-    def __init__(self) -> None:
-        self._pending: list[CountedPart] = []
-        self._blocks: list[bytes] = []
-
-    def add(self, part: CountedPart) -> None:
-        """Adds a part. A later one of the same number replaces it."""
-        self._pending.append(part)
-        if len(self._pending) >= _BLOCK_PARTS:
-            self._pack()
-
-    def extend(self, other: PartCollector) -> None:
-        """Adds the parts of another collector, in no certain order."""
-        self._blocks += other._blocks
-        for part in other._pending:
-            self.add(part)
+    def _encode(self, rows: Sequence[CountedPart]) -> bytes:
+        return _encode(rows)
 
     def parts(self) -> CountedParts:
         """Returns one part of each number."""
-        self._pack()
         blocks = [
             load_arrays(block, where="counted records", version=_VERSION)
-            for block in self._blocks
+            for block in self._packed()
         ]
         every = {
             name: np.concatenate([block[name] for block in blocks])
             for name in (*_PART_COLUMNS, "offset_counts", "offsets")
         }
-        rows = _last_of_each(every["number"])
+        rows = last_of_each(every["number"])
         counts = every.pop("offset_counts")
         ends = np.cumsum(counts)
         offsets = every.pop("offsets")
@@ -144,17 +133,6 @@ class PartCollector:
             offset_ends=new_ends,
             files=_files_of(blocks),
         )
-
-    def _pack(self) -> None:
-        if self._pending:
-            self._blocks.append(_encode(self._pending))
-            self._pending = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Of a bundle of few parts: as columns these would take more, and longer.
-        if len(self._pending) >= _FEW_PARTS:
-            self._pack()
-        return self.__dict__
 
 
 class GatheredCounts:
@@ -181,12 +159,6 @@ class GatheredCounts:
         self.looked.extend(other.looked)
         for split, parts in other.splits.items():
             self.splits.setdefault(split, PartCollector()).extend(parts)
-
-
-def _last_of_each(numbers: Int64) -> Int64:
-    """Returns the row of the last occurrence of each number, by number."""
-    found: Int64 = np.unique(numbers[::-1], return_index=True)[1]
-    return len(numbers) - 1 - found
 
 
 def _encode(parts: Iterable[CountedPart]) -> bytes:
@@ -224,7 +196,7 @@ def _files_of(blocks: Sequence[dict[str, Any]]) -> InputFiles:
         name: np.concatenate([block[name] for block in blocks])
         for name in ("file_part", *_FILE_COLUMNS)
     }
-    rows = _last_of_each(columns["file_part"])
+    rows = last_of_each(columns["file_part"])
 
     def texts(name: str) -> Texts:
         found = [

@@ -120,14 +120,13 @@ def _check_ends(prepared: PreparedJob, reached: Mapping[int, _Reached]) -> None:
 
 
 def finish_split(
-    prepared: PreparedJob, collected: ReportCollector, **options: Any
+    prepared: PreparedJob, collected: ReportCollector
 ) -> tuple[Split, int]:
     """Checks all shards of a split and writes their table.
 
     Args:
         prepared: The job.
         collected: The reports of all shards.
-        **options: As `close_gaps` takes them.
 
     Returns:
         The split, and how many shards were made again.
@@ -154,7 +153,7 @@ def finish_split(
     # In this order: a job that takes over the output later is not written over.
     check_current(prepared)
     if not spans_join(reports.table, prepared.files):
-        again = close_gaps(prepared, reports, **options)
+        again = close_gaps(prepared, reports)
         for made in again:
             collected.add(made)
         reports = collected.reports()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -103,20 +103,29 @@ def stride_tasks(stride: Stride) -> Iterator[ShardTask]:
         yield first._replace(shard=int(begins[number]))
 
 
-def make_shards(task: ShardTask, **options: Any) -> Iterator[ShardResult]:
+def make_shards(
+    task: ShardTask, *, progress_dir: str | None = None, one_at_a_time: bool = False
+) -> Iterator[ShardResult]:
     """Makes the shards of a task, those that an earlier run has not made.
 
     A compressed file is read once, from its begin to the last shard that is missing.
 
     Args:
         task: The first shard.
-        **options: As `make_shard` takes them.
+        progress_dir: As for `make_shard`.
+        one_at_a_time: As for `make_shard`.
     """
     prepared = task.prepared  # Asks the storage: once a pass.
     with closing(KeptPass()) as kept:
         for shard in prepared.plan.pass_of(task.shard):
             one = task._replace(shard=shard)
-            yield make_shard(one, prepared=prepared, kept=kept, **options)
+            yield make_shard(
+                one,
+                prepared=prepared,
+                kept=kept,
+                progress_dir=progress_dir,
+                one_at_a_time=one_at_a_time,
+            )
 
 
 def make_shard(

@@ -1,4 +1,4 @@
-"""Functions of the user's: imported by name, called on every record, named in errors."""
+"""Functions of the user's: imported by name, called on each record, named in errors."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_rows_as_a_dataset(tmp_path: pathlib.Path) -> None:
 def test_a_conversion(tmp_path: pathlib.Path) -> None:
     write_tfrecords(tmp_path / "in", RECORDS)
     out = str(tmp_path / "out")
-    convert = beam_yaml.convert_tfrecords(
+    convert = beam_yaml.convert_files(
         [str(tmp_path / "in")], out, plan="num_shards", value=2
     )
     (done,) = run(convert)
@@ -87,7 +87,7 @@ def test_the_example_names_all() -> None:
     names = re.findall(r"transforms\.beam\.beam_yaml\.(\w+)", text)
     public = [name for name in vars(beam_yaml) if name.startswith(("read", "write"))]
     assert sorted(names) == sorted(
-        [*public, "convert_tfrecords", "index_arrayrecords", "verify_dataset"]
+        [*public, "convert_files", "index_arrayrecords", "verify_dataset"]
     )
     with pytest.raises(InputError):
         beam_yaml.read_tfrecords([])

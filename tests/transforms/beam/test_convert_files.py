@@ -1,6 +1,7 @@
 """The conversion as a transform: the same bytes from every runner and any retry.
 
-Covers: transforms/jobs/conversion_job.py.
+Covers: transforms/jobs/conversion_job.py,
+transforms/beam/gathering.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from gristmill.dataset.base.errors import CorruptInputError, GristmillError, Inp
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.beam import convert_files as convert_tfrecords
-from gristmill.transforms.beam.convert_files import ConvertTFRecords
+from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
@@ -75,7 +76,7 @@ def inputs(tmp_path_factory) -> tuple[pathlib.Path, list[bytes]]:
 
 def run(*options: str, **transform) -> beam.runners.runner.PipelineResult:
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
-    _ = pipeline | ConvertTFRecords(**transform)
+    _ = pipeline | ConvertFiles(**transform)
     result = pipeline.run()
     result.wait_until_finish()
     return result
@@ -243,7 +244,7 @@ class TestJobs:
             assert result.committed_before == ()
 
         with beam.Pipeline(runner="FnApiRunner") as pipeline:
-            assert_that(pipeline | ConvertTFRecords(jobs=(job,)), check)
+            assert_that(pipeline | ConvertFiles(jobs=(job,)), check)
 
         def check_again(results):
             (result,) = results
@@ -252,7 +253,7 @@ class TestJobs:
 
         before = contents(tmp_path / "out")
         with beam.Pipeline(runner="FnApiRunner") as pipeline:
-            assert_that(pipeline | ConvertTFRecords(jobs=(job,)), check_again)
+            assert_that(pipeline | ConvertFiles(jobs=(job,)), check_again)
         assert contents(tmp_path / "out") == before
 
     def test_quarantined_and_dropped_are_counted(self, tmp_path, monkeypatch):
@@ -304,7 +305,7 @@ class TestJobs:
             for change in changes
         )
         with pytest.raises(InputError, match=message):
-            ConvertTFRecords(jobs=jobs)
+            ConvertFiles(jobs=jobs)
 
     @pytest.mark.parametrize("planned", ["in the pipeline", "before"])
     def test_a_rerun_counts_and_logs_what_it_finds(self, tmp_path, caplog, planned):
@@ -362,6 +363,6 @@ class TestPickle:
 def test_the_graph_is_a_short_chain_without_side_inputs(tmp_path, plan, most):
     # A side input would carry all results through the runner a second time.
     job = job_of(tmp_path / "in", tmp_path / "out", plan=plan)
-    graph = graph_of(ConvertTFRecords(jobs=(job,)))
+    graph = graph_of(ConvertFiles(jobs=(job,)))
     assert not graph.side_inputs
     assert len(graph.leaves) <= most

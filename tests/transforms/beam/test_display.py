@@ -12,7 +12,7 @@ from apache_beam.portability.api import beam_runner_api_pb2
 
 from gristmill.transforms import (
     ConversionJob,
-    ConvertTFRecords,
+    ConvertFiles,
     IndexArrayRecords,
     PlanOptions,
     ReadAllArrayRecords,
@@ -88,7 +88,7 @@ def test_a_conversion_shows_all_splits() -> None:
             plan=PlanOptions(kind="match_shards", value=None),
         ),
     )
-    found = shown(ConvertTFRecords(jobs=jobs))
+    found = shown(ConvertFiles(jobs=jobs))
     assert found["Output"] == "out"
     assert (found["Input train"], found["Plan train"]) == ("in/train*", "num_shards=8")
     assert (found["Input test"], found["Plan test"]) == ("in/a, in/b", "match_shards")

@@ -11,7 +11,7 @@ from apache_beam.metrics.metric import Lineage
 
 from gristmill.transforms import (
     ConversionJob,
-    ConvertTFRecords,
+    ConvertFiles,
     IndexArrayRecords,
     ReadAllArrayRecords,
     ReadTFRecords,
@@ -59,7 +59,7 @@ def test_of_a_read_and_a_write(place: pathlib.Path) -> None:
 
 def test_of_a_conversion(place: pathlib.Path) -> None:
     job = ConversionJob(inputs=place / "in" / "a", output=place / "out", name="c4")
-    sources, sinks = lineage_of(ConvertTFRecords(jobs=(job,)))
+    sources, sinks = lineage_of(ConvertFiles(jobs=(job,)))
     assert (sources, sinks) == (local(place / "in" / "a"), local(place / "out"))
 
 

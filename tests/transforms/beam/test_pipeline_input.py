@@ -22,7 +22,7 @@ from gristmill.dataset import InputError, Manifest
 from gristmill.transforms import (
     ConversionJob,
     ConversionResult,
-    ConvertTFRecords,
+    ConvertFiles,
     IndexArrayRecords,
     PlacedRecord,
     ReadAllArrayRecords,
@@ -46,7 +46,7 @@ STARTING = [
     (lambda: ReadRecords("in"), bytes),
     (lambda: ReadRecords("in", with_source=True), PlacedRecord),
     (lambda: ReadArrayRecords("in", with_index=True), ShardRecord),
-    (lambda: ConvertTFRecords(jobs=(JOB,)), ConversionResult),
+    (lambda: ConvertFiles(jobs=(JOB,)), ConversionResult),
     (lambda: IndexArrayRecords(files="in"), Manifest),
     (lambda: VerifyDataset("in"), VerifyResult),
 ]
@@ -149,7 +149,7 @@ TRANSFORMS = {
     ReadAllTFRecords: {},
     ReadAllArrayRecords: {},
     WriteArrayRecords: {"output": "out"},
-    ConvertTFRecords: {"jobs": (JOB,)},
+    ConvertFiles: {"jobs": (JOB,)},
     IndexArrayRecords: {"files": "in"},
     VerifyDataset: {"dataset": "in"},
 }
@@ -202,9 +202,9 @@ def test_numbers_are_numbers(value: Any) -> None:
 @pytest.mark.parametrize("jobs", [JOB, "in", ["in"], (JOB, None)])
 def test_a_conversion_takes_jobs(jobs: Any) -> None:
     with pytest.raises(InputError, match="jobs are not conversions"):
-        ConvertTFRecords(jobs=jobs)
+        ConvertFiles(jobs=jobs)
     with pytest.raises(InputError, match="no conversion given"):
-        ConvertTFRecords(jobs=())
+        ConvertFiles(jobs=())
 
 
 def test_what_is_remembered_of_options_belongs_to_no_pipeline() -> None:

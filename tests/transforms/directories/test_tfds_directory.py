@@ -29,6 +29,7 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import (
+    CommitOptions,
     ConversionResult,
     commit_shards,
 )
@@ -85,7 +86,7 @@ def run(
         for task in shard_tasks(taken.prepared):
             done = taken.committed is not None
             results.append(ShardResult(task, None) if done else make_shard(task))
-    return commit_shards(jobs, results, tfds_directory=tfds_directory)
+    return commit_shards(jobs, results, CommitOptions(tfds_directory=tfds_directory))
 
 
 def source_records(directory: pathlib.Path, split: str) -> list[bytes]:
@@ -262,7 +263,7 @@ def test_the_metadata_names_new_shards_before_old_ones_go(
 
     monkeypatch.setattr(LocalStorage, "write", write)
     monkeypatch.setattr(LocalStorage, "delete_all", delete_all)
-    commit_shards(jobs, results, tfds_directory=str(made))
+    commit_shards(jobs, results, CommitOptions(tfds_directory=str(made)))
     assert len(seen) > 4
     assert all(seen)
     (train, _) = json.loads((tmp_path / "dataset_info.json").read_bytes())["splits"]
@@ -286,7 +287,9 @@ def test_overwriting_all_splits_or_one(
         taken = [begin_job(job, overwrite=True) for job in jobs]
         tasks = [task for one in taken for task in shard_tasks(one.prepared)]
         results = list(map(make_shard, tasks))
-        return lambda: commit_shards(jobs, results, tfds_directory=str(made))
+        return lambda: commit_shards(
+            jobs, results, CommitOptions(tfds_directory=str(made))
+        )
 
     def read() -> dict[str, bool]:
         """Returns whether TFDS reads the right examples of each split."""
@@ -445,12 +448,12 @@ def test_grain_reads_the_shards(made: pathlib.Path, tmp_path: pathlib.Path) -> N
 def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
     import apache_beam as beam
 
-    from gristmill.transforms.beam.convert_files import ConvertTFRecords
+    from gristmill.transforms.beam.convert_files import ConvertFiles
 
     plan = PlanOptions(kind="records_per_shard", value=9)
     conversion = tfds_jobs(str(made), str(tmp_path), plan=plan)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        _ = pipeline | ConvertTFRecords(
+        _ = pipeline | ConvertFiles(
             jobs=conversion.jobs,
             features=conversion.features,
             tfds_directory=str(made),
