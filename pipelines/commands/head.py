@@ -26,7 +26,7 @@ from gristmill.pipelines.text.messages import next_step, note
 
 if TYPE_CHECKING:
     from gristmill.dataset.packed.row_format import RowFormat
-    from gristmill.transforms.sources.first_records import NumberedRecord
+    from gristmill.transforms.sources.record_source import NumberedRecord
 
 _PATHS_TOLD = 3  # A longer command is none to copy.
 
@@ -210,8 +210,8 @@ def _of_inputs(options: ConvertOptions, offset: int, count: int) -> Iterator[_Sh
     from gristmill.pipelines.advice.command import default_output
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.transforms.sources.find_inputs import find_inputs
-    from gristmill.transforms.sources.first_records import first_records
-    from gristmill.transforms.tokens.document_records import check_no_tables
+    from gristmill.transforms.sources.record_source import first_records
+    from gristmill.transforms.tokens.documents import check_no_tables
 
     options = dataclasses.replace(options, output=default_output(options.input))
     jobs = conversion_of(options).jobs

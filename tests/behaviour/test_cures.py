@@ -534,12 +534,12 @@ ROWS = [
         f"pack d out {TOKENS}\npack d out2 --column id --vocabulary-size 50",
     ),
     Row(
-        "transforms/tokens/document_records.py document_records",
+        "transforms/tokens/documents.py document_records",
         f"pack a.csv out {TOKENS} --record line",
         f"pack a.csv out {TOKENS}",
     ),
     Row(
-        "transforms/tokens/document_records.py document_records",
+        "transforms/tokens/documents.py document_records",
         f"pack a.jsonl out {TOKENS} --columns text",
         f"pack a.jsonl out {TOKENS}",
     ),
@@ -781,7 +781,7 @@ ROWS = [
         ),
     ),
     Row(
-        "transforms/tokens/document_records.py check_no_tables",
+        "transforms/tokens/documents.py check_no_tables",
         f"pack b.csv out {TOKENS}",
         f"pack b.csv out {TOKENS} --input-format text",
         text("b.csv", "a line\nanother line\n"),

@@ -112,7 +112,7 @@ def test_examples_and_tokens_without_nulls(tmp_path, name) -> None:
 
 
 def test_a_null_that_no_sample_has(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("gristmill.transforms.sources.lines.samples._FILE_BYTES", 40)
+    monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 40)
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "a"}\n' * 30 + '{"text": null}\n' + '{"text": "b"}\n')
     late = RecordOptions(record="column:text")

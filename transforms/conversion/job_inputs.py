@@ -35,7 +35,7 @@ from gristmill.transforms.sources.shards.source_split import (
     find_split,
     is_dataset,
 )
-from gristmill.transforms.tokens.document_records import (
+from gristmill.transforms.tokens.documents import (
     check_no_tables,
     document_records,
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,7 +11,8 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.tokens.compared_encoder import ComparedEncoder
 from gristmill.transforms.tokens.document_column import DocumentColumn
 from gristmill.transforms.tokens.tokenizers import Encoded, load_fast, load_tokenizer
@@ -20,6 +23,92 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import (
     PlaceOf,
     add_ends,
 )
+
+_DEFAULT = PackOptions(length=2).column
+_TABLE = re.compile(
+    r"\.(csv|tsv|json|jsonl|ndjson)(\.(gz|gzip|zst|zstd|z|zz|zlib))?$", re.IGNORECASE
+)
+_WITH_COLUMNS = ("parquet", "jsonl", "csv", "tsv", "webdataset")
+
+
+def document_records(
+    records: RecordOptions, pack: PackOptions, *, mapped: bool
+) -> RecordOptions:
+    """Returns what to make of the inputs of a job that packs documents.
+
+    Of a table, or of samples, the column of the documents is all that is needed: text
+    is taken as it is, without a `tf.train.Example` around it. A user's function gets
+    the records that the user asks for.
+
+    Args:
+        records: What the user says, with the format that the files have.
+        pack: Where the documents are.
+        mapped: Whether there is a user's function.
+
+    Raises:
+        InputError: The user asks for other columns, or for one where there is none.
+    """
+    is_text = records.input_format == "text"
+    if is_text and not mapped and pack.column not in ("", _DEFAULT):
+        raise InputError(
+            "--column has no effect on lines of text",
+            expected="no column: the line is the document",
+            got=pack.column,
+            cure="leave it out; of a table name the format, such as --input-format csv",
+        )
+    if mapped or records.input_format not in _WITH_COLUMNS:
+        return records
+    asked = records.columns or records.record
+    if not pack.column:
+        if asked:
+            return records
+        raise InputError(
+            "--column - is for records that are the text itself",
+            expected="the name of a column",
+            got=f"a file of format {records.input_format}, which has columns",
+            cure="give --column NAME, or say with --record what a record is",
+        )
+    if asked:
+        raise InputError(
+            "--columns and --record have no effect on the documents",
+            expected=f"the column {pack.column!r} alone, by --column",
+            got=",".join(records.columns) or records.record,
+            cure="leave them out, or use them with --map, which gets such records",
+        )
+    if pack.tokenizer is None:
+        return dataclasses.replace(records, columns=(pack.column,))
+    return dataclasses.replace(records, record=f"column:{pack.column}")
+
+
+def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
+    """Checks that files which were recognised as lines of text are not tables.
+
+    Their first bytes look alike. Lines of a table would become records with all their
+    separators, the header would become one too, and a row with a newline two.
+
+    Args:
+        files: The inputs, whose format the user has not named.
+        pack: Where the documents are, if they are packed.
+
+    Raises:
+        InputError: A file is named as a table is.
+    """
+    if files.spec.format != "text" or (pack is not None and not pack.column):
+        return
+    lines = "--input-format text" if pack is None else "--column -"
+    for path in files.paths:
+        if found := _TABLE.search(path):
+            kind = found[1].lower()
+            known = kind if kind in ("csv", "tsv") else "jsonl"
+            raise InputError(
+                "a file that is named as a table looks like lines of text",
+                where=path,
+                expected="a table, or lines that are records"
+                if pack is None
+                else f"a table with the column {pack.column!r}, or lines that are "
+                "documents",
+                cure=f"give --input-format {known}, or {lines} to take its lines",
+            )
 
 
 class Documents(NamedTuple):

@@ -1,6 +1,6 @@
 """Records of input files, shown before a conversion; those of datasets: test_show.py.
 
-Covers: transforms/sources/first_records.py.
+Covers: transforms/sources/record_source.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Which records a job that packs documents makes of tables, and of other inputs."""
+"""Which records a job that packs documents makes of tables, and of other inputs.
+
+Covers: transforms/tokens/documents.py.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,7 @@ from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.tokens.document_records import document_records
-from gristmill.transforms.tokens.documents import DocumentReader
+from gristmill.transforms.tokens.documents import DocumentReader, document_records
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 from tests.support.conversion import job_of
 from tests.support.parquet_files import write_parquet

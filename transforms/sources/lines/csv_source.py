@@ -25,8 +25,11 @@ from gristmill.transforms.sources.lines.row_lines import (
     make_records,
     refuse_columns,
 )
-from gristmill.transforms.sources.lines.samples import sample_lines
-from gristmill.transforms.sources.lines.schema import LineSchema, wanted_columns
+from gristmill.transforms.sources.lines.schema import (
+    LineSchema,
+    sample_lines,
+    wanted_columns,
+)
 
 _DELIMITERS = {"csv": b",", "tsv": b"\t"}
 

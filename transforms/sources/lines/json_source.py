@@ -28,9 +28,10 @@ from gristmill.transforms.sources.lines.row_lines import (
     make_records,
     refuse_columns,
 )
-from gristmill.transforms.sources.lines.samples import Sample, sample_lines
 from gristmill.transforms.sources.lines.schema import (
     LineSchema,
+    Sample,
+    sample_lines,
     wanted_columns,
     with_integers,
 )

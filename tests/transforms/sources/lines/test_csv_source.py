@@ -76,7 +76,7 @@ def test_columns_and_their_types(tmp_path):
 
 
 def test_a_later_row_of_another_type_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.transforms.sources.lines.samples._FILE_BYTES", 20)
+    monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 20)
     pattern = written(tmp_path, b"a,b\n" + b"1,x\n" * 20 + b'"2",y\n007,z\n')
     with pytest.raises(CorruptRecordError, match="types") as error:
         examples_of(pattern)

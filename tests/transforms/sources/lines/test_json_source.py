@@ -1,6 +1,6 @@
 """The schema of JSON lines, found in their first lines.
 
-Covers: transforms/sources/lines/samples.py, transforms/sources/lines/schema.py,
+Covers: transforms/sources/lines/schema.py, transforms/sources/lines/schema.py,
 transforms/sources/lines/row_lines.py, transforms/sources/lines/row_lines.py,
 transforms/sources/lines/json_numbers.py, transforms/tables/whole_numbers.py.
 """
@@ -131,7 +131,7 @@ def test_whole_numbers_beside_fractions(tmp_path):
 
 @pytest.mark.parametrize("late", [BIG, BIG + 0.0, (1 << 53) + 1, -(1 << 62) - 1])
 def test_a_later_whole_number_that_a_float_does_not_hold(tmp_path, monkeypatch, late):
-    monkeypatch.setattr("gristmill.transforms.sources.lines.samples._FILE_BYTES", 20)
+    monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 20)
     pattern = written(tmp_path, [{"a": 1.5}] * 9 + [{"a": late}])
     with pytest.raises(CorruptRecordError, match="a float32 does not hold") as error:
         records_of(pattern)
@@ -155,7 +155,7 @@ def test_numbers_and_texts_of_one_field(tmp_path):
 
 
 def test_the_sample_is_bounded(tmp_path, monkeypatch):
-    module = "gristmill.transforms.sources.lines.samples"
+    module = "gristmill.transforms.sources.lines.schema"
     monkeypatch.setattr(f"{module}._FILE_BYTES", 100)
     monkeypatch.setattr(f"{module}._FILES", 3)
     lines = [{"a": n} for n in range(100)]
@@ -296,7 +296,7 @@ def test_a_byte_order_mark_alone_is_no_line(tmp_path, asked):
     ],
 )
 def test_a_later_line_that_is_nested_too_deeply(tmp_path, monkeypatch, value, asked):
-    monkeypatch.setattr("gristmill.transforms.sources.lines.samples._FILE_BYTES", 40)
+    monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 40)
     lines = ['{"a": 1}'] * 40
     pattern = written(tmp_path, [*lines, f'{{"a": 1, "b": {value}}}'])
     with pytest.raises(CorruptRecordError, match=r"valid JSON|schema") as error:
