@@ -6,7 +6,7 @@ transforms/tokens/tokenizers/hugging_face.py,
 transforms/tokens/tokenizers/load.py,
 transforms/tokens/tokenizers/rank_files.py,
 transforms/tokens/tokenizers/sentence_piece.py,
-transforms/tokens/tokenizers/rank_files.py.
+transforms/tokens/tokenizers/tiktoken_ranks.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,71 @@
+"""Tokenizers of tiktoken: a file of ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import tiktoken
+
+from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding, ranks_of
+from gristmill.transforms.tokens.tokenizers.tokenizer import (
+    Encoded,
+    Ends,
+    Tokenizer,
+    end_to_end,
+)
+
+
+class TiktokenTokenizer:
+    """A file of ranks, such as `cl100k_base.tiktoken`; see `Tokenizer`.
+
+    What looks like a special token in a text is text, as in `encode_ordinary`.
+
+    Args:
+        content: The file.
+        path: Its name, for messages.
+
+    Raises:
+        InputError: Its encoding is not known.
+        ValueError: It holds something else.
+    """
+
+    own_ends = Ends()
+
+    def __init__(self, content: bytes, path: str) -> None:
+        encoding = find_encoding(content, path)
+        self._encoding = tiktoken.Encoding(
+            encoding.name,
+            pat_str=encoding.pattern,
+            mergeable_ranks=ranks_of(content),
+            special_tokens=dict(encoding.special_ids),
+        )
+        self.library = f"tiktoken {tiktoken.__version__}"
+        self.vocabulary_size = encoding.vocabulary_size
+        self.special_ids: Mapping[str, int] = encoding.special_ids
+
+    def encode(self, texts: Sequence[bytes]) -> Encoded:
+        """Returns the tokens of texts."""
+        encode = self._encoding.encode_to_numpy
+        return end_to_end(
+            encode(text.decode(), disallowed_special=()) for text in texts
+        )
+
+    def id_of(self, token: str) -> int | None:
+        """Returns the id of a token's text."""
+        try:
+            return self._encoding.encode_single_token(token)
+        except KeyError:
+            return None
+
+    def bytes_of(self, token: int) -> bytes | None:
+        """Returns the bytes of a token; see `TokenBytes`."""
+        try:
+            return self._encoding.decode_single_token_bytes(token)
+        except KeyError:
+            return None
+
+
+def make(content: bytes, name: str, *, add_special_tokens: bool) -> Tokenizer:
+    """Returns the tokenizer of a file."""
+    del add_special_tokens
+    return TiktokenTokenizer(content, name)
