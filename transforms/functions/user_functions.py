@@ -22,10 +22,10 @@ _PATIENCE_SECONDS = 5.0
 
 
 def split_name(spec: str) -> tuple[str, str]:
-    """Returns the module and the function that `module:function` names.
+    """Returns the module and function named by `module:function`.
 
     Raises:
-        InputError: It is not of that form.
+        InputError: It does not have that form.
     """
     module_name, colon, name = spec.partition(":")
     if not (module_name and colon and name):
@@ -34,12 +34,12 @@ def split_name(spec: str) -> tuple[str, str]:
 
 
 def load_function(spec: str) -> Callable[..., Any]:
-    """Imports the function that `module:function` names.
+    """Imports the function named by `module:function`.
 
     The current directory is searched as well, as `python -m` does.
 
     Args:
-        spec: Such as `my_package.cleaning:lower_case`.
+        spec: Name such as `my_package.cleaning:lower_case`.
 
     Raises:
         InputError: There is no such function.
@@ -67,9 +67,9 @@ def load_function(spec: str) -> Callable[..., Any]:
 
 @functools.cache
 def _end_beam_worker_in_time() -> None:
-    """Ends a worker process of Beam's when it is done, whatever the module left there.
+    """Ends a Beam worker process when it is done, whatever the module left running.
 
-    Beam waits for the process without a limit, after the commit.
+    Beam waits for the process without limit, after the commit.
     """
     main = getattr(sys.modules["__main__"], "__spec__", None)
     if main is not None and main.name == _BEAM_WORKER:
@@ -83,13 +83,13 @@ def _end_after_main_thread() -> None:
 
 
 def code_digest(spec: str) -> str:
-    """Returns a digest of the file that holds the function, "" if there is none.
+    """Returns a digest of the file that holds the function, or "".
 
-    Shards of a run that is finished by a second one must not come from two versions
-    of the function. Modules that the file imports are not part of it.
+    Shards of a resumed run must not come from two versions of the function. Modules
+    that the file imports do not count.
 
     Args:
-        spec: As for `load_function`.
+        spec: As in `load_function`.
 
     Raises:
         InputError: There is no such function.
@@ -103,7 +103,7 @@ def code_digest(spec: str) -> str:
 
 RecordFunction = Callable[[bytes], bytes | Sequence[bytes] | None]
 
-_forks = 0  # How many led from the first process to this one.
+_forks = 0  # Number of forks from the first process to this one.
 
 
 def _count_fork() -> None:
@@ -118,12 +118,12 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
     """Calls the user's function on one record.
 
     Args:
-        function: It.
-        record: The record.
+        function: The function.
+        record: The record to pass.
         source: Where the record came from, for messages.
 
     Returns:
-        The records to write instead: none, one or several.
+        The records to write instead: any number.
 
     Raises:
         UserFunctionError: It failed, or returned something else.
@@ -176,7 +176,7 @@ def _end_forked(forks: int) -> None:
 
 
 def _place(error: BaseException, function: RecordFunction) -> str:
-    """Returns the last line of the function's own file that the error came through."""
+    """Returns the last line in the function's own file that an error passed through."""
     frames = traceback.extract_tb(error.__traceback__)[1:]  # The first one is `call`.
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     if not own:

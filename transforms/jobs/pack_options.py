@@ -24,7 +24,7 @@ class TokenizerSpec:
             documents are tokens already.
         digest: SHA-256 of its content, of the module's file for a function; "" for ids.
         library: The library that runs it, and its version; "" for ids.
-        vocabulary_size: Ids are below it.
+        vocabulary_size: Upper bound of ids, exclusive.
         bos_id: Added before every document, None if none is.
         eos_id: Added after every document, None if none is.
         special_ids: Its special tokens, and the id of each.

@@ -28,7 +28,7 @@ from gristmill.transforms.sources.record_source import source_module
 
 PART_FILES = 1000
 
-# Returns what the first bytes of files tell, in their order.
+# Returns the looks at the first bytes of files, in order.
 LookAt = Callable[[Sequence[FileInfo]], list[Look]]
 
 
@@ -37,9 +37,9 @@ class LookTask(NamedTuple):
 
     Attributes:
         split: The split.
-        number: Of the part, among those of all files in order.
-        parts: How many parts there are.
-        files: The files, as plain tuples: elements of pipelines are to be small.
+        number: Number of the part, among those of all files in order.
+        parts: Number of parts.
+        files: The files, as plain tuples: elements of pipelines should be small.
     """
 
     split: str
@@ -49,12 +49,12 @@ class LookTask(NamedTuple):
 
 
 class LookedPart(NamedTuple):
-    """What was seen of such files; see `LookTask`.
+    """The looks into such files; see `LookTask`.
 
     Attributes:
         split: The split.
-        number: Of the part.
-        parts: How many parts there are.
+        number: Number of the part.
+        parts: Number of parts.
         packed: Files and looks.
     """
 
@@ -65,12 +65,12 @@ class LookedPart(NamedTuple):
 
     @classmethod
     def of(cls, task: LookTask, looks: Sequence[Look]) -> Self:
-        """Returns the part with what was seen of its files."""
+        """Returns the part with the looks into its files."""
         packed = zlib.compress(pickle.dumps((task.files, looks)), 1)
         return cls(*task[:3], packed)
 
     def unpacked(self) -> tuple[Iterator[FileInfo], list[Look]]:
-        """Returns the files, and what was seen of each."""
+        """Returns the files, and the look into each."""
         files, looks = pickle.loads(zlib.decompress(self.packed))
         return itertools.starmap(FileInfo, files), looks
 
@@ -79,7 +79,7 @@ def look_tasks(split: str, files: Sequence[FileInfo]) -> Iterator[LookTask]:
     """Yields files in parts; one part without any if there are none.
 
     Args:
-        split: The split that they are inputs of.
+        split: The split whose inputs they are.
         files: All of them, in order.
     """
     parts = max(1, -(-len(files) // PART_FILES))
@@ -114,7 +114,7 @@ class LookedFiles:
                 yield self._parts[key]
 
     def files(self, split: str) -> tuple[list[FileInfo], list[Look]]:
-        """Returns all files of a split, and what was seen of each.
+        """Returns all files of a split, and the look into each.
 
         Raises:
             DataLossError: A part is missing.
@@ -141,7 +141,7 @@ def looks_of(
     files: Sequence[FileInfo],
     look: Callable[[Iterable[LookTask]], Iterable[LookedPart]],
 ) -> list[Look]:
-    """Returns what is seen of files, looked into in parts.
+    """Returns the looks into files, made in parts.
 
     Args:
         files: The files.

@@ -33,7 +33,7 @@ class KeptPass:
         self._reached = 0, 0
 
     def has(self, source: SourceRange) -> bool:
-        """Tells whether a pass is kept that has not gone past the begin of a range."""
+        """Returns whether the kept pass has not yet passed the start of a range."""
         begin = source.begin_bytes, source.skip_records
         return source.file_index == self._file and self._reached <= begin
 
@@ -87,7 +87,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
 
     Attributes:
         path: The file.
-        ahead_bytes: What `open_ahead` returned.
+        ahead_bytes: The result of `open_ahead`.
     """
 
     def __init__(self, request: ReadRequest):
@@ -103,7 +103,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
 
     @property
     def span(self) -> SourceSpan:
-        """What was read: complete once all records were read."""
+        """The span that was read: complete once all records were read."""
         return SourceSpan(
             file_index=self._source.file_index,
             begin_bytes=self._source.begin_bytes,
@@ -118,7 +118,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
         """Begins to fetch the range if the storage is remote.
 
         Returns:
-            How many bytes at most wait in memory.
+            The maximum number of bytes that wait in memory.
         """
         goes_on = self._kept is not None and self._kept.has(self._source)
         if storage_for(self.path).remote and not goes_on:
@@ -142,7 +142,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
 
     @abc.abstractmethod
     def batches(self) -> Iterator[RecordBatch]:
-        """Yields the good records, those of about a mebibyte at a time.
+        """Yields the good records, about a mebibyte at a time.
 
         Raises:
             CorruptInputError: The range is damaged, and there is no `on_damage`.

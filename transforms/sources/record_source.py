@@ -129,7 +129,7 @@ class Source(abc.ABC):
         return None
 
     def place_text(self, place: int) -> str:
-        """Returns how a place is called in messages, such as `byte offset 1,234`."""
+        """Returns the name of a place in messages, such as `byte offset 1,234`."""
         return f"{self.place_noun} {place:,}"
 
 
@@ -167,7 +167,7 @@ def source_module(format_name: str) -> SourceModule:
 
 @functools.lru_cache(maxsize=64)
 def source_of(spec: SourceSpec | None) -> Source:
-    """Returns the source that makes records as a spec says, `TFRECORD` by default."""
+    """Returns the source that makes records by a spec, by default `TFRECORD`."""
     spec = TFRECORD if spec is None else spec
     return source_module(spec.format).make_source(spec)
 
@@ -177,9 +177,8 @@ def certain_place(
 ) -> int:
     """Returns where the first record at or after an offset begins, without a search.
 
-    Goes record by record from the beginning of the file, of TFRecords some ten times
-    as fast as shards are made. What is damaged on the way is passed over as
-    `on_damage` says.
+    Goes record by record from the start of the file, for TFRecords about ten times as
+    fast as making shards. Damage on the way is handled by `on_damage`.
 
     Args:
         file: The file, not compressed.
@@ -210,11 +209,11 @@ def _certain_places(file: InputFile, damaged: bool) -> list[tuple[int, int]]:
 
     Many shards can be cut within one record, which is then read once in a process.
     """
-    del file, damaged  # The list that is kept is of these.
+    del file, damaged  # The cached list belongs to these.
     return []
 
 
-# So much of a file is read first: a few records do not need the blocks of a conversion.
+# Bytes of the first read: a few records need less than the blocks of a conversion.
 _FIRST_BYTES = 1 << 20
 
 
@@ -224,7 +223,7 @@ class NumberedRecord(NamedTuple):
     Attributes:
         number: Its number among all records of the files, in their order.
         path: The file.
-        place: Where it is in the file, as `RecordBatch.places` has it.
+        place: Its place in the file, as in `RecordBatch.places`.
         place_text: The same for people, such as `byte offset 1,234`.
         record: The record.
     """
@@ -262,7 +261,7 @@ def first_records(files: InputFiles, *, offset: int = 0) -> Iterator[NumberedRec
 
 
 def _batches(file: InputFile) -> Iterator[RecordBatch]:
-    """Yields the records of a file, of its beginning first."""
+    """Yields the records of a file, those of its first bytes first."""
     source, size, begin = source_of(file.spec), file.size_bytes, 0
     plain = file.compression == "none"
     if plain and FORMATS[source.spec.format].sized and size > _FIRST_BYTES:

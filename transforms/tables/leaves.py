@@ -235,13 +235,13 @@ def row_of(ends: npt.NDArray[np.int64], item: int) -> int:
 def rows_without_nulls(
     batch: pa.RecordBatch, wanted: Callable[[str], bool]
 ) -> npt.NDArray[np.int64]:
-    """Returns the rows in which no feature that is wanted is null.
+    """Returns the rows without a null in the features to check.
 
     Nor an item of a list.
 
     Args:
         batch: The rows.
-        wanted: Says of a feature, by its name, whether it is looked at.
+        wanted: Returns whether to check a feature, by its name.
     """
     kept = np.ones(len(batch), np.bool_)
     for leaf in leaves_of(batch.schema):

@@ -31,13 +31,13 @@ def length_headers(tag: bytes, sizes: Any) -> Any:
 
 
 def entry_headers(name: bytes, kind: Kind, *, single: bool, sizes: Any) -> Any:
-    """Returns what stands before the values of a feature, for each of their sizes.
+    """Returns the bytes before the values of a feature, for each of their sizes.
 
     Args:
         name: Name of the feature.
-        kind: Which list holds its values.
+        kind: Kind of the list that holds its values.
         single: Whether it is one value of bytes, instead of an encoded list.
-        sizes: How many bytes follow, an array; null where there is no feature.
+        sizes: Number of bytes that follow, an array; null if there is no feature.
     """
     return _looked_up(functools.partial(_entry_header, name, kind, single), sizes)
 

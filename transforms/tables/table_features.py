@@ -134,12 +134,12 @@ def as_integers(spec: FeatureSpec) -> FeatureSpec:
 
 
 def as_rounded(spec: FeatureSpec) -> FeatureSpec:
-    """Returns a feature of floats as one of which whole numbers are rounded, too."""
+    """Returns a feature of floats whose whole numbers may be rounded, too."""
     return dataclasses.replace(spec, type="float")
 
 
 def read_as(found: FeatureSpec, spec: FeatureSpec) -> FeatureSpec:
-    """Returns the feature of a column as that which it is read as, if it can be."""
+    """Returns the feature of a column with the requested type, if possible."""
     if found.kind != "float":
         return found
     for other in (as_integers(found), as_rounded(found)):
@@ -149,15 +149,15 @@ def read_as(found: FeatureSpec, spec: FeatureSpec) -> FeatureSpec:
 
 
 def typed_features(schema: pa.Schema, columns: Sequence[str]) -> dict[str, FeatureSpec]:
-    """Returns which features the columns of a table become; see `features_of`.
+    """Returns the features of the columns of a table; see `features_of`.
 
     Args:
         schema: The columns.
         columns: Names of those to take, all if empty. `*` stands for all others;
-            `:int` or `:float` behind a name says what a column of floats becomes.
+            `:int` or `:float` after a name decides the type of a column of floats.
 
     Raises:
-        InputError: As `features_of`, or a type is not for a column.
+        InputError: As in `features_of`, or a type does not suit a column.
     """
     types, names = {}, []
     for column in columns:
@@ -185,7 +185,7 @@ def typed_features(schema: pa.Schema, columns: Sequence[str]) -> dict[str, Featu
 
 
 def seen_numbers(batches: Iterable[pa.RecordBatch], doubles: Features) -> set[str]:
-    """Returns the features that are integers in a sample, as which they are kept.
+    """Returns the features that are kept as integers, as they are in a sample.
 
     Args:
         batches: The sample.
@@ -202,7 +202,7 @@ def seen_numbers(batches: Iterable[pa.RecordBatch], doubles: Features) -> set[st
             try:
                 values, _ = leaf_values(batch, leaf)
             except RowError:
-                continue  # Whoever makes records of the rows says what is wrong.
+                continue  # The maker of records reports the fault.
             given = values.drop_null().to_numpy(zero_copy_only=False)
             lost, whole = are_lost(given), are_integers(given)
             seen[leaf.name].add(

@@ -20,15 +20,15 @@ from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.tokens.tokenizers import Encoded
 from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
 
-# Of the list in a Feature: the key of its field.
+# Key of a list's field in a Feature.
 _KINDS = {0x0A: BYTES, 0x1A: INTS}
 
 
 class OneFeature:
     """Finds a feature in records that are encoded as all known writers do.
 
-    Some five times as fast as `gristmill.dataset.base.example.raw_features`, which
-    reads whatever protocol buffers allow.
+    About five times as fast as `gristmill.dataset.base.example.raw_features`, which
+    reads all encodings that protocol buffers allow.
 
     Args:
         name: Name of the feature.
@@ -83,7 +83,7 @@ class OneFeature:
             at = stop
         if at != end or found < 0:
             return None
-        # A list of some kind, and in it one field.
+        # A list of some kind, with one field.
         kind = _KINDS.get(record[found])
         for key in (record[found], 0x0A):
             size, after = varint_at(record, found + 1)

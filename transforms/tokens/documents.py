@@ -34,19 +34,19 @@ _WITH_COLUMNS = ("parquet", "jsonl", "csv", "tsv", "webdataset")
 def document_records(
     records: RecordOptions, pack: PackOptions, *, mapped: bool
 ) -> RecordOptions:
-    """Returns what to make of the inputs of a job that packs documents.
+    """Returns the record options for the inputs of a job that packs documents.
 
-    Of a table, or of samples, the column of the documents is all that is needed: text
-    is taken as it is, without a `tf.train.Example` around it. A user's function gets
-    the records that the user asks for.
+    From a table or samples, only the column of the documents is needed: text is taken
+    without a `tf.train.Example` around it. A user's function gets the requested
+    records.
 
     Args:
-        records: What the user says, with the format that the files have.
-        pack: Where the documents are.
+        records: The user's options, with the format of the files.
+        pack: Place of the documents.
         mapped: Whether there is a user's function.
 
     Raises:
-        InputError: The user asks for other columns, or for one where there is none.
+        InputError: The user requests other columns, or the inputs have no columns.
     """
     is_text = records.input_format == "text"
     if is_text and not mapped and pack.column not in ("", _DEFAULT):
@@ -81,17 +81,17 @@ def document_records(
 
 
 def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
-    """Checks that files which were recognised as lines of text are not tables.
+    """Checks that files recognised as lines of text are not tables.
 
     Their first bytes look alike. Lines of a table would become records with all their
     separators, the header would become one too, and a row with a newline two.
 
     Args:
         files: The inputs, whose format the user has not named.
-        pack: Where the documents are, if they are packed.
+        pack: Place of the documents, if they are packed.
 
     Raises:
-        InputError: A file is named as a table is.
+        InputError: A file is named like a table.
     """
     if files.spec.format != "text" or (pack is not None and not pack.column):
         return

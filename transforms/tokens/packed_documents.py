@@ -109,7 +109,7 @@ _EXAMPLE_FEATURES = ("inputs", "inputs_position", "inputs_segmentation")
 
 
 def described_rows(options: PackOptions, counts: PackedCounts) -> dict[str, Any]:
-    """Returns what `dataset.json` says of the rows of a finished split."""
+    """Returns the description of a finished split's rows for `dataset.json`."""
     assert options.found is not None  # The job was planned.
     return PackedSplit(
         rows=options.rows,
@@ -122,7 +122,7 @@ def described_rows(options: PackOptions, counts: PackedCounts) -> dict[str, Any]
 
 
 def row_features(options: PackOptions) -> dict[str, Any] | None:
-    """Returns the features of rows that are examples, None of others."""
+    """Returns the features of rows that are examples, None for others."""
     if options.rows != "example":
         return None
     spec = FeatureSpec(kind="int64", dtype="int32", shape=(options.length,))

@@ -47,8 +47,8 @@ class RecordSpool:
 
     def close(self) -> None:
         """Closes the file."""
-        # That writes what is buffered, which fails on a full disk. An error that says
-        # so has been raised before.
+        # This writes buffered data, which fails on a full disk. That error was already
+        # raised.
         with contextlib.suppress(OSError):
             self._file.close()
 

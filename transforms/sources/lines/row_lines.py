@@ -158,14 +158,14 @@ def column_of(record: str) -> str | None:
 
 
 def make_records(record: str, fields: pa.Schema) -> MakeRecords:
-    """Returns what makes records of rows; None for lines as they are.
+    """Returns the maker of records from rows; None for plain lines.
 
     Args:
         record: `example`, `column:NAME` or `line`.
         fields: The columns.
 
     Raises:
-        InputError: The columns do not have what such records need.
+        InputError: The columns do not fit such records.
     """
     if record == "line":
         return None
@@ -177,12 +177,12 @@ def make_records(record: str, fields: pa.Schema) -> MakeRecords:
 
 
 def described(record: str, fields: pa.Schema) -> dict[str, Any] | None:
-    """Returns what such records hold, as `dataset.json` keeps it."""
+    """Returns the features of such records, for `dataset.json`."""
     return encode_features(features_of(fields)) if record == "example" else None
 
 
 def refuse_columns(record: str, columns: tuple[str, ...]) -> None:
-    """Raises InputError if columns were chosen for records that are no examples."""
+    """Raises InputError if columns were chosen for records that are not examples."""
     if columns and record != "example":
         raise InputError(
             f"--columns is not for --record {record}",

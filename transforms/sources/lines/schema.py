@@ -27,7 +27,7 @@ from gristmill.transforms.sources.lines.parser import (
     without_newline,
 )
 
-# Less of many files tells more than much of one.
+# A little of many files tells more than much of one.
 _FILES = 32
 _FILE_BYTES = 256 << 10
 
@@ -42,12 +42,12 @@ class Sample(NamedTuple):
 def sample_lines(files: InputFiles, ends: Callable[[bytes], Positions]) -> list[Sample]:
     """Returns the first lines of some files, in the order of the files.
 
-    Which files and how many lines follows from their number and content alone: 256 KiB
-    of each of 32 files, spread over all, and at least one line.
+    The choice depends only on their number and content: 256 KiB of each of 32 files,
+    spread over all, and at least one line.
 
     Args:
         files: The files.
-        ends: Finds where lines end, as `LineParser.ends`.
+        ends: Finds the ends of lines, as `LineParser.ends`.
     """
     count = min(len(files), _FILES)
     chosen = [files[at * len(files) // count] for at in range(count)]
@@ -83,7 +83,7 @@ def _first_lines(file: InputFile, ends: Callable[[bytes], Positions]) -> Sample:
 
 
 class _RawLines:
-    """Takes lines as they are."""
+    """Splits plain lines."""
 
     format_name = "text"
     sure = True

@@ -62,13 +62,13 @@ class ParquetRange(RangeReader[ParquetFile]):
 
     Args:
         request: The range.
-        spec: How records are made of rows.
+        spec: Rules for making records from rows.
     """
 
     def __init__(self, request: ReadRequest, spec: SourceSpec):
         super().__init__(request)
-        self._begun: _GroupPass | None = None  # By the range before.
-        self._left: _GroupPass | None = None  # For the range after.
+        self._begun: _GroupPass | None = None  # Rows taken by the previous range.
+        self._left: _GroupPass | None = None  # Rows for the next range.
         self._spec = spec
         self._features = features_of_spec(spec)
         self._given_row = request.first_place

@@ -98,7 +98,7 @@ class ShardRangeReader(RangeReader[_Begun]):
 
 
 class ArrayRecordSource(Source):
-    """ArrayRecord files; see `Source` for what the methods do.
+    """ArrayRecord files; see `Source` for the methods.
 
     Args:
         spec: Names the dataset of the files, if any.

@@ -50,8 +50,8 @@ class PackedShardReader(RangeReader[_Begun]):
 
     Args:
         request: The range, which is the whole file.
-        shard: The file, and what its dataset says of it.
-        row_format: How its rows are encoded.
+        shard: The file, with its dataset's entry.
+        row_format: The encoding of its rows.
     """
 
     def __init__(self, request: ReadRequest, shard: ListedShard, row_format: RowFormat):
@@ -117,7 +117,7 @@ class PackedShardReader(RangeReader[_Begun]):
 
 
 class PackedSource(Source):
-    """Shards of a packed split; see `Source` for what the methods do.
+    """Shards of a packed split; see `Source` for the methods.
 
     Args:
         spec: Names the split.
@@ -143,7 +143,7 @@ class PackedSource(Source):
         return self._split.shard(file.path, file.size_bytes)
 
     def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
-        """Counts the documents of a file. It can be entered at the first alone."""
+        """Counts the documents of a file. It can only be entered at the first."""
         file = request.file
         documents = _segments(self._shard(file), file.version).documents
         return PartCount(0, documents, documents, [0] if documents else [])

@@ -139,12 +139,12 @@ class StreamRange(RangeReader[BinaryIO]):
 
 
 class StreamSource(Source):
-    """A format that is read forward; see `Source` for what its methods do.
+    """A format that is read forward; see `Source` for its methods.
 
     Args:
         spec: How records are made.
         open_reader: Opens the reader of a stream.
-        lookback_bytes: As for `StreamReader`.
+        lookback_bytes: As in `StreamReader`.
         sure: As for `StreamRange`.
     """
 
@@ -187,7 +187,7 @@ class StreamSource(Source):
         return PartCount(span.start_bytes, span.stop_bytes, records, offsets)
 
     def described(self) -> dict[str, Any]:
-        """Returns what `dataset.json` says of the inputs, besides their list."""
+        """Returns the facts about the inputs for `dataset.json`, besides their list."""
         if self.spec == TFRECORD:
             return {}
         return {"format": self.spec.format, "record": self.spec.record}

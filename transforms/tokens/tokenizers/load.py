@@ -34,7 +34,7 @@ def read_content(path: str) -> bytes:
     """Returns the file of a tokenizer, local or in a bucket.
 
     Raises:
-        InputError: It is not there, a directory, or too large to be one.
+        InputError: It is missing, a directory, or too large for a tokenizer.
     """
     storage = storage_for(path)
     inside = join(path, "tokenizer.json")
@@ -68,7 +68,7 @@ def kind_of(content: bytes, path: str) -> str:
     """Returns `huggingface`, `sentencepiece` or `tiktoken`.
 
     Raises:
-        InputError: It is none of these.
+        InputError: It is of another kind.
     """
     if is_rank_file(content):
         return "tiktoken"
@@ -96,7 +96,7 @@ def kind_of(content: bytes, path: str) -> str:
 
 
 def _is_sentence_piece(content: bytes) -> bool:
-    """Tells whether a file begins with a piece: its text, and its score as a float."""
+    """Returns whether a file begins with a piece: its text and its float score."""
     try:
         number, _, piece = next(message_fields(content))
         wires = {field: wire for field, wire, _ in message_fields(piece)}

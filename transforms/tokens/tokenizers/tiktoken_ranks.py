@@ -18,7 +18,7 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import (
 class TiktokenTokenizer:
     """A file of ranks, such as `cl100k_base.tiktoken`; see `Tokenizer`.
 
-    What looks like a special token in a text is text, as in `encode_ordinary`.
+    A special token's text within a text is text, as in `encode_ordinary`.
 
     Args:
         content: The file.
@@ -26,7 +26,7 @@ class TiktokenTokenizer:
 
     Raises:
         InputError: Its encoding is not known.
-        ValueError: It holds something else.
+        ValueError: It is not a file of ranks.
     """
 
     own_ends = Ends()
