@@ -51,6 +51,12 @@ class Findings(FirstOf[Finding]):
     def __init__(self) -> None:
         super().__init__(_FINDINGS_KEPT, operator.attrgetter("path", "what"))
 
+    @property
+    def summary(self) -> str:
+        """The first finding, and how many more there are. There has to be one."""
+        more = len(self) - 1
+        return f"{self.first[0]}" + (f", and {more:,} more" if more else "")
+
 
 def wrong_size(path: str, expected: int, got: int, *, what: str = "shard") -> Finding:
     """Returns the finding for a shard, or another file, of the wrong size."""

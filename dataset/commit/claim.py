@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Self, TypeVar
 
 from gristmill.dataset.base.errors import (
+    InputError,
     JobChangedError,
     StorageChangedError,
     StorageError,
@@ -221,7 +222,11 @@ class Claim:
         storage.delete_all(stale)
 
     def settle(
-        self, described: Collection[str], replaced: Collection[FileInfo] = ()
+        self,
+        described: Collection[str],
+        replaced: Collection[FileInfo] = (),
+        *,
+        own: bool = False,
     ) -> None:
         """Looks who else has described the edition, once that was done.
 
@@ -231,15 +236,15 @@ class Claim:
         Args:
             described: The files that this command has written.
             replaced: Files that others have written, which it deletes itself.
+            own: Whether the work was described there before.
 
         Raises:
             StorageChangedError: This is the write, or another command has committed.
         """
         storage = storage_for(self.output)
-        job, write = (
-            layout.join(self.output, path(self.name, self.key))
-            for path in (layout.job_path, layout.write_path)
-        )
+        if not own:
+            self.leave_finished()
+        job, write = self._descriptions
         found_job, found_write = storage.stat_all([job, write])
         known = {(info.path, info.version) for info in replaced}
         if found_job is not None and found_write is not None:
@@ -256,6 +261,29 @@ class Claim:
         if split is not None and split.last_edition >= self.edition:
             place = layout.join(self.output, layout.DATASET_JSON)
             raise changed_error(place, expected=self.version, got=version)
+
+    def leave_finished(self) -> None:
+        """Leaves the number to another command that has finished the edition.
+
+        Where there is no `dataset.json`, nothing stops one that has passed its checks:
+        it may commit at any moment what has a table. A table without a description
+        tells everybody that the number is given out.
+
+        Raises:
+            StorageChangedError: There is a table. Begin again, with the next number.
+        """
+        if self.version:
+            return
+        storage = storage_for(self.output)
+        table = layout.join(self.output, layout.table_path(self.name, self.key))
+        if found := storage.stat(table):
+            storage.delete_all(filter(None, storage.stat_all(self._descriptions)))
+            raise changed_error(table, expected="", got=found.version)
+
+    @property
+    def _descriptions(self) -> list[str]:
+        paths = layout.job_path, layout.write_path
+        return [layout.join(self.output, path(self.name, self.key)) for path in paths]
 
     def _mark_strangers(self) -> None:
         """Gives them tables: by these whoever deletes what is replaced finds them."""
@@ -299,19 +327,30 @@ class Claim:
         return [info for info in found if not is_unfinished(_file(info.path))]
 
     def _fence(self) -> None:
-        """Lets a commit fail whose checks have passed: what it names is deleted.
+        fence(self.output, self.version)
 
-        It names the version of `dataset.json` that it saw before its checks. So that
-        version goes: the same bytes are written again.
-        """
-        storage = storage_for(self.output)
-        place = layout.join(self.output, layout.DATASET_JSON)
-        found = storage.load(place)
-        got = "" if found is None else found.version
-        if got != self.version:
-            raise changed_error(place, expected=self.version, got=got)
-        if found is not None:
-            storage.write(place, found.data, replaces=found.version)
+
+def fence(output: str, version: str | None = None) -> None:
+    """Lets a commit fail whose checks have passed: what it names is deleted.
+
+    It names the version of `dataset.json` that it saw before its checks. So that
+    version goes: the same bytes are written again.
+
+    Args:
+        output: The dataset's directory.
+        version: The version of `dataset.json` that is expected; None for any.
+
+    Raises:
+        StorageChangedError: There is another version.
+    """
+    storage = storage_for(output)
+    place = layout.join(output, layout.DATASET_JSON)
+    found = storage.load(place)
+    got = "" if found is None else found.version
+    if version not in (None, got):
+        raise changed_error(place, expected=version or "", got=got)
+    if found is not None:
+        storage.write(place, found.data, replaces=found.version)
 
 
 def again_if_changed(call: Callable[[], T]) -> T:
@@ -323,6 +362,24 @@ def again_if_changed(call: Callable[[], T]) -> T:
         with contextlib.suppress(StorageChangedError):
             return call()
     return call()
+
+
+def last_begun(output: str, name: str, split: str) -> int:
+    """Returns the greatest number of an edition that any file is named by, or 0."""
+    storage, own = storage_for(output), layout.join(output, "")
+    found = {0}
+    index = layout.join(output, layout.INDEX_DIR)
+    for info in storage.scan(index, prefix=f"{name}-{split}."):
+        path = info.path.removeprefix(own)
+        found.add(layout.described_edition(path, name, split) or 0)
+    for info in storage.scan(output, prefix=layout.shard_prefix(name, split)):
+        found.add(layout.edition_of(_file(info.path), name, split))
+    place = layout.temporary_dir("", name, split)
+    for info in storage.scan(output, deep=True, prefix=place):
+        mark = info.path.removeprefix(own + place).partition("/")[0]
+        with contextlib.suppress(InputError):  # It is a directory of another program.
+            found.add(layout.parse_edition_key(split + mark)[1])
+    return max(found)
 
 
 def _first_edition(
@@ -346,10 +403,11 @@ def _first_edition(
             kind = ".".join(path.rsplit(".", 2)[1:])
             described.setdefault(edition, set()).add(kind)
     # The marker of a write goes at the commit, a table comes shortly before it.
+    begins = {"write.json"} if damaged else {"write.json", "job.json"}
     given_out = {
         edition
         for edition, kinds in described.items()
-        if damaged and "shards.npz" in kinds and "write.json" not in kinds
+        if "shards.npz" in kinds and kinds.isdisjoint(begins)
     }
     begun = {
         edition

@@ -97,19 +97,32 @@ def write_table(
     )
 
 
-def check_files(output: str, splits: Mapping[str, Split]) -> None:
+def check_files(
+    output: str,
+    splits: Mapping[str, Split],
+    *,
+    check_current: Callable[[], None] = lambda: None,
+) -> None:
     """Checks that all files of splits are in the output, as their tables say.
 
-    Raises DataLossError if one was deleted or replaced after it was written.
+    Args:
+        output: The dataset's directory.
+        splits: The splits, by their names for messages.
+        check_current: Raises if another command has the output by now. It is called
+            before, and where a file is missing: the other one has deleted it then.
+
+    Raises:
+        DataLossError: One was deleted or replaced after it was written.
     """
+    check_current()
     for name, split in splits.items():
         findings = check_split(output, split)
         if findings:
+            check_current()
             raise DataLossError(
                 "a file of a finished split is not there any more",
                 where=f"{output}, split {name}",
-                got=f"{findings.first[0]}"
-                + (f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""),
+                got=findings.summary,
                 cure="make sure that no other process writes to this output, then run "
                 "the same command again: it makes the missing files",
             )

@@ -101,11 +101,10 @@ def find_leftovers(
             # Of a change that is not finished.
             if layout.edition_of(file, manifest.name, split) > committed.last_edition:
                 yield file
-    # Unfinished and new files, also of splits that are not there yet.
-    for place in (layout.temporary_dir, layout.aside_dir):
-        prefix = place("", manifest.name, "")
-        for info in storage.scan(dataset, deep=True, prefix=prefix):
-            yield info.path.removeprefix(layout.join(dataset, ""))
+    # Unfinished files, also of splits that are not there yet.
+    prefix = layout.temporary_dir("", manifest.name, "")
+    for info in storage.scan(dataset, deep=True, prefix=prefix):
+        yield info.path.removeprefix(layout.join(dataset, ""))
 
 
 def _not_named(

@@ -62,8 +62,7 @@ def _check_files(output: str, name: str, split: Split) -> None:
             raise StorageMissingError(
                 "a file of the edition to go back to is not there any more",
                 where=f"{output}, split {name}",
-                got=f"{findings.first[0]}"
-                + (f", and {len(findings) - 1:,} more" if len(findings) > 1 else ""),
+                got=findings.summary,
                 cure="restore it from a copy, or choose another edition that "
                 "`gristmill inspect` shows",
             )

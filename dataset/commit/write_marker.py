@@ -30,12 +30,15 @@ class WriteMarker:
         name: The dataset's name.
         split: The edition that is written, by its `layout.edition_key`.
         fingerprint: What tells this write from all others.
+        repeats: Whether work that is done again gives the same bytes. A loop can give
+            other records each time.
     """
 
     output: str
     name: str
     split: str
     fingerprint: str
+    repeats: bool = True
 
     @property
     def file(self) -> str:
@@ -72,7 +75,7 @@ class WriteMarker:
         manifest = read_manifest(self.output)
         there = None if manifest is None else manifest.splits.get(split)
         # A worker that repeats its work after the commit does no harm.
-        if there is not None and self.made(there.known.get(edition)):
+        if self.repeats and there and self.made(there.known.get(edition)):
             return
         if there is not None and there.last_edition >= edition:
             raise JobChangedError(

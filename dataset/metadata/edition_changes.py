@@ -107,11 +107,12 @@ def _made_again(split: Split, made: Split) -> Split:
 
 
 def is_same(split: Split, other: Split) -> bool:
-    """Returns whether the same job or write made two editions."""
+    """Returns whether the same job, or write of the same bytes, made both."""
     own, others = (
         [one.source.get(name) for name in ("job", "write")] for one in (split, other)
     )
-    return own == others != [None, None]
+    written = own[1] is None or split.shards_digest == other.shards_digest
+    return own == others != [None, None] and written
 
 
 def _changed(split: Split | None, edition: int) -> StorageChangedError:

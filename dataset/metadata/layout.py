@@ -32,7 +32,6 @@ TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
 RESULT_PREFIX = "index/.result-"  # Of the files in `result_path`.
-ASIDE_PREFIX = ".new-"  # Of directories of `aside_dir`.
 
 # What TFDS, file systems and shells accept in names.
 # POSIX extended regular expressions, which Python's `re` reads alike.
@@ -216,11 +215,6 @@ def segments_path(shard_path: str) -> str:
 def temporary_dir(dataset: str, name: str, split: str) -> str:
     """Returns the directory of a split's unfinished files."""
     return join(dataset, f"tmp-{name}-{split}")
-
-
-def aside_dir(dataset: str, name: str, split: str) -> str:
-    """Returns the directory where earlier releases wrote replacements of a split."""
-    return join(dataset, f"{ASIDE_PREFIX}{name}-{split}")
 
 
 def quarantine_paths(shard_path: str) -> tuple[str, str]:

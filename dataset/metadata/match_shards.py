@@ -16,15 +16,11 @@ def match_shards(pattern: str) -> list[FileInfo]:
     """Lists the files that a pattern matches, except those that describe a dataset.
 
     They are beside the shards: a pattern that matched all files before these were
-    indexed matches `dataset.json` as well afterwards. In a bucket, `**` also matches
-    files that are to replace others: they are left out unless the pattern names them.
+    indexed matches `dataset.json` as well afterwards.
     """
     found = [] if pattern.endswith("/") else storage_for(pattern).match(pattern)
     if [info.path for info in found] == [pattern]:
         return found
-    aside = f"/{layout.ASIDE_PREFIX}"
-    if aside not in f"/{pattern}":
-        found = [info for info in found if aside not in info.path]
     return _shards(found)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 
 from gristmill.dataset.base.errors import (
     DataLossError,
     InputError,
-    StorageChangedError,
+    JobChangedError,
     StorageError,
     some_of,
 )
@@ -23,7 +24,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.provenance import PART_COLUMN, part_count
 from gristmill.dataset.metadata.shard_index import parse_index, with_report
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.base import Link, for_all
+from gristmill.dataset.storage.base import FileInfo, Link, for_all
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.dataset.writer.parts_job import PartsJob
@@ -86,19 +87,41 @@ def commit_parts(
 def commit_job(job: PartsJob, *, overwrite: bool, keep_replaced: bool) -> Manifest:
     """Commits all parts of a job; raises as `commit_parts` does."""
     storage = storage_for(job.output)
-    table, sources = _joined(job)
+    # Versions come first: what another one writes after the check is not written over.
+    claim = dataclasses.replace(
+        Claim.next(job.output, job.name, job.split, overwrite=overwrite),
+        edition=job.edition,
+    )
+    named = {info.path: info for info in claim.files()}
     place = layout.join(job.output, layout.table_path(job.name, job.key))
-    seen = version_of(place)
+    seen, parts = version_of(place), _part_tables(job)
 
     def check() -> None:
-        _checked_claim(job, overwrite=overwrite)
+        _check_claim(job, overwrite=overwrite)
+        tables = storage.stat_all([*parts])
+        if [info.version if info else "" for info in tables] != [*parts.values()]:
+            raise JobChangedError(
+                "a writer writes a finished part again",
+                where=job.where,
+                cure="commit the parts once all writers have ended",
+            )
 
-    claim = _checked_claim(job, overwrite=overwrite)
-    links = _links(job, table, sources)
-    # Of an earlier attempt, before a part was written again.
-    storage.delete_all(claim.files(keep={*table.paths}.__contains__))
-    _write_indexes(job, table, sources)
-    storage.link_all(links)
+    check()
+    table, sources = _joined(job)
+    try:
+        links = _links(job, table, sources, named)
+        # Of an earlier attempt, before a part was written again.
+        own = {*table.paths, *map(layout.index_path, table.paths)}
+        storage.delete_all(
+            info
+            for path, info in named.items()
+            if path.removeprefix(layout.join(job.output, "")) not in own
+        )
+        _write_indexes(job, table, sources, named)
+        storage.link_all(links)
+    except (DataLossError, StorageError):
+        check()  # Another writer may have deleted what is missing.
+        raise
     made = write_table(
         job.output,
         job.name,
@@ -122,14 +145,21 @@ def commit_job(job: PartsJob, *, overwrite: bool, keep_replaced: bool) -> Manife
     return manifest
 
 
-def _checked_claim(job: PartsJob, *, overwrite: bool) -> Claim:
-    """Returns the claim of a job; raises JobChangedError if it is not its own."""
+def _check_claim(job: PartsJob, *, overwrite: bool) -> None:
+    """Raises JobChangedError if a job does not own its output."""
     claim = Claim.next(job.output, job.name, job.split, overwrite=overwrite)
     if not overwrite:
         begun, _ = BegunWrite.load(job.output, job.name, job.key)
         check_free(job, claim, begun)
     job.marker.check_current(claim.there)
-    return dataclasses.replace(claim, edition=job.edition)
+
+
+def _part_tables(job: PartsJob) -> dict[str, str]:
+    """Returns the versions of the tables of all parts, by path; "" for none."""
+    paths = [job.part_table(part) for part in range(job.parts)]
+    found = storage_for(job.output).stat_all(paths)
+    versions = (info.version if info else "" for info in found)
+    return dict(zip(paths, versions, strict=True))
 
 
 def _joined(job: PartsJob) -> tuple[ShardTable, list[str]]:
@@ -171,7 +201,9 @@ def _joined(job: PartsJob) -> tuple[ShardTable, list[str]]:
     return dataclasses.replace(table, paths=names), sources
 
 
-def _write_indexes(job: PartsJob, table: ShardTable, sources: list[str]) -> None:
+def _write_indexes(
+    job: PartsJob, table: ShardTable, sources: list[str], named: Mapping[str, FileInfo]
+) -> None:
     """Writes the index of each shard, with a report that has its final name."""
     storage = storage_for(job.output)
 
@@ -185,26 +217,18 @@ def _write_indexes(job: PartsJob, table: ShardTable, sources: list[str]) -> None
         if report.file_crc32c != table.file_crc32cs[shard]:
             raise _lost(job, f"{old} is of another shard than the table of its part")
         path = table.paths[shard]
-        named = dataclasses.replace(report, path=path, shard_index=shard)
+        report = dataclasses.replace(report, path=path, shard_index=shard)
         place = layout.join(job.output, layout.index_path(path))
-        data = with_report(content.data, named, path=old)
-        try:
-            storage.write(place, data, replaces="")
-        except StorageChangedError:
-            # Of an earlier attempt, before its part was written again?
-            found = storage.load(place)
-            if found is None or not _is_own(job, found.data, place):
-                raise
-            storage.write(place, data, replaces=found.version)
+        data = with_report(content.data, report, path=old)
+        version = named[place].version if place in named else ""
+        storage.write(place, data, replaces=version)
 
     for_all(write, range(len(table)), at_once=_INDEXES_AT_ONCE)
 
 
-def _is_own(job: PartsJob, index: bytes, path: str) -> bool:
-    return parse_index(index, path=path).report().job == job.fingerprint
-
-
-def _links(job: PartsJob, table: ShardTable, sources: list[str]) -> list[Link]:
+def _links(
+    job: PartsJob, table: ShardTable, sources: list[str], named: Mapping[str, FileInfo]
+) -> list[Link]:
     """Returns which shards get which names, if they are as they were written.
 
     They keep their names in their parts as well. So all of this can be repeated, also
@@ -212,8 +236,6 @@ def _links(job: PartsJob, table: ShardTable, sources: list[str]) -> list[Link]:
     """
     storage = storage_for(job.output)
     staged = {info.path: info for info in storage.list_tree(job.directory)}
-    prefix = layout.shard_prefix(job.name, job.key)
-    named = {info.path: info for info in storage.scan(job.output, prefix=prefix)}
     links = []
     rows = zip(
         table.paths,

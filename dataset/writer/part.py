@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.base.errors import JobChangedError
-from gristmill.dataset.commit.claim import again_if_changed
+from gristmill.dataset.commit.claim import again_if_changed, fence
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.base import FileInfo, map_all
+from gristmill.dataset.storage.base import FileInfo, is_unfinished, map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.parts_job import OWNER_JSON, PartsJob, staged_name
 
@@ -63,6 +63,8 @@ class Part:
         # First: without its table, a part is not finished.
         if (found := there.pop(table_path, None)) is not None:
             self._storage.delete(table_path, version=found.version)
+            # Another writer may be committing what it found finished.
+            again_if_changed(lambda: fence(job.output))
         if resume:
             for report in self._kept(there):
                 self._add(report)
@@ -71,7 +73,12 @@ class Part:
     def _take(self, *, resume: bool, overwrite: bool) -> dict[str, FileInfo]:
         """Takes possession of the part; returns what this very job has made there."""
         # Before it is taken: nothing is listed that this very writer makes.
-        there = {info.path: info for info in self._storage.list_tree(self._directory)}
+        there = {
+            info.path: info
+            for info in self._storage.list_tree(self._directory)
+            # The writer that lost the part may live, and is told where it checks.
+            if not is_unfinished(layout.base_name(info.path))
+        }
         listed = there.pop(self._owner_path, None)
         owner = self._storage.load(self._owner_path) if listed else None
         if owner is None or not self._is_of_job(owner.data):

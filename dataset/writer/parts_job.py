@@ -94,6 +94,7 @@ class PartsJob:
             name=self.name,
             split=self.key,
             fingerprint=self.fingerprint,
+            repeats=False,
         )
 
     @property

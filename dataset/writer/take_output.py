@@ -67,6 +67,8 @@ def _take(
     else:
         check_free(job, claim, begun)
     if begun is not None and begun.fingerprint == job.fingerprint:
+        if not resume and job.parts == 1:
+            claim.leave_finished()
         return job, None
     if begun is not None and begun.parts:
         _check_replaceable(job, claim, begun, resume=resume, overwrite=overwrite)

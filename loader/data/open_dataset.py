@@ -130,7 +130,10 @@ def _open_one(
             raise no_shards_to_cache(place)
         _check_no_edition(edition, place)
         if not _MAGIC.search(place) and not storage_for(place).match(place):
-            return open_tfds(place, split, how)
+            try:
+                return open_tfds(place, split, how)
+            except ReplacedError:  # There is a `dataset.json` by now.
+                return _open_one(place, split, edition, how)
         patterns: tuple[str, ...] = (place,)
     else:
         patterns = path_texts(path, "file")

@@ -13,6 +13,7 @@ import numpy as np
 from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
+    ReplacedError,
     StorageError,
     some_of,
 )
@@ -133,12 +134,13 @@ def open_tfds(path: str, split: str | None, how: HowToRead) -> Dataset:
         NotADatasetError: There is no such file, and no dataset.
         InputError: The split does not exist, or must be given.
         InvalidDatasetError: The file contradicts itself.
+        ReplacedError: A dataset is committed by now.
     """
     place = layout.join(path, layout.TFDS_INFO_JSON)
     found = storage_for(path).load(place)
     if found is None:
         open_manifest(path)  # Raises with what is missing.
-        raise InvalidDatasetError(
+        raise ReplacedError(
             "dataset was committed while it was opened",
             where=path,
             cure="open it again",

@@ -197,10 +197,7 @@ def _has_garbage(place: Place, manifest: Manifest, split: str) -> bool:
 def _deletion(place: Place, files: Iterable[str]) -> str:
     """Returns a command that deletes files, whole directories of jobs at once."""
     tops = dict.fromkeys(
-        file.partition("/")[0]
-        if file.startswith(("tmp-", layout.ASIDE_PREFIX))
-        else file
-        for file in files
+        file.partition("/")[0] if file.startswith("tmp-") else file for file in files
     )
     if len(tops) > _SHOWN:
         return f"gristmill verify --quick {shlex.quote(place.path)} names them; delete"

@@ -25,13 +25,14 @@ from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import (
     InputError,
+    JobChangedError,
     NotADatasetError,
     ReplacedError,
     StorageChangedError,
     StorageMissingError,
 )
+from gristmill.dataset.commit.claim import last_begun
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.garbage import find_garbage
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.choose_state import states_of
@@ -58,6 +59,14 @@ KILLED = -9
 
 def records_of(output: str, edition: int | None = None) -> list[bytes]:
     return list(loader.open(output, "train", edition=edition))
+
+
+def assert_only_the_number_is_gone(before: dict[str, bytes], output: str) -> None:
+    """What was begun left nothing but its number, which is not given out again."""
+    after = files_of(output)
+    after["dataset.json"] = before["dataset.json"]
+    assert after == before
+    assert not verify(output, workers=1).leftovers
 
 
 def run(*arguments: str) -> Result:
@@ -221,11 +230,15 @@ class TestClean:
         job = job_of(inputs, replaced, name="d", split="train.e00003")
         clean(replaced)
         before = files_of(replaced)
-        for task in shard_tasks(begin_job(job).prepared):
-            make_shard(task)
+        results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
         assert clean(replaced).files == 0
         assert clean(replaced, unfinished=True).files == 4
-        assert files_of(replaced) == before
+        assert_only_the_number_is_gone(before, replaced)
+        # Nobody writes files of these names again.
+        assert open_manifest(replaced).splits["train"].last_edition == 3
+        with pytest.raises((JobChangedError, StorageChangedError)):
+            commit_shards([job], results)
+        assert_only_the_number_is_gone(before, replaced)
 
     def test_files_of_others_beside_a_replaced_edition_stay(self, replaced):
         (first, _) = sorted(pathlib.Path(replaced).glob("*.array_record-[0-9]*"))
@@ -250,10 +263,8 @@ class TestClean:
             "tmp-d-train.e00002/00000-of-00001/owner.json": False,
             "tmp-d-train/.0.tmp": False,
             "tmp-d-train.e00003/00000-of-00001/owner.json": True,
-            # Of a release that laid the new files of a split out there.
-            ".new-d-train/index/d-train.job.json": True,
         }
-        others = ["tmp-d-train.old/a", "tmp-d-trains/a", ".new-d-trains/a"]
+        others = ["tmp-d-train.old/a", "tmp-d-trains/a"]
         for path in (*left, *others):
             storage.write(layout.join(output, path), b"{}")
         clean(output)
@@ -282,7 +293,7 @@ class TestClean:
         )
         assert {*seen} == made_files
         assert clean(output, unfinished=True) == dry
-        assert files_of(output) == before
+        assert_only_the_number_is_gone(before, output)
 
     def test_work_that_is_committed_meanwhile_stays(
         self, made, tmp_path, output, monkeypatch
@@ -296,13 +307,13 @@ class TestClean:
         tasks = shard_tasks(begin_job(job).prepared)
         results = [make_shard(task) for task in tasks]
 
-        def find(*where):
-            found = [*find_garbage(*where)]
+        def begun(*where):
+            found = last_begun(*where)
             if len(open_manifest(output).splits["train"].numbers) == 2:
                 commit_shards([job], results)
             return found
 
-        monkeypatch.setattr("gristmill.dataset.commit.clean.find_garbage", find)
+        monkeypatch.setattr("gristmill.dataset.commit.clean.last_begun", begun)
         clean(output, unfinished=True)
         assert records_of(output) == RECORDS[1] + RECORDS[2] + RECORDS[3]
         assert not verify(output, workers=1).findings

@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 import apache_beam as beam
 import pytest
+from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset import Writer, commit_parts, open_manifest
+from gristmill.pipelines.commands.main import cli
 from gristmill.transforms import WriteArrayRecords
 from tests.support.pipelines import run
+from tests.support.records import frames_of
 
 OLD, NEW = [b"old %d" % i for i in range(9)], [b"new %d" % i for i in range(7)]
 
@@ -36,13 +39,25 @@ def by_beam(output: str, records: list[bytes], **options: bool) -> None:
     run(beam.Create(records), write)
 
 
+def command(*arguments: str) -> None:
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+
+
+def by_command(output: str, records: list[bytes], **options: bool) -> None:
+    inputs = pathlib.Path(f"{output}-{len(records)}.tfrecord")
+    inputs.write_bytes(frames_of(records))
+    given = [f"--{name.replace('_', '-')}" for name, on in options.items() if on]
+    command("convert", str(inputs), output, "--name=data", "--workers=1", *given)
+
+
 def records_of(output: str, edition: int | None = None) -> list[bytes]:
     dataset = loader.open(output, edition=edition)
     return sorted(dataset.read(range(len(dataset))))
 
 
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("write", [by_writer, by_parts, by_beam])
+@pytest.mark.parametrize("write", [by_writer, by_parts, by_beam, by_command])
 def test_the_edition_before_stays_if_asked(
     tmp_path: pathlib.Path, write: Callable[..., None], keep: bool
 ) -> None:
@@ -56,3 +71,27 @@ def test_the_edition_before_stays_if_asked(
     assert bool(first) == keep
     if keep:
         assert records_of(output, edition=1) == sorted(OLD)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_of_files_that_are_indexed_again(tmp_path: pathlib.Path, keep: bool) -> None:
+    output = tmp_path / "data"
+    by_writer(str(output), OLD)
+    by_writer(str(tmp_path / "more"), NEW)
+    (tmp_path / "files").mkdir()
+    for source, number in ((output, 0), (tmp_path / "more", 1)):
+        shard = source / "data-train.array_record-00000-of-00001"
+        if not shard.exists():
+            (shard,) = source.glob("*-00000-of-00001")
+        shard.rename(tmp_path / f"files/{number}.array_record")
+    files = tmp_path / "files"
+    named = "--name=data", "--split=train", "--workers=1"
+    command("index", f"{files}/0.array_record", *named)
+    options = ["--keep-replaced"] * keep
+    command("index", str(files), *named, "--overwrite", *options)
+    assert records_of(str(files)) == sorted(OLD + NEW)
+    split = open_manifest(str(files)).splits["train"]
+    assert [state.edition for state in split.replaced] == [1] * keep
+    assert (files / "index/data-train.shards.npz").exists() == keep
+    if keep:
+        assert records_of(str(files), edition=1) == sorted(OLD)

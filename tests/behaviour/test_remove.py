@@ -322,6 +322,25 @@ class TestTheSameAgain:
         assert_whole(output, without(OLD, [3, 4]))
         assert newest(output) == 3
 
+    def test_the_conversion_is_told(self, inputs, tmp_path):
+        """It does not bring back in silence what was removed."""
+        output = str(tmp_path / "out")
+        convert(output, inputs / "old")
+        append(output, inputs / "new")
+        remove(output, [3, len(OLD) + 1])
+        for again, source in ((convert, "old"), (append, "new")):
+            with pytest.raises(JobChangedError, match="records were removed"):
+                again(output, inputs / source)
+        left = without(OLD + NEW, [3, len(OLD) + 1])
+        assert_whole(output, left)
+        given = ConvertOptions(
+            input=(str(inputs / "old"),), output=output, name="d", overwrite=True
+        )
+        outcome = run_conversion(**conversion_of(given)._asdict())
+        (note,) = (note for note in outcome.notes if "gets back" in note)
+        assert "removed" in note
+        assert_whole(output, OLD)
+
 
 class TestErase:
     def test_no_file_holds_the_records(self, inputs, output):
@@ -525,7 +544,7 @@ class TestRaces:
         convert(output, inputs / "old")
         check_files = module.check_files
 
-        def meanwhile(*given: Any) -> None:
+        def meanwhile(*given: Any, **options: Any) -> None:
             monkeypatch.setattr(module, "check_files", check_files)
             # As if the claim had been missed.
             os.remove(tmp_path / "out/index/d-train.e00002.job.json")

@@ -270,6 +270,11 @@ def _take(
     stale: set[str] = set()
     notes: tuple[str, ...] = ()
     if anew:
+        if split is not None and _lost_records(prepared, split):
+            notes = (
+                f"split {name} gets back the records that were removed from it: the "
+                "inputs hold them",
+            )
         # What was begun of a split that is not there, or appended, is begun again.
         own = own and appended == 1 and claim.edition > 1
         stale = set() if own else shards
@@ -290,7 +295,7 @@ def _take(
     if own or there is not None or not (seen.job or anew):
         prepared.store(replaces=seen)
         if there is None:
-            claim.settle(described)
+            claim.settle(described, own=own)
     else:
         claim.take(
             lambda: prepared.store_job(replaces=seen.job),
@@ -304,6 +309,15 @@ def _take(
         committed=None,
         notes=notes,
         replaces=anew and appended == 1 and claim.edition > 1,
+    )
+
+
+def _lost_records(prepared: PreparedJob, split: Split) -> bool:
+    """Tells whether records were removed that the inputs of a job hold."""
+    return any(
+        part.removed is not None
+        and part.source.get("file_list_digest") == prepared.files.digest
+        for part in split.parts
     )
 
 
@@ -345,6 +359,15 @@ def _not_own(
 ) -> JobChangedError:
     """Returns the error for an edition that was not made by this job."""
     job = prepared.job
+    if edition.removed is not None and edition.source.get("options") == job.options():
+        return JobChangedError(
+            "records were removed from the split since it was converted",
+            where=f"{job.output}, split {layout.parse_edition_key(job.split)[0]}",
+            got=f"edition {edition.edition:,}, made by gristmill remove",
+            cure="nothing is left to do; to have the removed records back, go to an "
+            "edition that gristmill inspect shows with gristmill rollback, or convert "
+            "with --overwrite",
+        )
     if appended:
         return JobChangedError(
             "another append has made this edition of the split, or this one with "

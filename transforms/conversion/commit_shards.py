@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -123,8 +124,8 @@ def commit_shards(
     def check() -> None:
         # Hours may have passed since the first split was finished.
         for split, own in owners.items():
-            check_current(own)
-            check_files(output, {split: splits[split]})
+            current = functools.partial(check_current, own)
+            check_files(output, {split: splits[split]}, check_current=current)
 
     manifest = commit_dataset(
         output,

@@ -8,6 +8,7 @@ from typing import NamedTuple, Self
 
 import google_crc32c
 
+from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
@@ -15,7 +16,6 @@ from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.indexing.index_shard import JOB, IndexedShard
 from gristmill.transforms.indexing.plan_index import IndexTask
 
@@ -82,6 +82,10 @@ def commit_index(
         indexed: All files that were planned.
         inputs: The patterns, for the record.
         keep_replaced: Whether splits that are replaced are kept, to go back to.
+
+    Raises:
+        DataLossError: An index is not there any more.
+        JobChangedError: Another command has changed one of the splits meanwhile.
     """
     if indexed.task is None:
         raise ValueError("no file was indexed")
@@ -94,25 +98,48 @@ def commit_index(
         table, options = reports.reports().table, " | ".join(sorted(writer_options))
         again = old is not None and _is_made_of(old, table, options, inputs)
         edition = 1 if old is None else old.edition if again else old.last_edition + 1
-        key = layout.edition_key(split, edition)
-        made[key] = write_table(
-            dataset,
-            name,
-            key,
-            table,
-            replaces=version_of(layout.join(dataset, layout.table_path(name, key))),
-            writer_options=options,
-            source={"indexed": list(inputs)},
-        )
+        while True:
+            key = layout.edition_key(split, edition)
+            try:
+                made[key] = write_table(
+                    dataset,
+                    name,
+                    key,
+                    table,
+                    replaces="",
+                    writer_options=options,
+                    source={"indexed": list(inputs)},
+                )
+                break
+            except StorageChangedError:
+                if again:
+                    raise
+                edition += 1  # Another index may be committing the table there.
         if not again:
             new.add(key)
+
+    def check() -> None:
+        check_files(dataset, made)
+        now = read_manifest(dataset)
+        for split in indexed.splits:
+            was, there = (m.splits.get(split) if m else None for m in (before, now))
+            if was != there:
+                raise JobChangedError(
+                    "another command has changed the split while this one ran",
+                    where=f"{dataset}, split {split}",
+                    expected=f"edition {was.edition:,}" if was else "no such split",
+                    got=f"edition {there.edition:,}" if there else "no such split",
+                    cure="look at the split, and index the files again if they are to "
+                    "replace it",
+                )
+
     manifest = commit_dataset(
         dataset,
         name,
         {key: made[key] for key in new},
         replaces=new,
         keep_replaced=keep_replaced,
-        check=lambda: check_files(dataset, made),
+        check=check,
     )
     parts = [
         f"split {key}: {split.records:,} records in {split.shards:,} shards"

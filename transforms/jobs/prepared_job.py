@@ -230,7 +230,7 @@ class PreparedJob:
         if found is None:
             return None, versions
         is_own = own is not None and own._is_described_by(found.data)
-        if listed is None:
+        if listed is None or is_removal(found.data):
             return own if is_own else None, versions
         arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
         try:
@@ -316,13 +316,15 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
     """
     # A process can serve several runs: a later one may allow more damage.
     version = version_of(layout.join(output, layout.job_path(name, split)))
-    found = _load_version(output, name, split, version)
+    found = _load_version(output, name, split, version) if version else None
     if found is None or found.fingerprint != fingerprint:
         raise JobChangedError(
             "another conversion has taken over the output",
             where=f"{output}, split {split}",
             expected=f"job {fingerprint}",
-            got="none" if found is None else f"job {found.fingerprint}",
+            got="none, or another command"
+            if found is None
+            else f"job {found.fingerprint}",
             cure="run one conversion at a time into one output",
         )
     return found
@@ -363,4 +365,5 @@ def check_current(prepared: PreparedJob) -> None:
 def _load_version(
     output: str, name: str, split: str, version: str
 ) -> PreparedJob | None:
-    return PreparedJob.load(output, name, split)
+    # One that lacks its list of files has begun just now: it is not the one meant.
+    return PreparedJob.load_versioned(output, name, split)[0]

@@ -13,7 +13,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
+from gristmill.dataset.base.errors import (
+    InvalidDatasetError,
+    JobChangedError,
+    StorageMissingError,
+)
 from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -172,17 +176,21 @@ def _described(dataset: str, name: str, key: str, version: str) -> Removal | Non
         return None
     try:
         fields = json.loads(content.data)
-        if fields["format"] != REMOVAL_FORMAT:
+        if fields.get("format") != REMOVAL_FORMAT:
             return None
         known = manifest.splits[split].known
+        if any(own["base"] not in known for own in fields["editions"].values()):
+            return None
         editions = [
             _edition(dataset, name, split, int(number), known[own["base"]])
             for number, own in fields["editions"].items()
         ]
         request = str(fields["request"])
-    except (KeyError, TypeError, ValueError) as e:
+    except StorageMissingError:
+        return None  # Another command has deleted the list: it was not in use any more.
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
         raise InvalidDatasetError(
-            "description of a removal cannot be read, or is of another state",
+            "description of a removal cannot be read",
             where=place,
             got=repr(e),
             cure="run the same command again",

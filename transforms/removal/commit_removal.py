@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -152,8 +153,8 @@ def commit_removal(
 
     def check() -> None:
         if removal is not None:
-            check_current(removal)
-        check_files(dataset, new)
+            current = functools.partial(check_current, removal)
+            check_files(dataset, new, check_current=current)
 
     manifest = commit(dataset, change, check=check, delete=False)
     # In this order: TFDS reads the old files as long as they are described.

@@ -126,8 +126,8 @@ def commit_write(
     )
 
     def check() -> None:
-        write.marker.check_current()
-        check_files(job.output, {write.key: split})
+        current = write.marker.check_current
+        check_files(job.output, {write.key: split}, check_current=current)
 
     manifest = commit(
         job.output,

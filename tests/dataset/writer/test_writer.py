@@ -392,7 +392,7 @@ class TestWhatItRefuses:
         with pytest.raises(StoppedError) as caught:
             fail()
         (note,) = caught.value.__notes__
-        assert "could not be kept: another" in note
+        assert "could not be kept: the output holds this split already" in note
 
     def test_a_record_that_gets_lost_inside(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,209 @@
+"""Changes of a dataset that meet at the worst moment: one is told, nothing is lost.
+
+Covers: transforms/indexing/commit_index.py, dataset/commit/clean.py,
+dataset/writer/commit_parts.py.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import JobChangedError, StorageChangedError, Writer
+from gristmill.dataset.commit import clean as clean_module
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.commit import write_table
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.writer import commit_parts as parts_module
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.indexing import commit_index as index_module
+from tests.support.conversion import job_of
+from tests.support.editions import files_of
+from tests.support.records import frames_of
+
+TOLD = (JobChangedError, StorageChangedError)
+OLD, NEW = [b"old %d" % i for i in range(9)], [b"new %d" % i for i in range(7)]
+
+
+def records_of(output: str) -> list[bytes]:
+    dataset = loader.open(output, "train", verify="never", cache_dir="")
+    return dataset.read(range(len(dataset)))
+
+
+def assert_whole(output: str, records: list[bytes]) -> None:
+    found = verify(output, workers=1)
+    assert (found.findings, found.leftovers) == ((), ())
+    assert records_of(output) == records
+
+
+def once(call: Callable[[], object], then: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function with something before its first call."""
+    waiting = [call]
+
+    def called(*given: Any, **options: Any) -> Any:
+        if waiting:
+            waiting.pop()()
+        return then(*given, **options)
+
+    return called
+
+
+def write(output: str, records: list[bytes], **options: bool) -> None:
+    with Writer(output, name="d", **options) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def source_of(folder: pathlib.Path, name: str, records: list[bytes]) -> pathlib.Path:
+    inputs = folder / name
+    inputs.mkdir()
+    (inputs / "in.tfrecord").write_bytes(frames_of(records))
+    return inputs
+
+
+@pytest.mark.parametrize("place", ["_links", "_write_indexes", "write_table"])
+def test_of_two_equal_writers_one_commits(
+    output: str, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Both take the same number, and give other records."""
+    write(output, [b"first"])
+
+    def other() -> None:
+        write(output, NEW, overwrite=True)
+
+    true = getattr(parts_module, place)
+    monkeypatch.setattr(parts_module, place, once(other, true))
+    with pytest.raises(TOLD):
+        write(output, OLD, overwrite=True)
+    assert_whole(output, NEW)
+    assert open_manifest(output).splits["train"].numbers == (2,)
+
+
+def test_the_same_command_while_its_work_is_cleaned(
+    output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would have gone on with is deleted at this moment."""
+    write(output, [b"first"])
+    job = job_of(source_of(tmp_path, "new", NEW), output, name="d")
+
+    def convert() -> None:
+        prepared = begin_job(job, overwrite=True).prepared
+        commit_shards([job], map(make_shard, shard_tasks(prepared)))
+
+    for task in shard_tasks(begin_job(job, overwrite=True).prepared):
+        make_shard(task)
+    true = clean_module.find_garbage
+    found = iter([lambda *where: then(convert, [*true(*where)])])
+
+    def then(call: Callable[[], object], files: Any) -> Any:
+        call()
+        return files
+
+    monkeypatch.setattr(
+        clean_module, "find_garbage", lambda *where: next(found, true)(*where)
+    )
+    clean(output, unfinished=True)
+    assert_whole(output, NEW)
+
+
+def test_a_table_that_is_replaced_while_garbage_is_found(
+    output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(output, [b"first"])
+    storage = storage_for(output)
+    storage.write(f"{output}/index/d-train.e00002.shards.npz", b"of a killed command")
+    write(output, OLD, overwrite=True, keep_replaced=True)
+    left = f"{output}/index/d-train.e00001.job.json"
+    storage.write(left.replace("e00001", "e00002"), b"{}")
+    true = clean_module.find_garbage
+
+    def find(*where: Any) -> Any:
+        monkeypatch.setattr(clean_module, "find_garbage", true)
+        write(output, NEW, overwrite=True)
+        storage.write(f"{output}/index/d-train.e00002.write.json", b"{}")
+        return true(*where)
+
+    monkeypatch.setattr(clean_module, "find_garbage", find)
+    clean(output)
+    assert_whole(output, NEW)
+
+
+def test_who_overwrites_where_a_first_commit_is_near(
+    output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No `dataset.json` could stop it yet: both have numbers of their own."""
+    first = job_of(source_of(tmp_path, "old", OLD), output, name="d")
+    second = job_of(source_of(tmp_path, "new", NEW), output, name="d")
+    prepared = begin_job(first).prepared
+    results = list(map(make_shard, shard_tasks(prepared)))
+    kind = type(storage_for(output))
+    true_write, begun = kind.write, []
+
+    def write_late(storage: Any, path: str, data: bytes, **options: Any) -> None:
+        if path.endswith("dataset.json") and not begun:
+            begun.append(begin_job(second, overwrite=True).prepared)
+        true_write(storage, path, data, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "write", write_late)
+        commit_shards([first], results)
+    assert records_of(output) == OLD
+    assert verify(output, workers=1).findings == ()
+    commit_shards([second], map(make_shard, shard_tasks(begun[0])))
+    assert_whole(output, NEW)
+
+
+class TestIndex:
+    @pytest.fixture
+    def files(self, tmp_path: pathlib.Path) -> str:
+        for name, records in (("0", OLD), ("1", NEW)):
+            write(str(tmp_path / name), records)
+            (shard,) = (tmp_path / name).glob("*-00000-of-00001")
+            (tmp_path / "files").mkdir(exist_ok=True)
+            shard.rename(tmp_path / f"files/{name}.array_record")
+        return str(tmp_path / "files")
+
+    def index(self, *files: str) -> None:
+        given = IndexOptions(files=files, name="d", split="train", overwrite=True)
+        index(given, workers=1)
+
+    @pytest.mark.parametrize("there", [False, True])
+    def test_of_two_at_once_one_is_told(self, files, monkeypatch, there):
+        if there:
+            self.index(f"{files}/0.array_record")
+        own, others = [f"{files}/{n}.array_record" for n in "01"], []
+
+        def other() -> None:
+            self.index(own[1])
+            others.append(files_of(files)["dataset.json"])
+
+        patched = once(other, write_table)
+        monkeypatch.setattr(index_module, "write_table", patched)
+        with pytest.raises(TOLD):
+            self.index(*own)
+        assert files_of(files)["dataset.json"] == others[0]
+        assert verify(files, workers=1).findings == ()
+        assert records_of(files) == NEW
+
+    def test_of_one_that_was_killed_it_is_repeated(self, files, monkeypatch):
+        def killed(*given: Any, **options: Any) -> Any:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(index_module, "commit_dataset", killed)
+            with pytest.raises(KeyboardInterrupt):
+                self.index(f"{files}/0.array_record")
+        self.index(f"{files}/1.array_record")
+        assert records_of(files) == NEW
+        found = verify(files, workers=1)
+        assert (found.findings, found.leftovers) == ((), ())

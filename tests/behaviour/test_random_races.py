@@ -1,0 +1,51 @@
+"""Random commands on one dataset at the same time, killed anywhere, read meanwhile."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.gcs_process import GcsProcess
+from tests.support.races import Race
+
+SOAK_COMMANDS = int(os.environ.get("GRISTMILL_TEST_COMMANDS", "300"))
+ROUNDS = [
+    pytest.param(24, 1, marks=pytest.mark.slow),
+    *(
+        pytest.param(
+            int(os.environ.get("GRISTMILL_TEST_COMMANDS", "300")),
+            seed,
+            marks=pytest.mark.soak,
+        )
+        for seed in map(int, os.environ.get("GRISTMILL_TEST_SEEDS", "2 3").split())
+    ),
+]
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def output(
+    request: pytest.FixtureRequest,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[str]:
+    if request.param == "disk":
+        yield str(tmp_path / "out")
+        return
+    with GcsProcess("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield "gs://bucket/out"
+
+
+@pytest.mark.parametrize(("commands", "seed"), ROUNDS)
+@pytest.mark.parametrize("unfinished", [False, True], ids=["", "unfinished"])
+def test_nothing_is_lost_and_every_reader_sees_one_state(
+    output: str, tmp_path: pathlib.Path, commands: int, seed: int, unfinished: bool
+) -> None:
+    race = Race(tmp_path, output, seed, unfinished=unfinished)
+    race.run(commands)
+    race.check()
+    assert race.read
+    assert {0, -9} <= {ran.status for ran in race.ran}

@@ -1,0 +1,226 @@
+"""Races of commands on one dataset: killed at any step, and read all the time."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import pathlib
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gristmill import loader
+from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.metadata.read_manifest import check_not_replaced
+from gristmill.pipelines.verify import verify
+from tests.support import race_commands
+from tests.support.kills import Killer
+from tests.support.race_commands import NAME, RECORDS, records_of
+from tests.support.records import frames_of
+
+KILLED = -9
+SOURCES = 6
+_SCRIPT = race_commands.__file__
+# The kinds of commands, by how often they come.
+_KINDS = {
+    "convert": 2,
+    "overwrite": 4,
+    "append": 4,
+    "remove": 3,
+    "writer": 4,
+    "write": 3,
+    "rollback": 1,
+    "clean": 2,
+    "unfinished": 2,
+}
+_REPLACE = {"overwrite", "writer", "write", "rollback"}
+
+
+class Ran(NamedTuple):
+    """A command that has ended: when it ran, how it ended, and what it said."""
+
+    kind: str
+    tag: str
+    options: tuple[str, ...]
+    begin: float
+    end: float
+    status: int
+    error: str
+
+
+class Race:
+    """Commands of several processes on one dataset.
+
+    Args:
+        folder: For inputs and logs.
+        output: The dataset.
+        seed: Decides which commands there are, and where they are killed.
+        unfinished: Whether `clean --unfinished` is among them.
+    """
+
+    def __init__(
+        self, folder: pathlib.Path, output: str, seed: int, *, unfinished: bool = True
+    ):
+        self.folder, self.output = folder, output
+        self.ran: list[Ran] = []
+        self.read = 0
+        self.met: list[str] = []
+        self._log = folder / "removed.jsonl"
+        self._log.touch()
+        self._chance = random.Random(seed)
+        self._kinds = [*_KINDS] if unfinished else [k for k in _KINDS][:-1]
+        self._lock = threading.Lock()
+        for source in range(SOURCES):
+            inputs = folder / f"s{source}"
+            inputs.mkdir()
+            (inputs / "in.tfrecord").write_bytes(frames_of(records_of(inputs.name)))
+
+    def run(self, commands: int, *, processes: int = 3) -> None:
+        """Runs commands, some of which are killed, and reads meanwhile."""
+        done = threading.Event()
+        left = iter(range(commands))
+
+        def work(number: int) -> None:
+            place = self.folder / f"process-{number}"
+            place.mkdir(exist_ok=True)
+            with Killer(place) as killer:
+                for count in left:
+                    self._one(killer, count)
+
+        def look() -> None:
+            while not done.is_set():
+                self._look()
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(processes)]
+        reader = threading.Thread(target=look)
+        for thread in (*threads, reader):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done.set()
+        reader.join()
+
+    def _one(self, killer: Killer, count: int) -> None:
+        with self._lock:
+            kinds = self._kinds
+            chosen = self._chance.choices(kinds, [_KINDS[k] for k in kinds])
+            kind = chosen[0]
+            kill_at = self._chance.choice((0, 0, self._chance.randrange(1, 70)))
+            options = [
+                name
+                for name in ("overwrite", "keep_replaced", "erase")
+                if self._chance.random() < 0.6
+            ]
+            tag = f"s{self._chance.randrange(SOURCES)}"
+        if kind in ("writer", "write", "remove", "rollback"):
+            tag = f"{kind[:2]}{count}"
+            argv = [_SCRIPT, kind, self.output, str(self._log), tag, *options]
+        elif kind in ("clean", "unfinished"):
+            argv = ["clean", self.output] + ["--unfinished"] * (kind == "unfinished")
+        else:
+            command = "append" if kind == "append" else "convert"
+            argv = [command, str(self.folder / tag), self.output, "--num-shards=2"]
+            argv += ["--workers=1"]
+            if command == "convert":
+                argv += [f"--name={NAME}"] + ["--overwrite"] * (kind == "overwrite")
+            if kind == "overwrite" and "keep_replaced" in options:
+                argv += ["--keep-replaced"]
+        begin = time.monotonic()
+        ended = killer.run(argv, kill_at=kill_at)
+        end = time.monotonic()
+        given = tuple(options)
+        self.ran.append(Ran(kind, tag, given, begin, end, ended.status, ended.error))
+
+    def _look(self) -> None:
+        try:
+            dataset = loader.open(self.output, "train", verify="never", cache_dir="")
+        except NotADatasetError as error:
+            if self.read:
+                self.met.append(f"open: {error}")
+            time.sleep(0.02)
+            return
+        except Exception as error:
+            self.met.append(f"open: {type(error).__name__} {error}")
+            return
+        try:
+            records = dataset.read(range(len(dataset)))
+        except Exception as error:
+            try:
+                split = dataset.manifest.splits["train"]
+                check_not_replaced(self.output, "train", split)
+            except ReplacedError:
+                return  # It is told in the middle of it.
+            self.met.append(f"read: {type(error).__name__} {error}")
+            return
+        self.read += 1
+        self.met += [f"read: {wrong}" for wrong in self.wrong_with(records)]
+
+    def wrong_with(self, records: list[bytes]) -> Iterator[str]:
+        """Says what no command can have made of a split."""
+        lines = self._log.read_text().splitlines()
+        removed = {(source, number) for source, number in map(json.loads, lines)}
+        parts = [record.decode().split() for record in records]
+        seen = set()
+        for tag, group in itertools.groupby(parts, key=lambda part: part[0]):
+            numbers = [int(part[1]) for part in group]
+            if tag in seen or len({*numbers}) != len(numbers):
+                yield f"{tag} is there twice"
+            seen.add(tag)
+            if lost := {(tag, n) for n in {*range(RECORDS)} - {*numbers}} - removed:
+                yield f"lost: {sorted(lost)}"
+
+    def check(self) -> None:
+        """Checks what was met, and what there is in the end."""
+        assert not self.met, collections.Counter(self.met).most_common(5)
+        strange = [
+            f"{ran.kind} {ran.tag} {ran.status}\n{ran.error[-1500:]}"
+            for ran in self.ran
+            if ran.status not in (0, KILLED) and not _is_told(ran.error)
+        ]
+        assert not strange, "\n".join(strange)
+        clean(self.output, unfinished=True)
+        found = verify(self.output, workers=1)
+        assert (found.findings, found.leftovers) == ((), ())
+        dataset = loader.open(self.output, "train", verify="never", cache_dir="")
+        records = dataset.read(range(len(dataset)))
+        assert [*self.wrong_with(records)] == []
+        there = {record.decode().split()[0] for record in records}
+        for ran in self.ran:
+            later = [
+                one
+                for one in self.ran
+                if one is not ran and one.kind in _REPLACE and one.end > ran.begin
+            ]
+            made = ran.kind in ("append", "overwrite", "writer", "write")
+            if made and ran.status == 0 and not later:
+                assert ran.tag in there, (ran, there)
+
+
+# How a command says that another one has the output, or that there is nothing to do.
+_TOLD = re.compile(
+    "|".join(
+        (
+            "holds this split already",
+            "no committed dataset|not a committed dataset",
+            "has taken over|has begun|taken its place|taken the place",
+            "belongs to an unfinished|belongs to a conversion",
+            "changed the split while this one ran|file changed while this command ran",
+            "inputs are in the dataset already|another job has written a file",
+            "another append has made",
+            "is not the newest one|there is no such edition|no such split",
+            "a split that was there is gone|the split is gone",
+            "committed meanwhile|is already, by another command",
+            "has been written already, and not committed",
+            "cannot be read as long as|was replaced while",
+        )
+    )
+)
+
+
+def _is_told(error: str) -> bool:
+    return "Traceback" not in error and _TOLD.search(error) is not None
