@@ -19,6 +19,7 @@ from typing import Self, TypeVar
 
 from gristmill.dataset.base.errors import (
     InputError,
+    InvalidDatasetError,
     JobChangedError,
     StorageChangedError,
     StorageError,
@@ -35,6 +36,7 @@ from gristmill.dataset.metadata.read_manifest import (
     read_replaced_manifest,
     read_versioned_manifest,
 )
+from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo, changed_error, is_unfinished
 from gristmill.dataset.storage.lookup import storage_for
@@ -129,8 +131,15 @@ class Claim:
             written: The same.
         """
         key = self.split if self.there is None else self.key
+        known = {*written}
+        for edition in self.strangers:  # Left with their tables by `leave_finished`.
+            path = layout.table_path(self.name, layout.edition_key(self.split, edition))
+            table = layout.join(self.output, path)
+            with contextlib.suppress(InvalidDatasetError, StorageError):
+                data = storage_for(table).read(table)
+                known.update(ShardTable.decode(data, where=table).paths)
         where = self.output, self.name, key
-        check_no_strangers(*where, shards=shards, written=written)
+        check_no_strangers(*where, shards=shards, written=known)
 
     def check_no_parts(self, *, cure: str) -> None:
         """Raises JobChangedError if a `Writer` has finished shards of the edition."""
@@ -277,7 +286,9 @@ class Claim:
         storage = storage_for(self.output)
         table = layout.join(self.output, layout.table_path(self.name, self.key))
         if found := storage.stat(table):
-            storage.delete_all(filter(None, storage.stat_all(self._descriptions)))
+            descriptions = filter(None, storage.stat_all(self._descriptions))
+            # Where there is a table, the parts have their names already.
+            storage.delete_all([*descriptions, *self._parts()])
             raise changed_error(table, expected="", got=found.version)
 
     @property

@@ -163,6 +163,20 @@ def test_who_overwrites_where_a_first_commit_is_near(
     assert_whole(output, NEW)
 
 
+def test_a_writer_that_was_killed_before_its_first_commit_is_repeated(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*given: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts_module, "commit_dataset", killed)
+        with pytest.raises(KeyboardInterrupt):
+            write(output, OLD)
+    write(output, NEW)
+    assert_whole(output, NEW)
+
+
 class TestIndex:
     @pytest.fixture
     def files(self, tmp_path: pathlib.Path) -> str:

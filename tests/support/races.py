@@ -110,7 +110,7 @@ class Race:
             kinds = self._kinds
             chosen = self._chance.choices(kinds, [_KINDS[k] for k in kinds])
             kind = chosen[0]
-            kill_at = self._chance.choice((0, 0, self._chance.randrange(1, 70)))
+            kill_at = self._chance.choice((0, self._chance.randrange(1, 50)))
             options = [
                 name
                 for name in ("overwrite", "keep_replaced", "erase")
@@ -205,7 +205,7 @@ class Race:
 _TOLD = re.compile(
     "|".join(
         (
-            "holds this split already",
+            "holds this split already|with the name of a shard is there already",
             "no committed dataset|not a committed dataset",
             "has taken over|has begun|taken its place|taken the place",
             "belongs to an unfinished|belongs to a conversion",
