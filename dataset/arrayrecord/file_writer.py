@@ -19,6 +19,7 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
     Chunks,
     encode_special,
 )
+from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.footer import MAGIC
 from gristmill.dataset.arrayrecord.simple_chunks import IntArray
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -26,7 +27,9 @@ from gristmill.dataset.base.protobuf import bytes_field, varint_field
 from gristmill.dataset.base.varints import encode_varints
 
 # Records are held until they reach this size: large batches cost less per record.
-_BATCH_BYTES = 1 << 20
+# Without the compiled hash numpy hashes the chunks of a batch side by side, slowly if
+# there are few of them.
+_BATCH_BYTES = (1 if is_compiled() else 4) << 20
 # Memory of a record besides its own bytes while it is encoded, and more.
 _RECORD_BYTES = 64
 _BUFFER_BYTES = 1 << 20
@@ -39,9 +42,9 @@ _ENTRY_KEYS = (0x08, 0x10, 0x18)
 class ArrayRecordWriter:
     """Writes records to a local file.
 
-    Memory: a batch of one mebibyte, counting 64 bytes more per record, or a chunk,
-    whichever is larger; twice that for its encoded form; and 24 bytes for each chunk of
-    the file. For one thread at a time.
+    Memory: a batch of one mebibyte (four without the compiled hash), counting 64 bytes
+    more per record, or a chunk, whichever is larger; twice that for its encoded form;
+    and 24 bytes for each chunk of the file. For one thread at a time.
 
     Args:
         path: Local file to create.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.writer_options import (
     DEFAULT_COMPRESSION,
     DEFAULT_GROUP_SIZE,
@@ -298,6 +299,11 @@ def _plan(
 
 def _notes(samples: Sequence[Sample]) -> list[str]:
     notes = []
+    if not is_compiled():
+        notes.append(
+            "the chunk hash of gristmill is not compiled on this machine, so that the "
+            "conversion is slower: gristmill doctor says what to install"
+        )
     if any(sample.heads for sample in samples):
         notes.append(
             "compressed files: only their first bytes were read, as reading cannot "

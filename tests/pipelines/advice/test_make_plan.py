@@ -10,7 +10,9 @@ import pathlib
 
 import pytest
 
+from gristmill.dataset.arrayrecord import chunk_hash
 from gristmill.dataset.base.errors import InputError
+from gristmill.pipelines.advice import make_plan as make_plan_module
 from gristmill.pipelines.advice.advised_plan import Candidate, Epoch, Plan
 from gristmill.pipelines.advice.dataflow_cost import Measured, cost_of
 from gristmill.pipelines.advice.estimate import Estimate
@@ -113,3 +115,13 @@ def test_inputs_without_records_are_refused(
     options = ConvertOptions(input=("in",), output="out", map="nothing:nothing")
     with pytest.raises(InputError, match="holds no records"):
         make_plan(options, hosts=1, batch_size=None, workers=1)
+
+
+def test_a_slow_chunk_hash_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def notes() -> list[str]:
+        return [note for note in make_plan_module._notes([]) if "chunk hash" in note]
+
+    monkeypatch.setattr(chunk_hash, "_compiled", object())
+    assert notes() == []
+    monkeypatch.setattr(chunk_hash, "_compiled", None)
+    assert "gristmill doctor" in notes()[0]

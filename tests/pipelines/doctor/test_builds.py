@@ -50,6 +50,7 @@ def test_parts_that_are_missing_are_named(tmp_path: pathlib.Path) -> None:
     assert crc32c["seen"] == "google_crc32c runs in python, not in C"
     assert "--only-binary :all: google-crc32c" in crc32c["cure"]
     assert "is not compiled" in chunk_hash["seen"]
+    assert "to write shards takes longer" in chunk_hash["why"]
     assert "--no-cache-dir gristmill" in chunk_hash["cure"]
     assert "cffi" in zstd["seen"]
     assert brotli["level"] == snappy["level"] == "error"
