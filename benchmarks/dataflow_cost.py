@@ -17,13 +17,13 @@ import pathlib
 import re
 import statistics
 
-from gristmill.pipelines.advice.dataflow_cost import (
+from gristmill.pipelines.advice.cost import (
     Assumptions,
     Cost,
     Measured,
+    Prices,
     cost_of,
 )
-from gristmill.pipelines.advice.prices import Prices
 from gristmill.pipelines.dataflow.machine_types import HARNESS_THREADS
 
 ROOT = pathlib.Path(__file__).parents[1]

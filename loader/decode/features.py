@@ -22,10 +22,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import DecodeError, InputError, some_of
 from gristmill.dataset.base.example import NO_KIND
 from gristmill.loader.base.indices import IntArray, checked_count
-from gristmill.loader.decode.scan import Scan
-from gristmill.loader.decode.values import (
-    BrokenListError,
-    Values,
+from gristmill.loader.decode.dtypes import (
     cast,
     checked_dtype,
     constant,
@@ -33,8 +30,9 @@ from gristmill.loader.decode.values import (
     kind_of,
     limits_of,
     name_of,
-    values_of,
 )
+from gristmill.loader.decode.scan import Scan
+from gristmill.loader.decode.values import BrokenListError, Values, values_of
 
 _KIND_NAMES = ("nothing", "bytes_list", "float_list", "int64_list")
 

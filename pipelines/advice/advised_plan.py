@@ -7,8 +7,8 @@ import json
 import math
 from typing import Any
 
-from gristmill.pipelines.advice.estimate import Estimate
-from gristmill.pipelines.advice.prices import PRICES_DATE, PRICES_REGION
+from gristmill.pipelines.advice.cost import PRICES_DATE, PRICES_REGION
+from gristmill.pipelines.advice.encoded_sizes import Estimate
 from gristmill.pipelines.text.formatting import plural, size_text
 
 

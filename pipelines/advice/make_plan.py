@@ -18,23 +18,21 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.pipelines.advice import choose
 from gristmill.pipelines.advice.advised_plan import Candidate, Epoch, Plan, assumptions
-from gristmill.pipelines.advice.command import command_of
-from gristmill.pipelines.advice.dataflow_cost import Assumptions, Measured, cost_of
+from gristmill.pipelines.advice.cost import Assumptions, Measured, Prices, cost_of
 from gristmill.pipelines.advice.encoded_sizes import (
     COMPRESSIONS,
     GROUP_SIZES,
     Encoded,
+    Estimate,
     amount,
     encode_sample,
 )
 from gristmill.pipelines.advice.epoch_requests import Stored, epoch_requests
-from gristmill.pipelines.advice.estimate import Estimate
 from gristmill.pipelines.advice.measure_cpu import ConversionCpu, measure_cpu
-from gristmill.pipelines.advice.prices import Prices
 from gristmill.pipelines.advice.read_sample import Sample, read_sample
 from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.conversions import ConvertOptions, command_of
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import (

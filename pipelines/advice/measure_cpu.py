@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 
-from gristmill.pipelines.advice.sample_places import Part, plan_of_parts
+from gristmill.pipelines.advice.sample_places import InputPart, plan_of_parts
 from gristmill.pipelines.local.pool import call_apart, map_unordered
 from gristmill.transforms.conversion.begin_job import plan_job
 from gristmill.transforms.conversion.convert_shard import convert_shard
@@ -192,19 +192,21 @@ def _measure_places(
     )
 
 
-def _parts(files: InputFiles, begins: Sequence[int], part_bytes: int) -> list[Part]:
+def _parts(
+    files: InputFiles, begins: Sequence[int], part_bytes: int
+) -> list[InputPart]:
     """Returns parts of about a size that begin at some places, without overlap."""
     total = int(files.sizes.sum())
     places = sorted(set(begins))
     ends = [*places[1:], total]
     return [
-        Part(begin, min(begin + part_bytes, end), 0.0)
+        InputPart(begin, min(begin + part_bytes, end), 0.0)
         for begin, end in zip(places, ends, strict=True)
     ]
 
 
 def _convert(
-    job: ConversionJob, files: InputFiles, parts: list[Part], output: str
+    job: ConversionJob, files: InputFiles, parts: list[InputPart], output: str
 ) -> tuple[float, int]:
     """Converts parts, each to a shard; returns CPU seconds, and their size."""
     plan, shards = plan_of_parts(parts, files.sizes, files.splittable)

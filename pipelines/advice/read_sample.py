@@ -14,7 +14,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.advice.sample_places import (
-    Part,
+    InputPart,
     offset_of,
     plan_of_parts,
     sample_parts,
@@ -53,7 +53,7 @@ class SampledPart:
         records: Records to write.
     """
 
-    part: Part
+    part: InputPart
     stored_bytes: int
     read_records: int
     records: tuple[bytes, ...]
@@ -129,7 +129,7 @@ def read_sample(
     failed: CorruptInputError | None = None
     begun, raw_bytes = clock(), 0
 
-    def read(one: tuple[Part, Sequence[SourceRange]]) -> SampledPart | Exception:
+    def read(one: tuple[InputPart, Sequence[SourceRange]]) -> SampledPart | Exception:
         part, ranges = one
         begin, place = ranges[0].begin_bytes, None
         while True:
@@ -173,7 +173,7 @@ def read_sample(
 def _read_part(
     job: ConversionJob,
     files: InputFiles,
-    part: Part,
+    part: InputPart,
     ranges: Sequence[SourceRange],
     damage: DamageHandler,
     first_place: int | None,

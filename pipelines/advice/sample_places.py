@@ -27,7 +27,7 @@ _GOLDEN = (5**0.5 - 1) / 2
 _MOST_SHARE = 3
 
 
-class Part(NamedTuple):
+class InputPart(NamedTuple):
     """A part of the stored bytes of all input files, end to end: [begin, end).
 
     Attributes:
@@ -48,7 +48,7 @@ def sample_parts(
     parts: int,
     part_bytes: int,
     offset: float,
-) -> list[Part]:
+) -> list[InputPart]:
     """Chooses parts of input files, the most useful first.
 
     Args:
@@ -84,12 +84,12 @@ def sample_parts(
             if len(closed):
                 end = int(edges[file + int(closed[0])])
         chosen[begin, end] = chosen.get((begin, end), 0.0) + weight
-    return _apart([Part(*part, given) for part, given in chosen.items()])
+    return _apart([InputPart(*part, given) for part, given in chosen.items()])
 
 
 def _all_parts(
     edges: Int64, splittable: npt.NDArray[np.bool_], part_bytes: int
-) -> list[Part]:
+) -> list[InputPart]:
     """Returns parts of a small input: all of it, or the heads of compressed files."""
     found = []
     for begin, end, plain in zip(
@@ -97,16 +97,18 @@ def _all_parts(
     ):
         if not plain:
             if end > begin:
-                found.append(Part(begin, min(begin + part_bytes, end), end - begin))
+                found.append(
+                    InputPart(begin, min(begin + part_bytes, end), end - begin)
+                )
             continue
         cuts = [*range(begin, end, part_bytes), end]
-        found += [Part(a, b, b - a) for a, b in itertools.pairwise(cuts) if b > a]
+        found += [InputPart(a, b, b - a) for a, b in itertools.pairwise(cuts) if b > a]
     # As above: an early stop leaves parts from everywhere.
     order = np.argsort(np.arange(len(found)) * _GOLDEN % 1, kind="stable")
     return [found[number] for number in order.tolist()]
 
 
-def _apart(parts: list[Part]) -> list[Part]:
+def _apart(parts: list[InputPart]) -> list[InputPart]:
     """Moves the end of parts that reach into the next one."""
     begins = sorted(part.begin for part in parts)
     last = max(part.end for part in parts)
@@ -120,7 +122,7 @@ def offset_of(digest: str) -> float:
 
 
 def plan_of_parts(
-    parts: list[Part], sizes: Int64, splittable: npt.NDArray[np.bool_]
+    parts: list[InputPart], sizes: Int64, splittable: npt.NDArray[np.bool_]
 ) -> tuple[ShardPlan, list[int]]:
     """Returns a plan of shards that cuts parts out, and the shard that each one is."""
     total = int(sizes.sum())

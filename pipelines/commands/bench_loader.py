@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import (
-    EPILOG,
-    at_least,
-    errors_reported,
-    json_option,
+from gristmill.pipelines.commands.common_options import (
+    command_line,
 )
-from gristmill.pipelines.text.common_options import command_line
-from gristmill.pipelines.text.messages import next_step
+from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.parameters import command
+from gristmill.pipelines.options.option import (
+    argument,
+    choice,
+    integer,
+    number,
+    split_name,
+    text,
+)
 
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
@@ -25,115 +30,56 @@ if TYPE_CHECKING:
     from gristmill.loader.stats.causes import Cause
 
 
-@click.command("bench-loader", epilog=EPILOG)
-@click.argument("dataset")
-@click.option(
-    "--split",
-    metavar="NAME",
-    show_default="the only one",
-    help="Split to read. Required if there are several.",
-)
-@click.option(
-    "--batch-size",
-    type=at_least(1),
-    metavar="N",
-    default=1024,
-    show_default=True,
-    help="Rows of the global batch, over all hosts.",
-)
-@click.option(
-    "--hosts",
-    type=at_least(1),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="Number of hosts of the training. This machine reads the rows of the first.",
-)
-@click.option(
-    "--shuffle",
-    type=click.Choice(["global", "block", "none"]),
-    default="global",
-    show_default=True,
-    help="Order of the records: shuffled over all of them, in blocks, or as they are "
-    "stored.",
-)
-@click.option(
-    "--seed",
-    type=int,
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Seed of the shuffle.",
-)
-@click.option(
-    "--decode",
-    metavar="MODULE:FUNCTION",
-    show_default="none",
-    help="Function to call on the records of every batch.",
-)
-@click.option(
-    "--workers",
-    type=at_least(0),
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Number of processes that read and decode; 0 for threads.",
-)
-@click.option(
-    "--prefetch",
-    type=at_least(1),
-    metavar="N",
-    default=2,
-    show_default=True,
-    help="Number of batches to read ahead.",
-)
-@click.option(
-    "--step-ms",
-    type=click.FloatRange(min=0),
-    metavar="MS",
-    default=0.0,
-    show_default=True,
-    help="Duration of a training step, in milliseconds: the trainer sleeps so long.",
-)
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0.1),
-    metavar="SECONDS",
-    default=5.0,
-    show_default=True,
-    help="Duration of the measurement, in seconds.",
-)
-@click.option(
-    "--cache-dir",
-    metavar="DIR",
-    show_default="none",
-    help="Local directory that keeps data of buckets, fetched once per host.",
-)
-@click.option(
-    "--cache-bytes",
-    metavar="SIZE",
-    show_default="no copies",
-    help="Keep copies of whole shards in --cache-dir, up to this size, such as 500GiB.",
-)
-@json_option
-@errors_reported
-def bench_loader(
-    *,
-    dataset: str,
-    split: str | None,
-    batch_size: int,
-    hosts: int,
-    shuffle: ShuffleName,
-    seed: int,
-    decode: str | None,
-    workers: int,
-    prefetch: int,
-    step_ms: float,
-    seconds: float,
-    cache_dir: str | None,
-    cache_bytes: str | None,
-    as_json: bool,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Options of `gristmill bench-loader`."""
+
+    dataset: str = argument()
+    split: str | None = split_name("Split to read. Required if there are several.")
+    batch_size: int = integer(
+        "Rows of the global batch, over all hosts.", 1024, least=1
+    )
+    hosts: int = integer(
+        "Number of hosts of the training. This machine reads the rows of the first.",
+        1,
+        least=1,
+    )
+    shuffle: ShuffleName = choice(
+        "Order of the records: shuffled over all of them, in blocks, or as they are "
+        "stored.",
+        ("global", "block", "none"),
+    )
+    seed: int = integer("Seed of the shuffle.", 0)
+    decode: str | None = text(
+        "Function to call on the records of every batch.", "MODULE:FUNCTION", "none"
+    )
+    workers: int = integer(
+        "Number of processes that read and decode; 0 for threads.", 0, least=0
+    )
+    prefetch: int = integer("Number of batches to read ahead.", 2, least=1)
+    step_ms: float = number(
+        "Duration of a training step, in milliseconds: the trainer sleeps so long.",
+        "MS",
+        0.0,
+        least=0,
+    )
+    seconds: float = number(
+        "Duration of the measurement, in seconds.", "SECONDS", 5.0, least=0.1
+    )
+    cache_dir: str | None = text(
+        "Local directory that keeps data of buckets, fetched once per host.",
+        "DIR",
+        "none",
+    )
+    cache_bytes: str | None = text(
+        "Keep copies of whole shards in --cache-dir, up to this size, such as 500GiB.",
+        "SIZE",
+        "no copies",
+    )
+
+
+@command("bench-loader", BenchOptions)
+def bench_loader(options: BenchOptions, *, as_json: bool) -> None:
     """Measure how fast this machine feeds a trainer, and why.
 
     DATASET is any path that gristmill.loader.open accepts. First makes batches one
@@ -148,25 +94,29 @@ def bench_loader(
     from gristmill.pipelines.options.conversion_jobs import parse_size
     from gristmill.transforms.functions.user_functions import load_function
 
+    workers, shuffle = options.workers, options.shuffle
+    kept = options.cache_bytes
     opened = open_dataset(
-        dataset,
-        split=split,
-        cache_dir=cache_dir,
-        cache_bytes=None
-        if cache_bytes is None
-        else parse_size(cache_bytes, "--cache-bytes"),
+        options.dataset,
+        split=options.split,
+        cache_dir=options.cache_dir,
+        cache_bytes=None if kept is None else parse_size(kept, "--cache-bytes"),
     )
-    batches = global_batches(opened, batch_size=batch_size, seed=seed, shuffle=shuffle)
-    function = None if decode is None else cast("Decode", load_function(decode))
+    batches = global_batches(
+        opened, batch_size=options.batch_size, seed=options.seed, shuffle=shuffle
+    )
+    decode, function = options.decode, None
+    if decode is not None:
+        function = cast("Decode", load_function(decode))
     try:
         measured = measure(
             batches,
-            hosts=hosts,
+            hosts=options.hosts,
             decode=function,
             workers=workers,
-            prefetch=prefetch,
-            step_seconds=step_ms / 1000,
-            seconds=seconds,
+            prefetch=options.prefetch,
+            step_seconds=options.step_ms / 1000,
+            seconds=options.seconds,
         )
     except GristmillError:
         raise
@@ -185,10 +135,10 @@ def bench_loader(
     if as_json:
         click.echo(_json(measured))
         return
-    rows = f"{batch_size // hosts:,}"
-    rows += "" if hosts == 1 else f" of {batch_size:,} rows"
+    rows = f"{options.batch_size // options.hosts:,}"
+    rows += "" if options.hosts == 1 else f" of {options.batch_size:,} rows"
     how = "1 worker" if workers == 1 else f"{workers or 'no'} workers"
-    how += f", batches of {rows}, {shuffle} shuffle, seed {seed}"
+    how += f", batches of {rows}, {shuffle} shuffle, seed {options.seed}"
     click.echo(f"{opened!r}"[1:-1])
     click.echo(measured_text(measured, how))
     _next(measured.waiting.cause, workers, shuffle)
@@ -198,15 +148,14 @@ def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
     """Says what to measure next: without the trainer, or what may shorten its wait."""
     from gristmill.pipelines.local.pool import default_workers
 
-    ctx = click.get_current_context()
     cores = default_workers()
     if cause == "trainer":
-        next_step(*command_line(ctx, without=("step_ms",)), why="the most it can feed")
+        next_step(*command_line(without=("step_ms",)), why="the most it can feed")
     elif cause == "storage" and shuffle == "global":
-        again = command_line(ctx, without=("shuffle",))
+        again = command_line(without=("shuffle",))
         next_step(*again, "--shuffle", "block", why="with larger reads")
     elif cause in ("workers", "decode", "read") and workers < cores:
-        again = command_line(ctx, without=("workers",))
+        again = command_line(without=("workers",))
         next_step(*again, "--workers", cores, why="with a process for each core")
 
 

@@ -18,15 +18,13 @@ from gristmill.dataset.base.errors import (
     StateMismatchError,
 )
 from gristmill.dataset.storage.paths import path_text
-from gristmill.pipelines.commands.exit_codes import (
-    EPILOG,
-    at_least,
-    errors_reported,
-    json_option,
+from gristmill.pipelines.commands.common_options import (
+    command_line,
 )
-from gristmill.pipelines.commands.order import opened_batches, order_options
-from gristmill.pipelines.text.common_options import command_line
-from gristmill.pipelines.text.messages import next_step
+from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.order import Order, opened_batches
+from gristmill.pipelines.commands.parameters import command
+from gristmill.pipelines.options.option import integer, text
 
 if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
@@ -40,50 +38,39 @@ class _Loss(NamedTuple):
     row: int  # Of the global batch; -1 where the loss is that of the whole step.
 
 
-@click.command("blame", epilog=EPILOG)
-@click.option(
-    "--steps",
-    metavar="A:B",
-    required=True,
-    help="Steps to look at, from A to before B, such as 3000:3005.",
-)
-@click.option(
-    "--losses",
-    metavar="FILE",
-    required=True,
-    help="CSV or JSON lines with step, loss and, if known, row.",
-)
-@click.option(
-    "--most",
-    type=at_least(1),
-    metavar="N",
-    default=20,
-    show_default=True,
-    help="Most documents to show.",
-)
-@order_options
-@json_option
-@click.pass_context
-@errors_reported
-def blame(ctx: click.Context, /, *, as_json: bool, **options: Any) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlameOptions:
+    """Options of `gristmill blame` alone."""
+
+    steps: str = text(
+        "Steps to look at, from A to before B, such as 3000:3005.", "A:B", required=True
+    )
+    losses: str = text(
+        "CSV or JSON lines with step, loss and, if known, row.", "FILE", required=True
+    )
+    most: int = integer("Most documents to show.", 20, least=1)
+
+
+@command("blame", BlameOptions, Order)
+def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
     """List the documents of steps, the highest losses first.
 
     Where rows are not packed, these are records. DATASET and the options of the order
     are those of gristmill trace.
     """
-    own = {name: options.pop(name) for name in ("dataset", "steps", "losses", "most")}
-    bounds = [int(one) if one.isdecimal() else -1 for one in own["steps"].split(":")]
+    steps = options.steps
+    bounds = [int(one) if one.isdecimal() else -1 for one in steps.split(":")]
     if len(bounds) != 2 or not -1 < bounds[0] < bounds[1]:
         raise InputError(
             "not a range of steps",
             expected="--steps A:B, from A to before B",
-            got=own["steps"],
+            got=steps,
             cure="give two steps, such as --steps 3000:3005",
         )
     try:
-        batches = opened_batches(ctx, own["dataset"], **options)
-        losses = _read(path_text(own["losses"], "losses"), range(*bounds))
-        found = list(itertools.islice(_documents(batches, losses), own["most"]))
+        batches = opened_batches(order)
+        losses = _read(path_text(options.losses, "losses"), range(*bounds))
+        found = list(itertools.islice(_documents(batches, losses), options.most))
     except (OutOfRangeError, StateMismatchError) as e:
         raise InputError(**e.facts()) from e
     fields = [one for one, _ in found]
@@ -93,7 +80,7 @@ def blame(ctx: click.Context, /, *, as_json: bool, **options: Any) -> None:
     for number, (one, lines) in enumerate(found, 1):
         seen = f"loss {one['loss']}, step {one['step']:,} row {one['row']:,}"
         click.echo(f"{number:>4}. " + "\n      ".join([seen, *lines]))
-    same = command_line(ctx, without=("steps", "losses", "most"))[1:]
+    same = command_line(without=("steps", "losses", "most"))[1:]
     worst = ("--step", fields[0]["step"], "--row", fields[0]["row"])
     next_step("trace", *same, *worst, "--show")
 

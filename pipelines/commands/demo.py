@@ -5,6 +5,7 @@ A tokenizer of its words is written as well.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -13,10 +14,11 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import EPILOG, errors_reported
-from gristmill.pipelines.commands.jobs import run_conversion
+from gristmill.pipelines.commands.jobs import JobRun, run_conversion
+from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.text.messages import next_step
+from gristmill.pipelines.options.option import argument
 
 _FILES, _RECORDS = 4, 1000
 _TEXT = """
@@ -30,10 +32,15 @@ after words
 _SPECIAL = ("<unk>", "<s>", "</s>")
 
 
-@click.command("demo", epilog=EPILOG)
-@click.argument("directory", required=False)
-@errors_reported
-def demo(*, directory: str | None) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """Options of `gristmill demo`."""
+
+    directory: str | None = argument(required=False)
+
+
+@command("demo", DemoOptions, with_json=False)
+def demo(options: DemoOptions) -> None:
     """Make small TFRecord files, convert them, and show records.
 
     Writes 4 files of made-up text, 6 MB in all, a tokenizer of their words, and the
@@ -45,10 +52,9 @@ def demo(*, directory: str | None) -> None:
     from gristmill.dataset.shards.shard_reader import first_records
     from gristmill.dataset.storage.base import explained
     from gristmill.dataset.storage.paths import path_text
-    from gristmill.pipelines.text.records import record_text
+    from gristmill.pipelines.text.records import ShownRecord
 
-    if directory is None:
-        directory = tempfile.mkdtemp(prefix="gristmill-demo-")
+    directory = options.directory or tempfile.mkdtemp(prefix="gristmill-demo-")
     directory = path_text(directory, "demo")
     if "://" in directory:
         raise InputError(
@@ -62,11 +68,11 @@ def demo(*, directory: str | None) -> None:
     output = f"{directory}/demo"
     line = ("gristmill", "convert", pattern, output, "--num-shards", "8")
     click.echo(f"$ {shlex.join(line)}")
-    options = ConvertOptions(input=(pattern,), output=output, num_shards=8)
-    click.echo(run_conversion(options).text())
+    conversion = ConvertOptions(input=(pattern,), output=output, num_shards=8)
+    click.echo(run_conversion(conversion, JobRun()).text())
     click.echo(f"\n$ {shlex.join(('gristmill', 'head', output))}")
     for number, record in enumerate(first_records(output, "train", 3)):
-        click.echo(record_text(number, record))
+        click.echo(ShownRecord(number, record).text())
     next_step("inspect", output)
 
 

@@ -11,23 +11,24 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import (
-    EPILOG,
-    EXIT_FAILED,
-    errors_reported,
-    json_option,
-)
-from gristmill.pipelines.text.messages import next_step
+from gristmill.pipelines.commands.exit_codes import EXIT_FAILED
+from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.parameters import command
+from gristmill.pipelines.options.option import argument
 
 if TYPE_CHECKING:
     from gristmill.pipelines.doctor.finding import Finding
 
 
-@click.command(epilog=EPILOG)
-@click.argument("dataset", required=False)
-@json_option
-@errors_reported
-def doctor(*, dataset: str | None, as_json: bool) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    """Options of `gristmill doctor`."""
+
+    dataset: str | None = argument(required=False)
+
+
+@command("doctor", DoctorOptions)
+def doctor(options: DoctorOptions, *, as_json: bool) -> None:
     """Check this machine, and where DATASET is stored.
 
     Without DATASET, checks only the machine. Looks at versions, native builds,
@@ -36,9 +37,9 @@ def doctor(*, dataset: str | None, as_json: bool) -> None:
     nothing. Exit code 1 if there is an error.
     """
     from gristmill.pipelines.doctor.checks import examine
-    from gristmill.pipelines.doctor.versions import installed_versions
+    from gristmill.pipelines.doctor.installation import installed_versions
 
-    findings = examine(dataset)
+    findings = examine(options.dataset)
     counts = collections.Counter(finding.level for finding in findings)
     if as_json:
         document = {
@@ -52,10 +53,10 @@ def doctor(*, dataset: str | None, as_json: bool) -> None:
         click.echo(findings_text(findings))
     if counts["error"]:
         sys.exit(EXIT_FAILED)  # The findings say what to do.
-    if dataset is None:
+    if options.dataset is None:
         next_step("demo", why="to try it here")
     else:
-        next_step("inspect", dataset)
+        next_step("inspect", options.dataset)
 
 
 def findings_text(findings: Sequence[Finding]) -> str:

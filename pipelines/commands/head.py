@@ -7,106 +7,62 @@ import itertools
 import random
 import secrets
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import (
-    EPILOG,
-    at_least,
-    errors_reported,
-    json_option,
+from gristmill.pipelines.commands.common_options import (
+    command_line,
 )
-from gristmill.pipelines.commands.jobs import parameter_of
-from gristmill.pipelines.commands.order import order_given
+from gristmill.pipelines.commands.messages import next_step, note
+from gristmill.pipelines.commands.parameters import command, options_given
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import options_of
-from gristmill.pipelines.text.common_options import command_line
-from gristmill.pipelines.text.messages import next_step, note
+from gristmill.pipelines.options.option import argument, flag, integer, like, split_name
 
 if TYPE_CHECKING:
-    from gristmill.dataset.packed.row_format import RowFormat
-    from gristmill.transforms.sources.record_source import NumberedRecord
+    from gristmill.pipelines.text.records import ShownRecord
 
 _PATHS_TOLD = 3  # A longer command is none to copy.
 
-# How the records of input files are made.
-_FORMAT = ("input_format", "columns", "record")
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HeadOptions:
+    """Options of `gristmill head` alone."""
+
+    paths: tuple[str, ...] = argument("paths", metavar="DATASET|INPUT...")
+    records: int = integer("Number of records to show.", 3, least=1, short="-n")
+    split: str | None = split_name(
+        "Split to read, of a dataset or of a directory with splits.",
+        "train, or the first one",
+    )
+    offset: int = integer(
+        "Number of the first record to show, counted from 0. Of INPUT, all records "
+        "before it are read, too.",
+        0,
+        least=0,
+    )
+    random: bool = flag("Show random records, by rising numbers. Of a dataset only.")
+    seed: int | None = integer(
+        "Seed of --random: the same one shows the same records.",
+        shown="a new one, which is told",
+    )
+    full: bool = flag("Show all of every record; else long values are cut.")
+    raw: bool = flag(
+        "Print the bytes of the records, one after the other, and nothing else."
+    )
 
 
-@click.command(
-    "head",
-    epilog=EPILOG,
-    params=[
-        parameter_of(option)
-        for option in options_of(ConvertOptions)
-        if option.name in _FORMAT
-    ],
-)
-@click.argument("paths", nargs=-1, required=True, metavar="DATASET|INPUT...")
-@click.option(
-    "-n",
-    "--records",
-    type=at_least(1),
-    metavar="N",
-    default=3,
-    show_default=True,
-    help="Number of records to show.",
-)
-@click.option(
-    "--split",
-    metavar="NAME",
-    show_default="train, or the first one",
-    help="Split to read, of a dataset or of a directory with splits.",
-)
-@click.option(
-    "--offset",
-    type=at_least(0),
-    metavar="N",
-    default=0,
-    show_default=True,
-    help="Number of the first record to show, counted from 0. Of INPUT, all records "
-    "before it are read, too.",
-)
-@click.option(
-    "--random",
-    "at_random",
-    is_flag=True,
-    help="Show random records, by rising numbers. Of a dataset only.",
-)
-@click.option(
-    "--seed",
-    type=int,
-    metavar="N",
-    show_default="a new one, which is told",
-    help="Seed of --random: the same one shows the same records.",
-)
-@click.option(
-    "--full", is_flag=True, help="Show all of every record; else long values are cut."
-)
-@click.option(
-    "--raw",
-    is_flag=True,
-    help="Print the bytes of the records, one after the other, and nothing else.",
-)
-@json_option
-@click.pass_context
-@errors_reported
-def head(
-    ctx: click.Context,
-    /,
-    *,
-    paths: tuple[str, ...],
-    records: int,
-    split: str | None,
-    offset: int,
-    at_random: bool,
-    seed: int | None,
-    full: bool,
-    raw: bool,
-    as_json: bool,
-    **made: Any,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FormatOptions:
+    """How the records of input files are made: options of a conversion."""
+
+    input_format: str = like(ConvertOptions, "input_format")
+    columns: str | None = like(ConvertOptions, "columns")
+    record: str | None = like(ConvertOptions, "record")
+
+
+@command("head", HeadOptions, FormatOptions)
+def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
     """Show records of a dataset, or of files before a conversion.
 
     INPUT is what `gristmill convert` takes: the records are those that it would write,
@@ -117,70 +73,43 @@ def head(
     are no text are in base64.
     """
     from gristmill.dataset.storage.paths import path_texts
+    from gristmill.pipelines.options.conversions import default_output
     from gristmill.transforms.sources.shards.source_split import is_dataset
 
-    _check(offset, at_random, seed, full, raw, as_json)
-    paths = path_texts(paths, "input")
+    _check(options, as_json=as_json)
+    paths = path_texts(options.paths, "input")
+    how = dataclasses.asdict(made)
     of_dataset = len(paths) == 1 and is_dataset(paths[0])
     if of_dataset:
-        _refuse(order_given(ctx, made), "input files", paths)
-        split = split or _usual_split(paths[0])
-        seed = _seed(seed) if at_random else None
-        found = _of_dataset(paths[0], split, offset, records, seed)
+        _refuse(options_given(how), "input files", paths)
+        split = options.split or _usual_split(paths[0])
+        seed = _seed(options.seed) if options.random else None
+        found = _of_dataset(paths[0], split, options.offset, options.records, seed)
     else:
-        _refuse(["--random"] * at_random, "a dataset", paths)
-        options = ConvertOptions(input=paths, output="", split=split, **made)
-        found = _of_inputs(options, offset, records)
+        _refuse(["--random"] * options.random, "a dataset", paths)
+        inputs = ConvertOptions(
+            input=paths, output=default_output(paths), split=options.split, **how
+        )
+        found = _of_inputs(inputs, options.offset, options.records)
     for one in found:
-        if raw:
+        if options.raw:
             click.echo(one.record, nl=False)
         else:
-            click.echo(one.json() if as_json else one.text(full=full))
+            click.echo(one.json() if as_json else one.text(full=options.full))
     if of_dataset:
         next_step("bench-loader", paths[0], "--split", split)
     elif len(paths) <= _PATHS_TOLD:
         own = ("records", "offset", "full", "raw")
-        next_step("plan", *command_line(ctx, without=own)[1:])
-
-
-# Those that `convert` has as well come after its own.
-head.params.sort(key=lambda parameter: parameter.name in _FORMAT)
-
-
-class _Shown(NamedTuple):
-    """A record, and what is known of it."""
-
-    number: int
-    record: bytes
-    row_format: RowFormat | None = None
-    source: NumberedRecord | None = None
-
-    def text(self, *, full: bool) -> str:
-        from gristmill.pipelines.text.packed_rows import shown_text
-        from gristmill.pipelines.text.records import record_text
-
-        if self.source is None:
-            return shown_text(self.number, self.record, self.row_format, full=full)
-        source = f"{self.source.path}, {self.source.place_text}"
-        return record_text(self.number, self.record, full=full, source=source)
-
-    def json(self) -> str:
-        from gristmill.pipelines.text.packed_rows import shown_json
-        from gristmill.pipelines.text.records import record_json
-
-        if self.source is None:
-            return shown_json(self.number, self.record, self.row_format)
-        source = {"file": self.source.path, "place": self.source.place}
-        return record_json(self.number, self.record, source=source)
+        next_step("plan", *command_line(without=own)[1:])
 
 
 def _of_dataset(
     dataset: str, split: str, offset: int, count: int, seed: int | None
-) -> Iterator[_Shown]:
+) -> Iterator[ShownRecord]:
     from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.dataset.shards.shard_reader import some_records
-    from gristmill.pipelines.text.packed_rows import packed_format
+    from gristmill.pipelines.text.records import ShownRecord, packed_format
 
     found = open_manifest(dataset).splits.get(split)
     there = 0 if found is None else found.records
@@ -201,19 +130,20 @@ def _of_dataset(
     for record, number in zip(
         read, itertools.chain.from_iterable(wanted), strict=False
     ):
-        yield _Shown(number, record, row_format)
+        yield ShownRecord(number, record, row_format)
 
 
-def _of_inputs(options: ConvertOptions, offset: int, count: int) -> Iterator[_Shown]:
+def _of_inputs(
+    options: ConvertOptions, offset: int, count: int
+) -> Iterator[ShownRecord]:
     """Yields the records of input files, of one split of a directory with splits."""
     from gristmill.dataset.base.errors import InputError
-    from gristmill.pipelines.advice.command import default_output
     from gristmill.pipelines.options.conversion_jobs import conversion_of
+    from gristmill.pipelines.text.records import ShownRecord
     from gristmill.transforms.sources.find_inputs import find_inputs
     from gristmill.transforms.sources.record_source import first_records
     from gristmill.transforms.tokens.documents import check_no_tables
 
-    options = dataclasses.replace(options, output=default_output(options.input))
     jobs = conversion_of(options).jobs
     job = min(jobs, key=lambda job: (job.split != "train", job.split))
     if options.split is not None and job.inputs == options.input:
@@ -229,7 +159,7 @@ def _of_inputs(options: ConvertOptions, offset: int, count: int) -> Iterator[_Sh
     found = first_records(files, offset=offset)
     one = None
     for one in itertools.islice(found, count):
-        yield _Shown(one.number, one.record, source=one)
+        yield ShownRecord(one.number, one.record, source=one)
     if one is None:
         raise InputError(
             "no record has this number" if offset else "the inputs hold no records",
@@ -273,21 +203,19 @@ def _seed(given: int | None) -> int:
     return seed
 
 
-def _check(
-    offset: int, at_random: bool, seed: int | None, full: bool, raw: bool, as_json: bool
-) -> None:
+def _check(options: HeadOptions, *, as_json: bool) -> None:
     """Refuses options that do not go together."""
     from gristmill.dataset.base.errors import InputError
 
     refused = {
-        "--offset and --random": offset and at_random,
-        "--raw and --json": raw and as_json,
-        "--raw and --full": raw and full,
+        "--offset and --random": options.offset and options.random,
+        "--raw and --json": options.raw and as_json,
+        "--raw and --full": options.raw and options.full,
     }
     for names, both in refused.items():
         if both:
             raise InputError(f"{names} exclude each other", cure="leave out one")
-    if seed is not None and not at_random:
+    if options.seed is not None and not options.random:
         raise InputError(
             "--seed is for --random", cure="give --random, or leave it out"
         )

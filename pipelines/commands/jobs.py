@@ -6,129 +6,79 @@ import dataclasses
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import (
-    EPILOG,
-    EXIT_DAMAGED,
-    at_least,
-    errors_reported,
-    json_option,
-)
+from gristmill.pipelines.commands.exit_codes import EXIT_DAMAGED
+from gristmill.pipelines.commands.messages import is_quiet, next_command, next_step
+from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import (
     COMMANDS,
     IndexOptions,
     LaunchOptions,
     VerifyOptions,
-    options_of,
 )
-from gristmill.pipelines.options.option import Option
+from gristmill.pipelines.options.option import worker_count
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
-from gristmill.pipelines.text.messages import is_quiet, next_command, next_step
 
 if TYPE_CHECKING:
     from gristmill.pipelines.text.conversion import Outcome
 
 
-class _Inputs(click.Argument):
-    """One path or more, before other arguments or after them."""
+class JobRun(NamedTuple):
+    """Where a job runs: on this machine, or on a Beam runner.
 
-    def handle_parse_result(
-        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
-    ) -> tuple[Any, list[str]]:
-        """Names the argument after these as missing, where one path was given.
+    Attributes:
+        workers: Number of processes on this machine; None for its number of cores.
+        beam_options: Options of the Beam pipeline, None to run without Beam.
+    """
 
-        Click gives the only path to the last argument, and misses the inputs.
-        """
-        last = [each for each in ctx.command.params if isinstance(each, click.Argument)]
-        # What is not given is an empty tuple, or a mark of click's own.
-        given = isinstance(paths := opts.get(str(self.name)), tuple) and paths
-        if not given and isinstance(opts.get(str(last[-1].name)), str):
-            raise click.MissingParameter(ctx=ctx, param=last[-1])
-        return super().handle_parse_result(ctx, opts, args)
+    workers: int | None = None
+    beam_options: Sequence[str] | None = None
 
 
-def parameter_of(option: Option) -> click.Parameter:
-    """Returns the parameter of click for an option."""
-    if option.required:
-        kind_of = _Inputs if option.kind == "paths" else click.Argument
-        count = -1 if option.kind == "paths" else 1
-        return kind_of(
-            [option.name], nargs=count, required=True, metavar=option.metavar
-        )
-    if option.kind == "flag":
-        return click.Option([option.flag], is_flag=True, help=option.help)
-    kind: click.ParamType[Any] | type[str] = str
-    if option.kind == "choice":
-        kind = click.Choice(option.choices)
-    elif option.kind == "integer":
-        kind = click.INT if option.least is None else at_least(option.least)
-    return click.Option(
-        [option.flag],
-        type=kind,
-        default=option.default,
-        show_default=option.shown or True,
-        metavar=option.metavar,
-        help=option.help,
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How many processes of this machine a job has."""
+
+    workers: int | None = worker_count()
 
 
 def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
     """Makes a function a command with the options of a pipeline and of its launch.
 
-    The function gets the pipeline's options, how to print, and where to run: the number
-    of workers on this machine, and Beam's options, None to run without Beam. With the
+    The function gets the pipeline's options, where to run, and how to print. With the
     runner of Dataflow, the job is submitted instead.
     """
-    workers_option = click.Option(
-        ["--workers"],
-        type=at_least(1),
-        metavar="N",
-        show_default="all cores",
-        help="Number of worker processes on this machine.",
-    )
-    parameters = [
-        *map(parameter_of, options_of(COMMANDS[name])),
-        workers_option,
-        *map(parameter_of, options_of(LaunchOptions)),
-    ]
-    launch_names = [option.name for option in options_of(LaunchOptions)]
 
     def decorated(run: Callable[..., None]) -> click.Command:
-        @click.command(name, epilog=EPILOG, params=parameters)
-        @json_option
-        @click.pass_context
-        @errors_reported
+        @command(name, COMMANDS[name], WorkerOptions, LaunchOptions)
         @functools.wraps(run)
-        def command(
-            ctx: click.Context, /, *, workers: int | None, as_json: bool, **given: Any
+        def job(
+            options: Any, local: WorkerOptions, launch: LaunchOptions, *, as_json: bool
         ) -> None:
-            launch = LaunchOptions(**{name: given.pop(name) for name in launch_names})
-            options = COMMANDS[name](**given)
-            beam_options = beam_options_of(launch, workers, ctx.obj or ())
-            if beam_options is not None and launch.on_dataflow:
+            where = run_of(launch, local.workers)
+            if where.beam_options is not None and launch.on_dataflow:
                 from gristmill.pipelines.dataflow.submit import submit
 
-                submission = submit(options, launch, beam_options)
+                submission = submit(options, launch, where.beam_options)
                 click.echo(submission.json() if as_json else submission.text())
             else:
-                where = {"workers": workers, "beam_options": beam_options}
-                run(options, as_json=as_json, **where)
+                run(options, where, as_json=as_json)
 
-        return command
+        return job
 
     return decorated
 
 
-def beam_options_of(
-    launch: LaunchOptions, workers: int | None, given: Sequence[str]
-) -> list[str] | None:
-    """Returns the options for Beam, None to run without it. Refuses useless options."""
+def run_of(launch: LaunchOptions, workers: int | None) -> JobRun:
+    """Returns where the command that runs is to run. Refuses useless options."""
     from gristmill.dataset.base.errors import InputError
+
+    given = click.get_current_context().obj or ()
 
     if launch.runner is None:
         if given:
@@ -149,14 +99,14 @@ def beam_options_of(
             cure="drop them, or add --runner DataflowRunner",
         )
     if launch.runner is None:
-        return None
-    from gristmill.pipelines.commands.beam_arguments import checked_options
+        return JobRun(workers)
+    from gristmill.pipelines.beam.pipeline_options import checked_options
 
-    return checked_options(launch.runner, given)
+    return JobRun(beam_options=checked_options(launch.runner, given))
 
 
 @_job_command("convert")
-def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
+def convert(options: ConvertOptions, where: JobRun, *, as_json: bool) -> None:
     """Convert files of records to an ArrayRecord dataset.
 
     OUTPUT is the directory of the dataset. INPUT is a file, a quoted glob pattern, or a
@@ -166,11 +116,11 @@ def convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    _convert(options, as_json=as_json, **where)
+    _convert(options, where, as_json=as_json)
 
 
 @_job_command("append")
-def append(options: AppendOptions, *, as_json: bool, **where: Any) -> None:
+def append(options: AppendOptions, where: JobRun, *, as_json: bool) -> None:
     """Add records of new files to a split, as its next edition.
 
     DATASET is where the split is, INPUT what `gristmill convert` takes. No file that is
@@ -179,11 +129,11 @@ def append(options: AppendOptions, *, as_json: bool, **where: Any) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    _convert(options, as_json=as_json, **where)
+    _convert(options, where, as_json=as_json)
 
 
 @_job_command("pack")
-def pack(options: PackingOptions, *, as_json: bool, **where: Any) -> None:
+def pack(options: PackingOptions, where: JobRun, *, as_json: bool) -> None:
     """Tokenise documents, and pack them into rows of tokens.
 
     INPUT is what `gristmill convert` takes, OUTPUT the directory of the rows. Each
@@ -192,11 +142,11 @@ def pack(options: PackingOptions, *, as_json: bool, **where: Any) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    _convert(options, as_json=as_json, **where)
+    _convert(options, where, as_json=as_json)
 
 
 @_job_command("repack")
-def repack(options: RepackOptions, *, as_json: bool, **where: Any) -> None:
+def repack(options: RepackOptions, where: JobRun, *, as_json: bool) -> None:
     """Pack the documents of packed rows again, into other rows.
 
     DATASET is what `gristmill pack` made, OUTPUT the directory of the new rows. Neither
@@ -205,11 +155,11 @@ def repack(options: RepackOptions, *, as_json: bool, **where: Any) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    _convert(options, as_json=as_json, **where)
+    _convert(options, where, as_json=as_json)
 
 
-def _convert(options: ConvertOptions, *, as_json: bool, **where: Any) -> None:
-    outcome = run_conversion(options, **where)
+def _convert(options: ConvertOptions, where: JobRun, *, as_json: bool) -> None:
+    outcome = run_conversion(options, where)
     click.echo(outcome.json() if as_json else outcome.text())
     if outcome.quarantined_regions:
         next_command(_listing(outcome.output), why="what was left out")
@@ -224,26 +174,20 @@ def _listing(output: str) -> str:
     return f"cat {shlex.quote(output)}/quarantine/*.jsonl"
 
 
-def run_conversion(
-    options: ConvertOptions,
-    *,
-    workers: int | None = None,
-    beam_options: Sequence[str] | None = None,
-) -> Outcome:
+def run_conversion(options: ConvertOptions, where: JobRun) -> Outcome:
     """Converts, and shows progress on standard error."""
     from gristmill.pipelines.convert import convert
     from gristmill.pipelines.options.conversion_jobs import conversion_of
 
     return convert(
         **conversion_of(options)._asdict(),
-        workers=workers,
-        beam_options=beam_options,
+        **where._asdict(),
         show_progress=not is_quiet(),
     )
 
 
 @_job_command("index")
-def index(options: IndexOptions, *, as_json: bool, **where: Any) -> None:
+def index(options: IndexOptions, where: JobRun, *, as_json: bool) -> None:
     """Make existing ArrayRecord FILES a dataset, in place.
 
     FILES are files or quoted glob patterns, all in one directory, or that directory.
@@ -252,14 +196,16 @@ def index(options: IndexOptions, *, as_json: bool, **where: Any) -> None:
     from gristmill.pipelines.index import index
     from gristmill.pipelines.text.contents import manifest_text
 
-    manifest, directory = index(options, show_progress=not is_quiet(), **where)
+    manifest, directory = index(
+        options, **where._asdict(), show_progress=not is_quiet()
+    )
     text = manifest.encode() if as_json else manifest_text(manifest, directory)
     click.echo(text, nl=not as_json)
     next_step("verify", directory)
 
 
 @_job_command("verify")
-def verify(options: VerifyOptions, *, as_json: bool, **where: Any) -> None:
+def verify(options: VerifyOptions, where: JobRun, *, as_json: bool) -> None:
     """Check every byte of a dataset against its checksums.
 
     DATASET is the directory of a committed dataset. Nothing is changed. Exit code 3 if
@@ -267,7 +213,7 @@ def verify(options: VerifyOptions, *, as_json: bool, **where: Any) -> None:
     """
     from gristmill.pipelines.verify import verify
 
-    given = dataclasses.asdict(options) | where
+    given = dataclasses.asdict(options) | where._asdict()
     found = verify(**given, show_progress=not is_quiet())
     click.echo(found.json() if as_json else found.text())
     if options.report is not None:

@@ -18,23 +18,22 @@ from typing import Any
 import click
 
 from gristmill import __version__
-from gristmill.pipelines.commands.exit_codes import (
-    EPILOG,
-    EXIT_FAILED,
+from gristmill.pipelines.commands.common_options import (
+    variable_name,
+    variable_of,
+    wants_json,
+    with_common_options,
+)
+from gristmill.pipelines.commands.ending import (
+    ending_in_time,
     errors_reported,
     exit_interrupted,
     is_of_print,
     print_error_json,
     printing_failed,
     tell,
-    wants_json,
 )
-from gristmill.pipelines.text.common_options import (
-    variable_name,
-    variable_of,
-    with_common_options,
-)
-from gristmill.pipelines.text.ending import ending_in_time
+from gristmill.pipelines.commands.exit_codes import EPILOG, EXIT_FAILED
 
 # What one wants to do -> command -> its module.
 _SECTIONS = {
@@ -46,15 +45,15 @@ _SECTIONS = {
         "index": "jobs",
         "pack": "jobs",
         "repack": "jobs",
-        "rollback": "go_back",
-        "clean": "go_back",
+        "rollback": "editions",
+        "clean": "editions",
         "remove": "remove",
     },
     "Check and look": {
-        "status": "show",
+        "status": "metadata",
         "verify": "jobs",
-        "inspect": "show",
-        "diff": "diff",
+        "inspect": "metadata",
+        "diff": "editions",
         "head": "head",
         "view": "view",
     },
@@ -170,7 +169,7 @@ def _prepare_streams() -> None:
 def _split(arguments: list[str], *, as_json: bool) -> tuple[list[str], list[str]]:
     """Splits arguments into ours and Beam's."""
     del as_json  # How `errors_reported` prints an error.
-    from gristmill.pipelines.commands.beam_arguments import split_arguments
+    from gristmill.pipelines.beam.pipeline_options import split_arguments
 
     return split_arguments(find_command(arguments[0]), arguments)
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import click
-
-from gristmill.pipelines.commands.exit_codes import at_least
+from gristmill.pipelines.commands.messages import note
+from gristmill.pipelines.commands.parameters import options_given
 from gristmill.pipelines.options.given_datasets import (
     by_name,
     check_mixture,
     opened_datasets,
     shares_of,
 )
-from gristmill.pipelines.text.messages import note
+from gristmill.pipelines.options.option import (
+    argument,
+    choice,
+    flag,
+    integer,
+    option,
+    split_name,
+    text,
+)
 
 if TYPE_CHECKING:
     from gristmill.loader import Dataset
@@ -24,120 +31,80 @@ if TYPE_CHECKING:
     from gristmill.loader.order import ShuffleName
     from gristmill.loader.order.mixture import Weight
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS = (
-    click.option(
-        "--split",
-        metavar="NAME",
-        show_default="the only one",
-        help="Split to read; A,B joins two. Of a mixture also NAME=A,NAME=B.",
-    ),
-    click.option(
-        "--edition",
-        metavar="N|NAME=N,...",
-        show_default="the last, or the state's",
-        help="Edition of the split that was open, counted from 1. Of datasets that are "
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Order:
+    """What was trained on, and in which order."""
+
+    dataset: tuple[str, ...] = argument("paths")
+    split: str | None = split_name(
+        "Split to read; A,B joins two. Of a mixture also NAME=A,NAME=B."
+    )
+    edition: str | None = text(
+        "Edition of the split that was open, counted from 1. Of datasets that are "
         "joined, of each, such as 2,last; of a mixture, NAME=N,...",
-    ),
-    click.option(
-        "--seed",
-        type=int,
-        metavar="N",
-        default=0,
-        show_default=True,
-        help="Seed of the shuffle.",
-    ),
-    click.option(
-        "--batch-size",
-        type=at_least(1),
-        metavar="N",
-        show_default="that of --state",
-        help="Rows of the global batch, over all hosts.",
-    ),
-    click.option(
-        "--shuffle",
-        type=click.Choice(["global", "block", "none"]),
-        default="global",
-        show_default=True,
-        help="Order of the records: shuffled over all of them, in blocks of "
+        "N|NAME=N,...",
+        "the last, or the state's",
+    )
+    seed: int = integer("Seed of the shuffle.", 0)
+    batch_size: int | None = integer(
+        "Rows of the global batch, over all hosts.", shown="that of --state", least=1
+    )
+    shuffle: ShuffleName = choice(
+        "Order of the records: shuffled over all of them, in blocks of "
         "--block-records, or as they are stored.",
-    ),
-    click.option(
-        "--block-records",
-        type=at_least(1),
-        metavar="N",
-        show_default="64",
-        help="With --shuffle block: records that follow one another in a block, which "
+        ("global", "block", "none"),
+    )
+    block_records: int | None = integer(
+        "With --shuffle block: records that follow one another in a block, which "
         "is read at once.",
-    ),
-    click.option(
-        "--window-blocks",
-        type=at_least(1),
-        metavar="N",
-        show_default="1024",
-        help="With --shuffle block: blocks whose records are mixed with each other.",
-    ),
-    click.option(
-        "--epochs",
-        type=at_least(1),
-        metavar="N",
-        show_default="no end",
-        help="Number of epochs, after which the order ends.",
-    ),
-    click.option(
-        "--keep-remainder",
-        is_flag=True,
-        help="Keep the last batch if it is not full, as drop_remainder=False does.",
-    ),
-    click.option(
-        "--weights",
-        metavar="NAME=SHARE,...",
-        show_default="numbers of records",
-        help="Weights of the datasets of a mixture, such as web=3,books=1: shares of "
+        shown="64",
+        least=1,
+    )
+    window_blocks: int | None = integer(
+        "With --shuffle block: blocks whose records are mixed with each other.",
+        shown="1024",
+        least=1,
+    )
+    epochs: int | None = integer(
+        "Number of epochs, after which the order ends.", shown="no end", least=1
+    )
+    keep_remainder: bool = flag(
+        "Keep the last batch if it is not full, as drop_remainder=False does."
+    )
+    weights: str | None = text(
+        "Weights of the datasets of a mixture, such as web=3,books=1: shares of "
         "rows, as in global_batches(weights=...).",
-    ),
-    click.option(
-        "--token-weights",
-        metavar="NAME=SHARE,...",
-        show_default="none",
-        help="Instead of --weights, shares of tokens, as in loader.token_weights.",
-    ),
-    click.option(
-        "--tokens-per-row",
-        metavar="N|NAME=N,...",
-        show_default="known of packed rows",
-        help="With --token-weights: tokens of each record of datasets that are not "
+        "NAME=SHARE,...",
+        "numbers of records",
+    )
+    token_weights: str | None = text(
+        "Instead of --weights, shares of tokens, as in loader.token_weights.",
+        "NAME=SHARE,...",
+        "none",
+    )
+    tokens_per_row: str | None = text(
+        "With --token-weights: tokens of each record of datasets that are not "
         "packed rows.",
-    ),
-    click.option(
-        "--state",
-        type=click.Path(dir_okay=False),
+        "N|NAME=N,...",
+        "known of packed rows",
+    )
+    state: str | None = option(
+        "file",
+        "",
+        "State of a feed, as JSON. It replaces the options of the order.",
         metavar="FILE",
-        show_default="none",
-        help="State of a feed, as JSON. It replaces the options of the order.",
-    ),
-)
+        shown="none",
+    )
+
+    def given(self) -> list[str]:
+        """Returns those options of the order alone that the command was given."""
+        others = ("dataset", "split", "edition", "state")
+        names = (field.name for field in dataclasses.fields(self))
+        return options_given(name for name in names if name not in others)
 
 
-def order_options(command: F) -> F:
-    """Adds the datasets and the options of the order to a command.
-
-    It is given them as it gives them to `opened_batches`.
-    """
-    command = functools.reduce(lambda c, option: option(c), reversed(_OPTIONS), command)
-    return click.argument("dataset", nargs=-1, required=True)(command)
-
-
-def opened_batches(
-    ctx: click.Context,
-    dataset: tuple[str, ...],
-    *,
-    split: str | None,
-    edition: str | None,
-    state: str | None,
-    **order: Any,
-) -> Batches:
+def opened_batches(order: Order) -> Batches:
     """Returns the batches that the options of a command mean.
 
     Says which order they mean, since another one has other records.
@@ -147,57 +114,37 @@ def opened_batches(
     """
     from gristmill.dataset.base.errors import InputError
 
-    given = order_given(ctx, order)
-    if state is not None and given:
+    given = order.given()
+    if order.state is not None and given:
         raise InputError(
             "--state and options of the order exclude each other",
             got=", ".join(given),
             cure="leave out these options, or --state",
         )
-    for option in ("weights", "token_weights"):
-        if order[option] is not None:
-            check_mixture(dataset, f"--{option.replace('_', '-')}")
-    datasets = opened_datasets(dataset, split, edition)
-    if state is not None:
-        return _batches_of_state(datasets, state)
-    batches = _batches(datasets, **order)
+    for name in ("weights", "token_weights"):
+        if getattr(order, name) is not None:
+            check_mixture(order.dataset, f"--{name.replace('_', '-')}")
+    datasets = opened_datasets(order.dataset, order.split, order.edition)
+    if order.state is not None:
+        return _batches_of_state(datasets, order.state)
+    batches = _batches(datasets, order)
     note(f"the order of these options: {batches.order_text}")
     packed = any(one.packed_counts() is not None for one in batches.datasets)
-    if order["weights"] is not None and packed:
+    if order.weights is not None and packed:
         note("--weights are shares of rows; --token-weights takes shares of tokens")
     return batches
 
 
-def order_given(ctx: click.Context, order: Iterable[str]) -> list[str]:
-    """Returns those options of the order, by their names, that a command was given."""
-    return [
-        f"--{key.replace('_', '-')}"
-        for key in order
-        if ctx.get_parameter_source(key) is not click.core.ParameterSource.DEFAULT
-    ]
-
-
-def _batches(
-    datasets: Dataset | dict[str, Dataset],
-    *,
-    batch_size: int | None,
-    shuffle: ShuffleName,
-    block_records: int | None,
-    window_blocks: int | None,
-    keep_remainder: bool,
-    weights: str | None,
-    token_weights: str | None,
-    tokens_per_row: str | None,
-    **order: Any,
-) -> Batches:
+def _batches(datasets: Dataset | dict[str, Dataset], order: Order) -> Batches:
     from gristmill.dataset.base.errors import InputError
     from gristmill.loader import BlockShuffle, global_batches
 
-    if batch_size is None:
+    shuffle = order.shuffle
+    if order.batch_size is None:
         raise InputError(
             "the batch size is missing", cure="give --batch-size, or --state"
         )
-    sizes = {"block_records": block_records, "window_blocks": window_blocks}
+    sizes = {name: getattr(order, name) for name in ("block_records", "window_blocks")}
     blocks = {key: size for key, size in sizes.items() if size is not None}
     if blocks and shuffle != "block":
         raise InputError(
@@ -207,24 +154,24 @@ def _batches(
         )
     return global_batches(
         datasets,
-        batch_size=batch_size,
+        batch_size=order.batch_size,
+        seed=order.seed,
+        epochs=order.epochs,
         shuffle=BlockShuffle(**blocks) if blocks else shuffle,
-        drop_remainder=not keep_remainder,
-        weights=_weights(datasets, weights, token_weights, tokens_per_row),
-        **order,
+        drop_remainder=not order.keep_remainder,
+        weights=_weights(datasets, order),
     )
 
 
 def _weights(
-    datasets: Dataset | Mapping[str, Dataset],
-    weights: str | None,
-    token_weights: str | None,
-    tokens_per_row: str | None,
+    datasets: Dataset | Mapping[str, Dataset], order: Order
 ) -> Mapping[str, Weight] | None:
     """Returns the shares of rows that the options of a mixture mean."""
     from gristmill.dataset.base.errors import InputError
     from gristmill.loader import token_weights as weights_of_tokens
 
+    weights, token_weights = order.weights, order.token_weights
+    tokens_per_row = order.tokens_per_row
     if weights is not None and token_weights is not None:
         raise InputError(
             "--weights and --token-weights exclude each other",

@@ -2,72 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import (
-    EPILOG,
-    at_least,
-    errors_reported,
-    json_option,
-)
-from gristmill.pipelines.commands.jobs import parameter_of
+from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import options_of
-
-# Which records the conversion is to make; the other options are what it plans.
-_CONVERSION = ("input", "input_format", "columns", "record", "map", "split")
+from gristmill.pipelines.options.option import integer, like, text, worker_count
 
 
-@click.command(
-    "plan",
-    epilog=EPILOG,
-    params=[
-        parameter_of(option)
-        for option in options_of(ConvertOptions)
-        if option.name in _CONVERSION
-    ],
-)
-@click.option(
-    "--output",
-    metavar="DIR",
-    show_default="named after the input",
-    help="Directory of the dataset, for the command. Nothing is written there.",
-)
-@click.option(
-    "--hosts",
-    type=at_least(1),
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="Number of hosts of the training.",
-)
-@click.option(
-    "--batch-size",
-    type=at_least(1),
-    metavar="N",
-    show_default="about 1024",
-    help="Rows of the global batch, over all hosts.",
-)
-@click.option(
-    "--workers",
-    type=at_least(1),
-    metavar="N",
-    show_default="all cores",
-    help="Number of worker processes of the conversion on this machine.",
-)
-@json_option
-@errors_reported
-def plan(
-    *,
-    output: str | None,
-    hosts: int,
-    batch_size: int | None,
-    workers: int | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class InputOptions:
+    """Which records a conversion is to make; the other options are what is planned."""
+
+    input: tuple[str, ...] = like(ConvertOptions, "input")
+    input_format: str = like(ConvertOptions, "input_format")
+    columns: str | None = like(ConvertOptions, "columns")
+    record: str | None = like(ConvertOptions, "record")
+    map: str | None = like(ConvertOptions, "map")
+    split: str | None = like(ConvertOptions, "split")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """Options of `gristmill plan` alone."""
+
+    output: str | None = text(
+        "Directory of the dataset, for the command. Nothing is written there.",
+        "DIR",
+        "named after the input",
+    )
+    hosts: int = integer("Number of hosts of the training.", 1, least=1)
+    batch_size: int | None = integer(
+        "Rows of the global batch, over all hosts.", shown="about 1024", least=1
+    )
+    workers: int | None = worker_count(
+        "Number of worker processes of the conversion on this machine."
+    )
+
+
+@command("plan", InputOptions, PlanOptions)
+def plan(inputs: InputOptions, options: PlanOptions, *, as_json: bool) -> None:
     """Plan a conversion: measure a sample of INPUT, and advise.
 
     INPUT is what `gristmill convert` takes. A sample from all over it is encoded in
@@ -75,9 +50,14 @@ def plan(
     training on it asks of a bucket, what the conversion takes here and on Dataflow,
     and the command to copy. Takes some seconds, whatever the size of the input.
     """
-    from gristmill.pipelines.advice.command import default_output
     from gristmill.pipelines.advice.make_plan import make_plan
+    from gristmill.pipelines.options.conversions import default_output
 
-    options = ConvertOptions(output=output or default_output(given["input"]), **given)
-    found = make_plan(options, hosts=hosts, batch_size=batch_size, workers=workers)
+    output = options.output or default_output(inputs.input)
+    found = make_plan(
+        ConvertOptions(output=output, **dataclasses.asdict(inputs)),
+        hosts=options.hosts,
+        batch_size=options.batch_size,
+        workers=options.workers,
+    )
     click.echo(found.json() if as_json else found.text())

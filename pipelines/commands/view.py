@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import platform
 import shlex
@@ -11,58 +12,37 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import EPILOG, errors_reported
-from gristmill.pipelines.commands.order import (
-    opened_batches,
-    order_given,
-    order_options,
-    read_state,
-)
+from gristmill.pipelines.commands.common_options import command_line
+from gristmill.pipelines.commands.ending import exit_now
+from gristmill.pipelines.commands.messages import next_step, note
+from gristmill.pipelines.commands.order import Order, opened_batches, read_state
+from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.given_datasets import mixture_of, opened_datasets
-from gristmill.pipelines.text.common_options import command_line
-from gristmill.pipelines.text.ending import exit_now
-from gristmill.pipelines.text.messages import next_step, note
+from gristmill.pipelines.options.option import flag, integer, text
 
 
-@click.command("view", epilog=EPILOG)
-@order_options
-@click.option(
-    "--tokenizer",
-    metavar="FILE",
-    show_default="none: tokens are ids",
-    help="Tokenizer of packed rows, as for gristmill pack: shows tokens as text.",
-)
-@click.option(
-    "--html",
-    metavar="FILE",
-    show_default="none: the page is served",
-    help="Write the page with a part of its content to this file, and end.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    metavar="N",
-    default=0,
-    show_default="a free one",
-    help="Port of this machine to serve at.",
-)
-@click.option("--no-browser", is_flag=True, help="Do not open a browser.")
-@click.pass_context
-@errors_reported
-def view(
-    ctx: click.Context,
-    /,
-    *,
-    dataset: tuple[str, ...],
-    split: str | None,
-    edition: str | None,
-    state: str | None,
-    tokenizer: str | None,
-    html: str | None,
-    port: int,
-    no_browser: bool,
-    **order: Any,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ViewOptions:
+    """Options of `gristmill view` alone."""
+
+    tokenizer: str | None = text(
+        "Tokenizer of packed rows, as for gristmill pack: shows tokens as text.",
+        "FILE",
+        "none: tokens are ids",
+    )
+    html: str | None = text(
+        "Write the page with a part of its content to this file, and end.",
+        "FILE",
+        "none: the page is served",
+    )
+    port: int = integer(
+        "Port of this machine to serve at.", 0, shown="a free one", least=0, most=65535
+    )
+    no_browser: bool = flag("Do not open a browser.")
+
+
+@command("view", Order, ViewOptions, with_json=False)
+def view(order: Order, options: ViewOptions) -> None:
     """Look at a dataset in a browser: shards, records and order.
 
     DATASET is a path, or NAME=PATH for each dataset of a mixture. With the options of
@@ -70,33 +50,32 @@ def view(
     step. It is served to browsers of this machine until Ctrl-C.
     """
     from gristmill.loader.data.dataset import Dataset
-    from gristmill.pipelines.view.answers.shown_data import Opened
+    from gristmill.pipelines.view.answers.opened_datasets import Opened
 
-    split = split or _default_split(dataset)
+    split = order.split or _default_split(order.dataset)
+    order = dataclasses.replace(order, split=split)
     batches = step = None
-    if state is None and not order_given(ctx, order):
-        found = opened_datasets(dataset, split, edition)
+    if order.state is None and not order.given():
+        found = opened_datasets(order.dataset, split, order.edition)
         datasets = {"": found} if isinstance(found, Dataset) else found
     else:
-        batches = opened_batches(
-            ctx, dataset, split=split, edition=edition, state=state, **order
-        )
+        batches = opened_batches(order)
         names = batches.names or ("",)
         datasets = dict(zip(names, batches.datasets, strict=True))
-        step = None if state is None else read_state(state)["step"]
+        step = None if order.state is None else read_state(order.state)["step"]
     texts = None
-    if tokenizer is not None:
+    if options.tokenizer is not None:
         from gristmill.transforms.tokens.tokenizers.token_texts import load_token_texts
 
-        texts = load_token_texts(tokenizer)
+        texts = load_token_texts(options.tokenizer)
     opened = Opened(datasets, batches, state_step=step, tokens=texts)
-    if html is not None:
-        again = command_line(ctx, without=("html",))
-        _write(opened, html, shlex.join(["gristmill", *again]))
-        click.echo(html)
+    if options.html is not None:
+        again = command_line(without=("html",))
+        _write(opened, options.html, shlex.join(["gristmill", *again]))
+        click.echo(options.html)
         next_step(*again, why="all records and steps, in a browser")
         return
-    _serve(opened, port, browser=not no_browser)
+    _serve(opened, options.port, browser=not options.no_browser)
 
 
 def _write(opened: Any, path: str, command: str) -> None:

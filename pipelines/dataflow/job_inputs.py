@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import time
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
     CorruptShardError,
@@ -24,7 +26,6 @@ from gristmill.dataset.formats.file_formats import (
 )
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
 from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
-from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
@@ -214,8 +215,9 @@ def _decoded_times(file: ListedFile) -> float:
         return max(1.0, _decoded_rows(file) / file.size_bytes)
     if found is None or found.name != ARRAY_RECORD:
         return 1.0
+    read = functools.partial(storage.read, file.path)
     try:
-        footer = stored_footer(file.path, file.size_bytes)
+        footer = read_footer(read, file.size_bytes, path=file.path)
     except CorruptShardError:
         return 1.0  # The job says so, with its place.
     return max(1.0, float(footer.chunk_decoded_bytes.sum()) / file.size_bytes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
+from collections.abc import Sequence
 
 from apache_beam.options.pipeline_options import (
     DebugOptions,
@@ -18,12 +19,15 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.errors import GristmillError, InputError, some_of
+from gristmill.dataset.commit.output_place import check_not_matched
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
 from gristmill.pipelines.dataflow.clients import storage_client
 from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shard_sizes
-from gristmill.pipelines.dataflow.job_output import check_output
 from gristmill.pipelines.dataflow.machine_types import check_disk
 from gristmill.pipelines.dataflow.network import check_private_access
 from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
@@ -165,3 +169,41 @@ def _check_worker_setup(
             cure="give --sdk_container_image, or give --setup_file or --extra_package "
             "of a package that contains it and requires gristmill",
         )
+
+
+def check_output(options: ConvertOptions, *, splits: Sequence[str]) -> list[str]:
+    """Checks where the output is, and that not all splits are committed already.
+
+    Returns:
+        Remarks for the user.
+    """
+    files = (layout.DATASET_JSON,)
+    patterns = path_texts(options.input, "input")
+    check_not_matched(options.output, patterns=patterns, files=files)
+    try:
+        manifest = read_manifest(options.output)
+    except GristmillError as e:
+        if options.overwrite:
+            return []
+        raise InputError(
+            "the output cannot be read",
+            where=options.output,
+            got=str(e),
+            cure="repair it, or choose another output",
+        ) from e
+    committed = [s for s in splits if manifest and manifest.find(s) is not None]
+    if committed and options.overwrite:
+        return [
+            f"split {', '.join(committed)} stays until the new one is finished; "
+            "meanwhile the bucket holds both"
+        ]
+    if committed and len(committed) == len(splits):
+        raise InputError(
+            "the output is committed already",
+            where=f"{options.output}, split {some_of(committed)}",
+            cure="see it with gristmill inspect, choose another output or --split, or "
+            "replace it with --overwrite",
+        )
+    return [
+        f"split {split} is committed already and will be kept" for split in committed
+    ]

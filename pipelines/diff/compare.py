@@ -13,25 +13,18 @@ import numpy as np
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.pipelines.diff.compared_split import ComparedSplit
-from gristmill.pipelines.diff.differing import Records, differing
-from gristmill.pipelines.diff.match import Int64, keys_of, match_preferred
+from gristmill.pipelines.diff.differing import (
+    Change,
+    Int64,
+    Records,
+    differing,
+    keys_of,
+    match_preferred,
+)
 
 _CONTENT = ("records", "raw_bytes", "digest_low", "digest_high")
 _FILE = ("file_bytes", "file_crc32c")
 _PART_RECORDS = 1 << 25  # Each takes some 100 bytes.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Change:
-    """Records that only one of two splits has.
-
-    Attributes:
-        records: int64 [n], their numbers in the split, rising.
-        digest: Their digest.
-    """
-
-    records: Int64
-    digest: RecordsDigest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,10 +84,7 @@ def compare(
         )
         for side, own, digest in zip(sides, shards, digests, strict=True)
     ]
-    removed, added = (
-        Change(records=left.numbers, digest=left.digest)
-        for left in differing(lists[0], lists[1], parts=parts)
-    )
+    removed, added = differing(lists[0], lists[1], parts=parts)
     return Difference(
         kept=before.digest - removed.digest,
         removed=removed,

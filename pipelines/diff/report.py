@@ -11,8 +11,9 @@ import numpy as np
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.loader.provenance.source_fields import SourcePlace
-from gristmill.pipelines.diff.compare import Change, Difference
+from gristmill.pipelines.diff.compare import Difference
 from gristmill.pipelines.diff.compared_split import ComparedSplit
+from gristmill.pipelines.diff.differing import Change
 from gristmill.pipelines.text.formatting import plural, size_text
 
 _FILES_SHOWN = 20

@@ -8,15 +8,15 @@ from gristmill.dataset.storage.object_names import split_path
 from gristmill.pipelines.dataflow.buckets import Bucket, describe
 from gristmill.pipelines.dataflow.clients import storage_client, within
 from gristmill.pipelines.dataflow.permissions import READ, WRITE, bucket_roles
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
-from gristmill.pipelines.doctor.place import Place
 
 _SECONDS = 4.0
 # Classes whose reads are charged by the byte: https://cloud.google.com/storage/pricing.
 _COLD = {"ARCHIVE", "COLDLINE", "NEARLINE"}
 
 
-def look_at_bucket(place: Place) -> Iterator[Finding]:
+def look_at_bucket(place: DatasetPlace) -> Iterator[Finding]:
     """Yields the faults of a dataset's bucket, or its location.
 
     Raises:

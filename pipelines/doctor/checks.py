@@ -10,18 +10,16 @@ from collections.abc import Callable, Iterable
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.doctor.bucket import look_at_bucket
-from gristmill.pipelines.doctor.builds import look_at_builds
 from gristmill.pipelines.doctor.credentials import look_at_credentials
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
+from gristmill.pipelines.doctor.dataset_state import look_at_group_size, look_at_jobs
 from gristmill.pipelines.doctor.disks import look_at_disks
 from gristmill.pipelines.doctor.finding import Finding, error, warning
-from gristmill.pipelines.doctor.group_size import look_at_group_size
+from gristmill.pipelines.doctor.installation import look_at_builds, look_at_versions
 from gristmill.pipelines.doctor.mounts import look_at_mount
-from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.doctor.shared_memory import look_at_shared_memory
-from gristmill.pipelines.doctor.unfinished import look_at_jobs
-from gristmill.pipelines.doctor.versions import look_at_versions
 
-Look = Callable[[Place | None], Iterable[Finding]]
+Look = Callable[[DatasetPlace | None], Iterable[Finding]]
 
 # Name -> check that also works without a dataset.
 MACHINE_CHECKS: dict[str, Look] = {
@@ -32,7 +30,7 @@ MACHINE_CHECKS: dict[str, Look] = {
     "credentials": look_at_credentials,
 }
 # Name -> check that concerns only a dataset.
-DATASET_CHECKS: dict[str, Callable[[Place], Iterable[Finding]]] = {
+DATASET_CHECKS: dict[str, Callable[[DatasetPlace], Iterable[Finding]]] = {
     "jobs": look_at_jobs,
     "group size": look_at_group_size,
     "mount": look_at_mount,
@@ -52,7 +50,7 @@ def examine(dataset: str | None, *, seconds: float | None = None) -> list[Findin
     Raises:
         InputError: The dataset is not a path.
     """
-    place = None if dataset is None else Place(dataset)
+    place = None if dataset is None else DatasetPlace(dataset)
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
         name: functools.partial(look, place) for name, look in MACHINE_CHECKS.items()
     }

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.storage.gcs_emulator import emulator_url
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
-from gristmill.pipelines.doctor.place import Place
 
 _SECONDS = 5.0
 _KEY_FILE = "GOOGLE_APPLICATION_CREDENTIALS"
@@ -44,7 +44,7 @@ class _Found(NamedTuple):
     transient: bool
 
 
-def look_at_credentials(place: Place | None) -> Iterator[Finding]:
+def look_at_credentials(place: DatasetPlace | None) -> Iterator[Finding]:
     """Yields the owner of the credentials, and whether they work for buckets.
 
     Without a dataset in a bucket, missing ones are not an error.

@@ -9,9 +9,8 @@ import tempfile
 from collections.abc import Iterator
 
 from gristmill.dataset.base.errors import GristmillError
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace, mount_of
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
-from gristmill.pipelines.doctor.mount_table import mount_of
-from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.text.formatting import size_text
 
@@ -23,7 +22,7 @@ _LEAST_FILES = 1000
 _IN_MEMORY = {"ramfs", "tmpfs"}
 
 
-def look_at_disks(place: Place | None) -> Iterator[Finding]:
+def look_at_disks(place: DatasetPlace | None) -> Iterator[Finding]:
     """Yields the faults of each place, or its room."""
     yield from _temporary()
     yield from _cache()

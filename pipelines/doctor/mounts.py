@@ -10,9 +10,8 @@ from typing import Any
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata import layout
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace, Mount, mount_of
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
-from gristmill.pipelines.doctor.mount_table import Mount, mount_of
-from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.text.formatting import plural
 
 _GCSFUSE = "gcsfuse"
@@ -38,7 +37,7 @@ _OF_PROFILES = ("metadata-cache-ttl-secs", "stat-cache-max-size-mb")
 _IMPLICIT = "implicit-dirs"
 
 
-def look_at_mount(place: Place) -> Iterator[Finding]:
+def look_at_mount(place: DatasetPlace) -> Iterator[Finding]:
     """Yields the faults of a dataset's mount."""
     mount = None if place.remote else mount_of(place.path)
     if mount is None:
@@ -132,7 +131,7 @@ def _missing(flags: dict[str, str]) -> list[str]:
     ]
 
 
-def _address(place: Place, mount: Mount, flags: dict[str, str] | None) -> str:
+def _address(place: DatasetPlace, mount: Mount, flags: dict[str, str] | None) -> str:
     """Returns the path of a dataset in its bucket, as far as the mount shows it."""
     if not mount.kind.endswith(_GCSFUSE):
         return "a copy in gs:// or on a local disk"

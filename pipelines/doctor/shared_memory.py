@@ -9,8 +9,8 @@ import re
 import time
 from collections.abc import Iterator
 
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
-from gristmill.pipelines.doctor.place import Place
 from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.text.formatting import plural, size_text
 
@@ -28,7 +28,7 @@ _MAPPED = re.compile(rf"{_DIRECTORY}/(gristmill-\S+)")
 _WHY = "a batch for which there is no room ends the feed with an error"
 
 
-def look_at_shared_memory(place: Place | None) -> Iterator[Finding]:
+def look_at_shared_memory(place: DatasetPlace | None) -> Iterator[Finding]:
     """Yields whether batches have room, and the blocks that dead processes left."""
     try:
         about = os.statvfs(_DIRECTORY)
@@ -61,7 +61,7 @@ def look_at_shared_memory(place: Place | None) -> Iterator[Finding]:
     yield from _left_behind()
 
 
-def _batch_bytes(place: Place | None) -> tuple[int, str]:
+def _batch_bytes(place: DatasetPlace | None) -> tuple[int, str]:
     """Returns the size of a batch, and the assumptions."""
     manifest = None if place is None else place.known()
     splits = () if manifest is None else manifest.splits.values()

@@ -15,11 +15,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.text.status import PlannedShards
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
@@ -77,42 +76,27 @@ class _ConversionReader:
 
     def __init__(self, prepared: Sequence[PreparedJob], progress_dir: str):
         self._progress_dir = progress_dir
-        # Several where splits are to replace others: each is made in its own directory.
-        self._outputs = sorted({job.job.output for job in prepared})
+        self._planned = PlannedShards(prepared)
+        self._remote = any(storage_for(job.job.output).remote for job in prepared)
         self.items = sum(job.plan.shards for job in prepared)
         self.stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
-        self._shard_bytes: dict[str, int] = {}
-        self._indexes: dict[str, str] = {}
         self._done: set[str] = set()
         self._next_listing = 0.0
-        for job in prepared:
-            sizes = np.diff(job.plan.cut_bytes).tolist()
-            for shard, size in enumerate(sizes):
-                key = f"{job.job.split}.{shard}"
-                index = layout.index_path(job.shard_path(shard))
-                self._indexes[index.rpartition("/")[2]] = key
-                self._shard_bytes[key] = size
 
     def _finished(self) -> set[str]:
         """Returns the finished shards, from a recent listing."""
         began = time.monotonic()
         if began >= self._next_listing:
-            storage = storage_for(self._outputs[0])
-            found = {
-                info.path.rpartition("/")[2]
-                for output in self._outputs
-                for info in storage.list(layout.join(output, layout.INDEX_DIR))
-            }
-            self._done = {self._indexes[name] for name in found & self._indexes.keys()}
+            self._done = self._planned.finished()
             # Long listings take time, and those of a bucket cost money.
             ended = time.monotonic()
-            pause = _REMOTE_LISTING_SECONDS if storage.remote else 0.0
+            pause = _REMOTE_LISTING_SECONDS if self._remote else 0.0
             self._next_listing = ended + max(pause, 20 * (ended - began))
         return self._done
 
     def read(self) -> _Progress:
         done = self._finished()
-        stored_bytes = sum(self._shard_bytes[key] for key in done)
+        stored_bytes = sum(self._planned.input_bytes[key] for key in done)
         records = raw_bytes = tokens = 0
         for entry in os.scandir(self._progress_dir):
             with open(entry.path) as file:
@@ -124,7 +108,7 @@ class _ConversionReader:
             tokens += int(numbers[2])
             if entry.name not in done:
                 stored_bytes += min(
-                    int(numbers[1]), self._shard_bytes.get(entry.name, 0)
+                    int(numbers[1]), self._planned.input_bytes.get(entry.name, 0)
                 )
         return _Progress(len(done), stored_bytes, records, raw_bytes, tokens)
 

@@ -79,7 +79,7 @@ def _conversion_of(options: ConvertOptions) -> Conversion:
     fields = _fields_of(options)
     if isinstance(options, RepackOptions):
         return _repack_of(options, inputs[0], output, fields)
-    found = _splits_of(inputs, output, options.name, options.split, **fields)
+    found = _splits_of(inputs, output, options.name, options.split, fields)
     if found is not None:
         if isinstance(options, PackingOptions):
             # They describe the documents, not the rows.
@@ -101,7 +101,7 @@ def _splits_of(
     output: str,
     name: str | None,
     split: str | None,
-    **fields: Any,
+    fields: Mapping[str, Any],
 ) -> Conversion | None:
     """Returns the jobs of a directory with splits; None for other inputs."""
     if len(inputs) != 1:
@@ -126,7 +126,7 @@ def _append_of(
 ) -> Conversion:
     manifest, split = open_to_append(output, options.split)
     fields = _fields_of(options, like=first_writer(manifest.splits[split]))
-    found = _splits_of(inputs, output, manifest.name, split, **fields)
+    found = _splits_of(inputs, output, manifest.name, split, fields)
     if found is not None:
         (job,) = found.jobs
     else:
@@ -210,7 +210,7 @@ def _of_dataset(
     output: str,
     name: str | None,
     split: str | None,
-    fields: dict[str, Any],
+    fields: Mapping[str, Any],
 ) -> Conversion:
     """Returns a job for each split of a dataset; what describes it comes along."""
     check_apart(output, directory)

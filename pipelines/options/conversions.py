@@ -1,8 +1,11 @@
-"""Options of conversions: `gristmill convert`, and `append`."""
+"""Options of conversions, `gristmill convert` and `append`, and commands with them."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import shlex
+from collections.abc import Sequence
 from typing import get_args
 
 from gristmill.dataset.arrayrecord.writer_options import (
@@ -12,9 +15,18 @@ from gristmill.dataset.arrayrecord.writer_options import (
     Check,
 )
 from gristmill.dataset.base.errors import OnCorrupt
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
-from gristmill.pipelines.options.option import option, required
-from gristmill.pipelines.options.patterns import GS_PATH, GS_PATHS, POSITIVE, SIZE
+from gristmill.pipelines.options.option import (
+    GS_PATH,
+    GS_PATHS,
+    POSITIVE,
+    SIZE,
+    like,
+    option,
+    options_of,
+    required,
+)
 from gristmill.transforms.sources.formats import FILE_FORMATS, Nulls
 
 
@@ -63,7 +75,7 @@ class ConvertOptions:
         group="Source",
         example="column:text",
     )
-    nulls: Nulls = option(  # noqa: RUF009 (a field, as the others)
+    nulls: Nulls = option(
         "choice",
         "Rows with nulls",
         "What to do with a row of Parquet or JSON lines whose document, or another "
@@ -128,7 +140,6 @@ class ConvertOptions:
         "Number of shards",
         "Number of shards. Each takes about the same number of input bytes.",
         shown="as --shard-size says",
-        metavar="N",
         regex=POSITIVE,
         least=1,
         group="Shards",
@@ -150,7 +161,6 @@ class ConvertOptions:
         "Records per shard",
         "Records per shard. Counts all records first, which reads the input once.",
         shown="as --shard-size says",
-        metavar="N",
         regex=POSITIVE,
         least=1,
         group="Shards",
@@ -161,7 +171,6 @@ class ConvertOptions:
         "Records per chunk",
         "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
         default=DEFAULT_GROUP_SIZE,
-        metavar="N",
         regex=POSITIVE,
         group="Encoding",
         example="16",
@@ -176,7 +185,7 @@ class ConvertOptions:
         group="Encoding",
         example="zstd:9",
     )
-    check: Check = option(  # noqa: RUF009 (a field, as the others)
+    check: Check = option(
         "choice",
         "Check of finished shards",
         "How to check a finished shard before it is committed: read all records again "
@@ -187,7 +196,7 @@ class ConvertOptions:
         group="Encoding",
         example="sample",
     )
-    on_corrupt: OnCorrupt = option(  # noqa: RUF009 (a field, as the others)
+    on_corrupt: OnCorrupt = option(
         "choice",
         "Damaged input",
         "What to do with damaged input: fail, or copy it to quarantine/ in the output "
@@ -203,7 +212,6 @@ class ConvertOptions:
         "Most damaged regions that --on-corrupt quarantine sets aside in a split; "
         "with more, the conversion fails.",
         default=100,
-        metavar="N",
         regex="[0-9]+",
         least=0,
         group="Damaged input",
@@ -236,55 +244,75 @@ class AppendOptions(ConvertOptions):
     They are those of a conversion; what the dataset says already is not asked for.
     """
 
-    output: str = required(
-        "text",
-        "Dataset",
-        "Directory of the dataset to append to.",
+    output: str = like(
+        ConvertOptions,
+        "output",
+        label="Dataset",
+        help="Directory of the dataset to append to.",
         first=True,
         metavar="DATASET",
-        regex=GS_PATH,
-        group="Target",
-        example="gs://data/c4",
-        param_type="GCS_WRITE_FOLDER",
     )
     name: None = None  # The dataset has one.
-    split: str | None = option(
-        "text",
-        "Split",
-        "Split to append to. Required if there are several.",
+    split: str | None = like(
+        ConvertOptions,
+        "split",
+        help="Split to append to. Required if there are several.",
         shown="the only one",
-        metavar="NAME",
-        regex=SPLIT_PATTERN,
-        group="Target",
-        example="validation",
     )
-    group_size: int | None = option(
-        "integer",
-        "Records per chunk",
-        "Records per chunk: 1 for fast random reads, 16 or more for smaller files.",
-        shown="as in the first edition",
-        metavar="N",
-        regex=POSITIVE,
-        group="Encoding",
-        example="16",
+    group_size: int | None = like(
+        ConvertOptions, "group_size", default=None, shown="as in the first edition"
     )
-    compression: str | None = option(
-        "text",
-        "Compression",
-        "Compression of chunks: zstd:LEVEL, brotli:LEVEL, snappy or uncompressed.",
-        shown="as in the first edition",
-        metavar="CODEC",
-        regex=COMPRESSION_PATTERN,
-        group="Encoding",
-        example="zstd:9",
+    compression: str | None = like(
+        ConvertOptions, "compression", default=None, shown="as in the first edition"
     )
-    overwrite: bool = option(
-        "flag",
-        "Overwrite",
-        "Delete what an append of other inputs or options has left that was not "
+    overwrite: bool = like(
+        ConvertOptions,
+        "overwrite",
+        help="Delete what an append of other inputs or options has left that was not "
         "finished. Never deletes anything that is committed.",
-        default=False,
-        group="Target",
-        example="true",
     )
     keep_replaced: None = None  # Nothing is replaced.
+
+
+def command_of(options: ConvertOptions, *, workers: int | None = None) -> str:
+    """Returns the command of a conversion, for a shell.
+
+    Args:
+        options: The conversion.
+        workers: Processes on this machine; None for the default.
+    """
+    words = ["gristmill", "convert", *options.input, options.output]
+    always = ("compression", "group_size")
+    for each in options_of(ConvertOptions):
+        value = getattr(options, each.name)
+        if each.required or (value == each.default and each.name not in always):
+            continue
+        words += [each.flag] if value is True else [each.flag, str(value)]
+    words += [] if workers is None else ["--workers", str(workers)]
+    return shlex.join(words)
+
+
+def default_output(inputs: Sequence[str]) -> str:
+    """Returns a directory for the output of inputs: in the same bucket, or here.
+
+    It is named after the directory of the inputs.
+
+    >>> default_output(["gs://raw/c4/*.tfrecord"])
+    'gs://raw/c4-arrayrecord'
+    >>> default_output(["/data/pile/train"]), default_output(["a.csv", "b.csv"])
+    ('train-arrayrecord', 'a-arrayrecord')
+    """
+    remote = inputs[0].startswith("gs://")
+    rest = inputs[0].removeprefix("gs://")
+    parts = [part for part in rest.split("/") if part] or ["dataset"]
+    # A pattern, or the name of a file.
+    while len(parts) > 1 and re.search(r"[*?\[]|\.[A-Za-z]", parts[-1]):
+        parts.pop()
+    stem = re.split(r"[*?\[]|\.[A-Za-z]", parts[-1])[0]
+    if stem in ("", ".", "..") and not remote:
+        stem = layout.base_name(stem or ".")
+    words = filter(None, re.split(r"[^A-Za-z0-9_]+", stem))
+    name = "-".join([*words] or ["dataset"]) + "-arrayrecord"
+    if not remote:
+        return name
+    return "/".join(["gs:/", *(parts[:-1] or parts), name])

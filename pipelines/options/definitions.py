@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
-from gristmill.pipelines.options.option import Option, option, required
+from gristmill.pipelines.options.option import (
+    GS_PATH,
+    GS_PATHS,
+    Option,
+    like,
+    option,
+    options_of,
+    required,
+)
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
-from gristmill.pipelines.options.patterns import GS_PATH, GS_PATHS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,43 +70,22 @@ class IndexOptions:
         example="gs://data/old/*.array_record",
         param_type="GCS_READ_FILE",
     )
-    name: str | None = option(
-        "text",
-        "Dataset name",
-        "Dataset name, the first part of every shard's file name.",
-        shown="from the file names",
-        metavar="NAME",
-        regex=NAME_PATTERN,
-        group="Target",
-        example="old",
+    name: str | None = like(
+        ConvertOptions, "name", shown="from the file names", example="old"
     )
-    split: str | None = option(
-        "text",
-        "Split",
-        "Put all files into this split.",
+    split: str | None = like(
+        ConvertOptions,
+        "split",
+        help="Put all files into this split.",
         shown="from the file names",
-        metavar="NAME",
-        regex=SPLIT_PATTERN,
-        group="Target",
         example="train",
     )
-    overwrite: bool = option(
-        "flag",
-        "Overwrite",
-        "Index splits again that dataset.json has already.",
-        False,
-        group="Target",
-        example="true",
+    overwrite: bool = like(
+        ConvertOptions,
+        "overwrite",
+        help="Index splits again that dataset.json has already.",
     )
-    keep_replaced: bool = option(
-        "flag",
-        "Keep what is replaced",
-        "With --overwrite: keep what is replaced as an edition to go back to, until "
-        "gristmill clean.",
-        False,
-        group="Target",
-        example="true",
-    )
+    keep_replaced: bool = like(ConvertOptions, "keep_replaced")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,20 +148,6 @@ COMMANDS: dict[str, type[Options]] = {
     "repack": RepackOptions,
     **PIPELINES,
 }
-
-
-def options_of(kind: type[Options | LaunchOptions]) -> tuple[Option, ...]:
-    """Returns the descriptions of all options of a class, in order."""
-    options = (
-        Option(
-            name=field.name,
-            default=None if field.default is dataclasses.MISSING else field.default,
-            **field.metadata,
-        )
-        for field in dataclasses.fields(kind)
-        if field.metadata
-    )
-    return tuple(sorted(options, key=lambda option: not option.first))
 
 
 def template_options(pipeline: str) -> tuple[Option, ...]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import get_args
 
-from gristmill.dataset.metadata.layout import SPLIT_PATTERN
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.option import option, required
-from gristmill.pipelines.options.patterns import GS_PATH, POSITIVE
+from gristmill.pipelines.options.option import GS_PATH, POSITIVE, like, option, required
 from gristmill.transforms.jobs.pack_options import Method, Rows
 from gristmill.transforms.sources.formats import Nulls
 
@@ -45,7 +43,6 @@ class PackingOptions(ConvertOptions):
         "Number of ids that a column of tokens can have: each is below it. Up to "
         "65,536, a token takes 2 bytes in a row.",
         shown="any id of 32 bits",
-        metavar="N",
         regex=POSITIVE,
         least=1,
         group="Tokens",
@@ -56,14 +53,13 @@ class PackingOptions(ConvertOptions):
         "Tokens per row",
         "Most tokens of a row.",
         default=2048,
-        metavar="N",
         regex=POSITIVE,
         least=2,
         group="Tokens",
         example="4096",
         tells=True,
     )
-    pack: Method = option(  # noqa: RUF009 (a field, as the others)
+    pack: Method = option(
         "choice",
         "Packing",
         "How documents fill rows: best-fit cuts only documents longer than a row; "
@@ -118,7 +114,7 @@ class PackingOptions(ConvertOptions):
         group="Tokens",
         example="true",
     )
-    rows: Rows = option(  # noqa: RUF009 (a field, as the others)
+    rows: Rows = option(
         "choice",
         "Form of a row",
         "What a row is: packed, for gristmill.loader.PackedRows, or a tf.train.Example "
@@ -149,40 +145,23 @@ class RepackOptions(PackingOptions):
     record: None = None
     nulls: Nulls = "fail"
     map: None = None
-    split: str | None = option(
-        "text",
-        "Split",
-        "Split to pack again. Other splits in the output are kept.",
+    split: str | None = like(
+        ConvertOptions,
+        "split",
+        help="Split to pack again. Other splits in the output are kept.",
         shown="all",
-        metavar="NAME",
-        regex=SPLIT_PATTERN,
-        group="Target",
-        example="validation",
     )
     match_shards: bool = False
-    num_shards: int | None = option(
-        "integer",
-        "Number of shards",
-        "Number of shards, at most as many as DATASET has: whole ones are joined.",
+    num_shards: int | None = like(
+        ConvertOptions,
+        "num_shards",
+        help="Number of shards, at most as many as DATASET has: whole ones are joined.",
         shown="as many as DATASET has",
-        metavar="N",
-        regex=POSITIVE,
-        least=1,
-        group="Shards",
-        example="16",
     )
     shard_size: None = None
     records_per_shard: None = None
-    length: int | None = option(  # type: ignore[assignment]
-        "integer",
-        "Tokens per row",
-        "Most tokens of a row.",
-        shown="as in DATASET",
-        metavar="N",
-        regex=POSITIVE,
-        least=2,
-        group="Tokens",
-        example="4096",
+    length: int | None = like(  # type: ignore[assignment]
+        PackingOptions, "length", default=None, shown="as in DATASET", tells=False
     )
     tokenizer: None = None
     column: str = ""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.formats.streams.inflated_stream import Compression
 from gristmill.dataset.metadata.cut_spans import places_of as places_by_lengths
 from gristmill.dataset.metadata.lineage import read_lineage
 from gristmill.dataset.metadata.provenance import (
@@ -26,32 +26,13 @@ from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.provenance.document_source import function_of, offset_between
 from gristmill.loader.provenance.places_between import places_of as places_behind
-from gristmill.pipelines.text.source_line import line_begin
-from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
-from gristmill.transforms.sources.formats import SourceSpec
-from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.record_source import source_of
+from gristmill.pipelines.text.location import FilePlace
+from gristmill.pipelines.text.source_details import input_file_of, line_begin, places_in
 
 Int64 = npt.NDArray[np.int64]
-
-
-class Place(NamedTuple):
-    """A place of a source file, as `gristmill trace` shows it.
-
-    Attributes:
-        path: The file.
-        number: A byte offset, or the number of a record, row or line.
-        is_line: Whether it is the number of a line, counted from 1.
-    """
-
-    path: str
-    number: int
-    is_line: bool = False
 
 
 class _Run(NamedTuple):
@@ -64,7 +45,7 @@ class _Run(NamedTuple):
 
 
 def find_places(
-    dataset: str, split: Split, places: Sequence[Place]
+    dataset: str, split: Split, places: Sequence[FilePlace]
 ) -> Iterator[tuple[int, int]]:
     """Yields the records that were made of places.
 
@@ -105,7 +86,7 @@ class _Edition:
         for number, file in enumerate(self._files):
             self._numbers[file.path].append(number)
 
-    def own_places(self, place: Place) -> Iterator[tuple[int, int]]:
+    def own_places(self, place: FilePlace) -> Iterator[tuple[int, int]]:
         """Yields the numbers of files of the edition, and the place in them."""
         if place.path in self._numbers:
             for number in self._numbers[place.path]:
@@ -187,7 +168,7 @@ def _lengths(path: str, file_bytes: int, file_crc32c: int) -> Int64:
     """Returns the length of each record of a shard, int64 [records]."""
     del file_crc32c  # In the key of the cache.
     storage = storage_for(path)
-    footer = stored_footer(path, file_bytes)
+    footer = read_footer(functools.partial(storage.read, path), file_bytes, path=path)
     if (footer.chunk_records == 1).all():
         return footer.chunk_decoded_bytes
     begin, end = footer.chunk_offsets[[0, -1]].tolist()
@@ -202,45 +183,14 @@ def _read_places(file: SourceFile, span: SourceSpan) -> Int64:
 
     There are none if the file is gone, or has not what it had.
     """
-    none = np.empty(0, np.int64)
-    source = _input_file(file)
-    if span.start_bytes is None or span.stop_bytes is None:
-        return none
-    plain = file.compression == "none"
-    part = SourceRange(
-        file_index=0,
-        begin_bytes=span.start_bytes if plain else 0,
-        end_bytes=span.stop_bytes if plain else -1,
-        exact=True,
-    )
     places: list[int] = []
-    try:
-        reader = source_of(source.spec).read(source, part, on_damage=DamageHandler())
-        for batch in reader.batches():
-            places += batch.places[bisect_left(batch.places, span.start_bytes) :]
-    except (GristmillError, OSError):
-        return none
-    if plain and reader.span.stop_bytes != span.stop_bytes:
-        return none
+    if span.start_bytes is not None and span.stop_bytes is not None:
+        with contextlib.suppress(GristmillError, OSError):
+            places = places_in(input_file_of(file), span.start_bytes, span.stop_bytes)
     return np.array(places, np.int64)
 
 
 def _line_begin(file: SourceFile, line: int) -> int | None:
-    try:
-        return line_begin(_input_file(file), line)
-    except (GristmillError, OSError):
-        return None
-
-
-def _input_file(file: SourceFile) -> InputFile:
-    spec = SourceSpec(format=file.format)
-    if file.spec:
-        spec = SourceSpec.from_json(file.spec)
-    return InputFile(
-        file.path,
-        file.size_bytes,
-        file.version,
-        cast(Compression, file.compression),
-        file.noted_ns,
-        spec,
-    )
+    with contextlib.suppress(GristmillError, OSError):
+        return line_begin(input_file_of(file), line)
+    return None

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from gristmill.dataset.base.errors import InputError
+import numpy as np
+
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.example import INTS
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.removal.find_places import Place, find_places
+from gristmill.loader import open as open_dataset
+from gristmill.loader.data.dataset import Dataset, shards_of
+from gristmill.loader.decode.features import RaggedFeature
+from gristmill.loader.decode.scan import scan_examples
+from gristmill.loader.provenance.find_document import documents_of
+from gristmill.loader.provenance.packed_shard import PackedShard
+from gristmill.pipelines.removal.find_places import find_places
+from gristmill.pipelines.text.location import FilePlace
+from gristmill.pipelines.text.source_details import line_offset
 from gristmill.transforms.removal.begin_removal import (
     done_before,
     open_split,
@@ -72,9 +84,6 @@ def asked_records(
     if found.packed is not None:
         pairs = _documents(dataset, name, found, lines, column)
     elif column is not None:
-        from gristmill.loader import open as open_dataset
-        from gristmill.pipelines.removal.find_values import find_values
-
         opened = open_dataset(dataset, name, edition=found.edition)
         pairs = list(find_values(opened, column, lines))
     else:
@@ -82,8 +91,8 @@ def asked_records(
         numbers = [one for one in parsed if isinstance(one, int)]
         if numbers and done_before(found, request):
             return Asked(about | {"records": (), "edition": edition}, ())
-        places = [one for one in parsed if isinstance(one, Place)]
-        of_places = [n for n, one in enumerate(parsed) if isinstance(one, Place)]
+        places = [one for one in parsed if isinstance(one, FilePlace)]
+        of_places = [n for n, one in enumerate(parsed) if isinstance(one, FilePlace)]
         pairs = [
             (number, one)
             for number, one in enumerate(parsed)
@@ -114,13 +123,10 @@ def _documents(
 
     Raises InputError if it can name none.
     """
-    from gristmill.loader import open as open_dataset
-    from gristmill.pipelines.removal.find_documents import find_documents
-
     places = []
     for line in lines:
         place = None if column is not None else _parsed(line)
-        if not isinstance(place, Place):
+        if not isinstance(place, FilePlace):
             raise InputError(
                 "of packed rows documents are removed, which have a place each",
                 where=f"{dataset}, split {name}",
@@ -138,18 +144,110 @@ def _documents(
     return list(find_documents(opened, places))
 
 
-def _parsed(line: str) -> int | Place:
+def _parsed(line: str) -> int | FilePlace:
     """Returns the number of a record, or a place."""
     text = line.strip()
     if text.isdecimal():
         return int(text)
-    path, _, place = text.rpartition("@")
-    number = place.removeprefix("line:").replace(",", "")
-    if path and number.isdecimal():
-        return Place(path, int(number), is_line=place.startswith("line:"))
+    if (place := FilePlace.parse(text)) is not None:
+        return place
     raise InputError(
         "a line names no record",
         expected="the number of a record, or FILE@PLACE as gristmill trace shows it",
         got=ascii(line),
         cure="correct the line; for values of a feature, give its name with --column",
     )
+
+
+def find_documents(
+    dataset: Dataset, places: Sequence[FilePlace]
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Yields where the documents begin that were made of places.
+
+    It reads the segment index of each shard that has some, and a row for each document.
+    Those that were removed, or have no token, are left out.
+
+    Args:
+        dataset: The dataset, whose records are packed rows.
+        places: The places. That of a shard of the dataset itself is the number of a
+            document among those of the shard.
+
+    Yields:
+        The number of a place; the row in which a document begins, and the number of its
+        piece there.
+    """
+    shards = {path: number for number, path in enumerate(shards_of(dataset).paths)}
+    for number, place in enumerate(places):
+        if place.path in shards and not place.is_line:
+            shard = PackedShard(dataset, shards[place.path])
+            known = range(shard.segments.documents)
+            found = [
+                (shard, shard.info.first_record, document)
+                for document in known[place.number : place.number + 1]
+            ]
+        else:
+            at: int | None = place.number
+            if place.is_line:
+                at = _line_offset(dataset, place)
+            found = [] if at is None else [*documents_of(dataset, place.path, at)]
+        for shard, first_record, document in found:
+            pieces = shard.segments.pieces_of(document)
+            if not len(pieces.rows):
+                continue  # It has no token.
+            row, piece = int(pieces.rows[0]), int(pieces.numbers[0])
+            if not shard.pieces(row).removed[piece]:
+                yield number, (first_record + row, piece)
+
+
+def _line_offset(dataset: Dataset, place: FilePlace) -> int | None:
+    try:
+        return line_offset([dataset], place.path, place.number)
+    except InputError:
+        return None  # Not a file of the dataset, or not so many lines.
+
+
+_BLOCK_RECORDS = 1024
+
+
+def find_values(
+    dataset: Dataset, feature: str, values: Sequence[str]
+) -> Iterator[tuple[int, int]]:
+    """Yields the records that have one of some values. It reads all records.
+
+    Args:
+        dataset: The dataset, of `tf.train.Example`.
+        feature: The name of the feature: texts or integers, any number in a record.
+        values: The values, integers in digits.
+
+    Yields:
+        The number of a value, and that of a record.
+
+    Raises:
+        InputError: The dataset has no such feature.
+        DecodeError: Its records are no `tf.train.Example`, or the feature has numbers
+            that are no integers.
+    """
+    known = dataset.features
+    if known is not None and feature not in known:
+        raise InputError(
+            f"the dataset has no feature {feature!r}",
+            where=repr(dataset),
+            expected=f"one of {some_of(known, 20)}",
+            cure="correct --column",
+        )
+    texts = {text.encode(): number for number, text in enumerate(values)}
+    integers: dict[int, int] = {}
+    for number, text in enumerate(values):
+        with contextlib.suppress(ValueError):
+            integers[int(text)] = number
+    for begin in range(0, len(dataset), _BLOCK_RECORDS):
+        numbers = np.arange(begin, min(begin + _BLOCK_RECORDS, len(dataset)))
+        scan = scan_examples(dataset.read(numbers))
+        of_integers = bool((scan.column(feature.encode()).kinds == INTS).any())
+        decoder = RaggedFeature(np.int64 if of_integers else bytes, optional=True)
+        found = decoder.arrays(feature, scan)[feature]
+        rows = np.repeat(numbers, np.diff(found.row_splits))
+        wanted: dict[int, int] | dict[bytes, int] = integers if of_integers else texts
+        for record, value in zip(rows.tolist(), found.values.tolist(), strict=True):
+            if value in wanted:
+                yield wanted[value], record

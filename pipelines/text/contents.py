@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
-from gristmill.dataset.base.errors import some_of
 from gristmill.dataset.metadata.features import FeatureSpec, parse_features
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.text.edition_history import (
     history_lines,
     made_by,
     space_of_replaced,
 )
-from gristmill.pipelines.text.formatting import map_text, plural, size_text
-from gristmill.pipelines.text.packed import (
-    packed_lines,
-    packed_split,
-    tokenizer_text,
+from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.split_description import (
+    SplitStorage,
+    map_text,
+    packed_facts,
+    quarantined_text,
+    source_text,
 )
-from gristmill.pipelines.text.split_storage import SplitStorage
 
 _OPTIONS_SHOWN = 3
 _FEATURES_SHOWN = 20
@@ -37,7 +37,8 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
         lines.append("  schema    features.json, as TFDS writes it")
     for name, split in sorted(manifest.splits.items()):
         lines += [f"split {name}", *_split_lines(split, dataset)]
-        lines += _packed_lines(split, dataset)
+        facts = packed_facts(split, dataset)
+        lines += [f"  {head:<9} {text}" for head, text in facts]
         lines += _feature_lines(split)
         lines += history_lines(manifest, name, dataset)
         for edition in split.editions:
@@ -57,10 +58,10 @@ def manifest_json(manifest: Manifest, dataset: str) -> bytes:
     """Returns `dataset.json` with a `summary` of each split, and of its editions."""
     document = json.loads(manifest.encode())
     document["summary"] = {
-        name: SplitStorage.of(dataset, split).as_dict()
+        name: dataclasses.asdict(SplitStorage.of(dataset, split))
         | {
             "editions": [
-                SplitStorage.of(dataset, part).as_dict()
+                dataclasses.asdict(SplitStorage.of(dataset, part))
                 | {"edition": part.edition, "made_by": made_by(split, part.edition)}
                 for part in split.parts
             ],
@@ -92,28 +93,13 @@ def _split_lines(split: Split, dataset: str) -> list[str]:
         *([] if several else _writer_lines(split.writer_options)),
         f"  digest    {split.records_digest}",
     ]
-    inputs, files = map(split.source.get, ("inputs", "files"))
-    if isinstance(inputs, list) and isinstance(files, int) and not several:
-        lines.append(f"  source    {some_of(inputs)} ({plural(files, 'file')})")
-    if (count := part_count(split)) is not None and not several:
-        parts = f", {count:,} parts" if count > 1 else ""
-        lines.append(f"  source    gristmill.dataset.Writer{parts}")
+    if not several and (source := source_text(split)) is not None:
+        lines.append(f"  source    {source}")
     if not several and (mapped := map_text(split)) is not None:
         lines.append(f"  --map     {mapped}")
     if split.quarantined_regions:
-        regions = plural(split.quarantined_regions, "damaged region")
-        size = size_text(split.quarantined_bytes)
-        lines.append(f"  left out  {regions}, {size}: see quarantine/")
+        lines.append(f"  left out  {quarantined_text(split)}: see quarantine/")
     return lines
-
-
-def _packed_lines(split: Split, dataset: str) -> list[str]:
-    """Returns lines about packed rows, none of other records."""
-    packed = packed_split(split, dataset)
-    if packed is None:
-        return []
-    heads = [*packed_lines(packed), ("tokenizer", tokenizer_text(split))]
-    return [f"  {head:<9} {text}" for head, text in heads]
 
 
 def _feature_lines(split: Split) -> list[str]:

@@ -10,8 +10,13 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.text.edition_history import glob_warning
-from gristmill.pipelines.text.formatting import map_text, plural, size_text
-from gristmill.pipelines.text.packed import packed_lines, packed_split
+from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.split_description import (
+    map_text,
+    packed_lines,
+    packed_split,
+    quarantined_text,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -85,10 +90,8 @@ class Outcome:
                 f"{split.writer_options}"
             )
             if split.quarantined_regions:
-                regions = plural(split.quarantined_regions, "damaged region")
                 lines.append(
-                    f"  QUARANTINED  {regions}, "
-                    f"{size_text(split.quarantined_bytes)}: see "
+                    f"  QUARANTINED  {quarantined_text(split)}: see "
                     f"{self.output}/quarantine/"
                 )
                 lines += _lost_documents(split)

@@ -4,17 +4,43 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from gristmill.loader.provenance.find_document import FoundDocument
 from gristmill.loader.provenance.source_fields import SourcePlace
-from gristmill.pipelines.text.source_details import Detail, DetailedLocation
-from gristmill.pipelines.text.source_line import LINE_FORMATS
+from gristmill.pipelines.text.source_details import (
+    LINE_FORMATS,
+    Detail,
+    DetailedLocation,
+)
 
 NOT_SEEN = (
     "not seen in these epochs; without --keep-remainder, a last batch that is not full "
     "is left out"
 )
+
+
+class FilePlace(NamedTuple):
+    """A place of a source file, as `gristmill trace` shows it.
+
+    Attributes:
+        path: The file.
+        number: A byte offset, or the number of a record, row or line.
+        is_line: Whether it is the number of a line, counted from 1.
+    """
+
+    path: str
+    number: int
+    is_line: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Returns the place that FILE@PLACE names, None of another text."""
+        path, _, place = text.rpartition("@")
+        number = place.removeprefix("line:").replace(",", "")
+        if not (path and number.isdecimal()):
+            return None
+        return cls(path, int(number), is_line=place.startswith("line:"))
 
 
 def location_json(location: DetailedLocation) -> dict[str, Any]:

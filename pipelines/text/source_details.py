@@ -1,28 +1,210 @@
-"""What only the source file itself tells of a place in it: line, or row group."""
+"""The line or the row group of a place, which only the source file tells."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
-from gristmill.dataset.formats.streams.inflated_stream import Compression
-from gristmill.dataset.metadata.provenance import numbers_of, read_source_files
+from gristmill.dataset.formats.streams.inflated_stream import (
+    Compression,
+    InflatedStream,
+    Readable,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.lineage import read_lineage
+from gristmill.dataset.metadata.provenance import (
+    SourceFile,
+    numbers_of,
+    read_source_files,
+)
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.provenance.locate import Location
 from gristmill.loader.provenance.source_fields import Piece, SourcePlace
-from gristmill.pipelines.text.source_line import (
-    LINE_FORMATS,
-    line_begin,
-    lines_at,
-    source_files,
-    source_line,
-)
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.record_source import source_of
+
+LINE_FORMATS = ("csv", "jsonl", "text", "tsv")
+_BLOCK_BYTES = 1 << 20
+
+
+class SourceLine(NamedTuple):
+    """Where a record begins in a file of lines.
+
+    Attributes:
+        line: The line, counted from 1.
+        offset_bytes: Its byte offset in the (decompressed) file.
+    """
+
+    line: int
+    offset_bytes: int
+
+
+def source_line(location: Location, datasets: Iterable[Dataset]) -> SourceLine | None:
+    """Returns where the line begins of which a record was made.
+
+    Reads the range of the source file that the record is in, and counts the lines
+    before it.
+
+    Args:
+        location: Where the record is.
+        datasets: Those that it can be in.
+
+    Returns:
+        None if the source is no file of lines, is not there any more, or has not what
+        it had.
+    """
+    wanted = location.source_record_in_range
+    if location.source_format not in LINE_FORMATS or wanted is None:
+        return None
+    if location.source_range_bytes is None:
+        return None
+    found = set()
+    for file in source_files(location, datasets):
+        with contextlib.suppress(GristmillError, OSError):
+            places = places_in(file, *location.source_range_bytes)
+            if wanted < len(places):
+                (line,) = lines_at(file, [places[wanted]])
+                found.add(SourceLine(line, places[wanted]))
+    # Several, if a dataset on the way was made of the file twice, in different ways.
+    return found.pop() if len(found) == 1 else None
+
+
+def source_files(location: Location, datasets: Iterable[Dataset]) -> set[InputFile]:
+    """Returns the file that a record was made of, as it was read then.
+
+    There are several if a dataset on the way was made of it in different ways, none if
+    that is not known.
+
+    Args:
+        location: Where the record is.
+        datasets: Those that it can be in.
+    """
+    return {
+        file
+        for dataset in datasets
+        if (location.shard or "").startswith(dataset.path)
+        for file in _files(dataset, location)
+    }
+
+
+def _files(dataset: Dataset, location: Location) -> Iterable[InputFile]:
+    """Yields the source of a record, as what its edition was made of lists it."""
+    manifest, split = dataset.manifest, dataset.split
+    if manifest is None or split is None:
+        return
+    shard = (location.shard or "").removeprefix(dataset.path).lstrip("/")
+    number, parts = (
+        layout.edition_of(shard, manifest.name, split),
+        manifest.splits[split].parts,
+    )
+    # An edition from which records were removed has shards of another one.
+    for part in [one for one in parts if one.edition == number] or parts:
+        if not location.passed:
+            files = read_source_files(dataset.path, part)
+        else:
+            ancestors = read_lineage(dataset.path, part)[len(location.passed) - 1 :]
+            files = ancestors[0].files if ancestors else ()
+        for file in files:
+            if file.path == location.source_path and file.spec is not None:
+                yield input_file_of(file)
+
+
+def input_file_of(file: SourceFile) -> InputFile:
+    """Returns a source file as it was when it was read."""
+    spec = SourceSpec.from_json(file.spec) if file.spec else SourceSpec(file.format)
+    return InputFile(
+        file.path,
+        file.size_bytes,
+        file.version,
+        cast(Compression, file.compression),
+        file.noted_ns,
+        spec,
+    )
+
+
+def places_in(file: InputFile, begin: int, end: int) -> list[int]:
+    """Returns the places of the records that begin in a range, read from the file.
+
+    Args:
+        file: The file.
+        begin: The first byte of the range, of the decompressed file.
+        end: The byte after the last.
+
+    Returns:
+        None for a file that has not what it had.
+
+    Raises:
+        GristmillError: It cannot be read.
+    """
+    plain = file.compression == "none"
+    part = SourceRange(
+        file_index=0,
+        begin_bytes=begin if plain else 0,
+        end_bytes=end if plain else -1,
+        exact=True,
+    )
+    places: list[int] = []
+    # To the end of the range: then it is known that the file is the one that it was.
+    reader = source_of(file.spec).read(file, part, on_damage=DamageHandler())
+    for batch in reader.batches():
+        places += batch.places[bisect_left(batch.places, begin) :]
+    return [] if plain and reader.span.stop_bytes != end else places
+
+
+def lines_at(file: InputFile, offsets: Sequence[int]) -> list[int]:
+    """Returns the numbers, from 1, of the lines that begin at rising offsets.
+
+    Reads the file to the last of them, which count bytes of the decompressed file.
+    """
+    found, line, at = [], 1, 0
+    with _opened(file, end=offsets[-1]) as stream:
+        for offset in offsets:
+            while at < offset and (
+                piece := stream.read(min(offset - at, _BLOCK_BYTES))
+            ):
+                line += piece.count(b"\n")
+                at += len(piece)
+            found.append(line)
+    return found
+
+
+def line_begin(file: InputFile, line: int) -> int | None:
+    """Returns where a line, counted from 1, begins; None if there is none."""
+    left, at = line - 1, 0
+    with _opened(file) as stream:
+        while left and (piece := stream.read(_BLOCK_BYTES)):
+            count = piece.count(b"\n")
+            if count >= left:
+                end = -1
+                for _ in range(left):
+                    end = piece.index(b"\n", end + 1)
+                return at + end + 1
+            left -= count
+            at += len(piece)
+    return None if left else at
+
+
+@contextlib.contextmanager
+def _opened(file: InputFile, *, end: int | None = None) -> Iterator[Readable]:
+    """Opens the version of a file that was read, decompressed."""
+    plain = file.compression == "none"
+    with storage_for(file.path).open(
+        file.path, end=end if plain else None, version=file.version
+    ) as opened:
+        yield (
+            opened
+            if plain
+            else InflatedStream(opened, path=file.path, compression=file.compression)
+        )
 
 
 class Detail(NamedTuple):
@@ -135,15 +317,7 @@ def line_offset(datasets: Iterable[Dataset], path: str, line: int) -> int:
                 for file in (files[number] for number in numbers_of(files, path)):
                     if file.format not in LINE_FORMATS or not file.spec or line < 1:
                         continue
-                    read = InputFile(
-                        file.path,
-                        file.size_bytes,
-                        file.version,
-                        cast(Compression, file.compression),
-                        file.noted_ns,
-                        SourceSpec.from_json(file.spec),
-                    )
-                    begin = line_begin(read, line)
+                    begin = line_begin(input_file_of(file), line)
                     if begin is not None:
                         return begin
     raise InputError(

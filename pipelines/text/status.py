@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -105,6 +105,46 @@ class Status:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
 
 
+class PlannedShards:
+    """The shards that jobs make, and which of them are finished: they have indexes.
+
+    Args:
+        jobs: The jobs.
+
+    Attributes:
+        input_bytes: Bytes of input of each shard, by its key, SPLIT.NUMBER.
+    """
+
+    def __init__(self, jobs: Sequence[PreparedJob]):
+        self.input_bytes: dict[str, int] = {}
+        self._keys: dict[str, str] = {}
+        # Several where splits are to replace others: each is made in its own directory.
+        self._outputs = sorted({job.job.output for job in jobs})
+        for job in jobs:
+            for shard, size in enumerate(np.diff(job.plan.cut_bytes).tolist()):
+                key = f"{job.job.split}.{shard}"
+                index = layout.index_path(job.shard_path(shard))
+                self._keys[index.rpartition("/")[2]] = key
+                self.input_bytes[key] = size
+
+    def finished(self, listed: Set[str] | None = None) -> set[str]:
+        """Returns the keys of the finished shards.
+
+        Args:
+            listed: Names of the files in the directories of indexes, where they are
+                known; else these are listed.
+        """
+        if listed is None:
+            listed = set().union(*map(listed_indexes, self._outputs))
+        return {self._keys[name] for name in listed & self._keys.keys()}
+
+
+def listed_indexes(dataset: str) -> set[str]:
+    """Returns the names of the files in the directory of indexes."""
+    found = storage_for(dataset).list(layout.join(dataset, layout.INDEX_DIR))
+    return {info.path.rpartition("/")[2] for info in found}
+
+
 def read_status(dataset: str) -> Status:
     """Reads the progress of a conversion.
 
@@ -112,15 +152,11 @@ def read_status(dataset: str) -> Status:
     """
     dataset = path_text(dataset, "dataset")
     dataset = dataset.rstrip("/") or dataset
-    storage = storage_for(dataset)
     manifest = read_manifest(dataset)
-    listed = {
-        info.path.rpartition("/")[2]
-        for info in storage.list(layout.join(dataset, layout.INDEX_DIR))
-    }
+    listed = listed_indexes(dataset)
     splits = {}
     known = manifest.splits if manifest else {}
-    for name, split in (manifest.splits if manifest else {}).items():
+    for name, split in known.items():
         splits[name] = SplitStatus(
             split=name,
             committed=True,
@@ -203,19 +239,15 @@ def _writing(
 
 
 def _unfinished(prepared: PreparedJob, listed: set[str]) -> SplitStatus:
-    plan = prepared.plan
-    paths = map(prepared.shard_path, range(plan.shards))
-    finished = np.array(
-        [layout.index_path(path).rpartition("/")[2] in listed for path in paths], bool
-    )
-    sizes = np.diff(plan.cut_bytes)
+    planned = PlannedShards([prepared])
+    finished = planned.finished(listed)
     return SplitStatus(
         split=prepared.job.split,
         committed=False,
-        finished_shards=int(finished.sum()),
-        shards=plan.shards,
-        finished_input_bytes=int(sizes[finished].sum()),
-        input_bytes=int(sizes.sum()),
+        finished_shards=len(finished),
+        shards=prepared.plan.shards,
+        finished_input_bytes=sum(planned.input_bytes[key] for key in finished),
+        input_bytes=sum(planned.input_bytes.values()),
     )
 
 

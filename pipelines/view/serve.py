@@ -17,8 +17,8 @@ from typing import Any
 from gristmill.dataset.base.errors import GristmillError, InputError, StorageError
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.dataset.base.system_limits import limits_named
-from gristmill.pipelines.view.answers.ask import ask, error_answer, status_of
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask, error_answer, status_of
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 
 _log = logging.getLogger(__name__)
 _HOST = "127.0.0.1"

@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.text.formatting import plural
-from gristmill.pipelines.view.answers.ask import ask, error_answer
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask, error_answer
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.pipelines.view.answers.steps import expected_bytes
 from gristmill.pipelines.view.write_page import json_in_page, page
 

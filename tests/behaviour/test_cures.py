@@ -124,7 +124,7 @@ ROWS = [
         "convert data/tfrecords out\nverify out",
     ),
     Row(
-        "pipelines/commands/show.py inspect",
+        "pipelines/commands/metadata.py inspect",
         "inspect a.jsonl",
         "head a.jsonl\nplan a.jsonl\nconvert a.jsonl out\ninspect out",
     ),
@@ -215,12 +215,12 @@ ROWS = [
         "head d --seed 3 --random\nhead d",
     ),
     Row(
-        "pipelines/commands/jobs.py beam_options_of",
+        "pipelines/commands/jobs.py run_of",
         "convert a.jsonl out --cross-region",
         "convert a.jsonl out",
     ),
     Row(
-        "pipelines/commands/jobs.py beam_options_of",
+        "pipelines/commands/jobs.py run_of",
         "convert a.jsonl out --runner FnApiRunner --workers 2",
         "convert a.jsonl out --workers 1",
     ),
@@ -243,7 +243,7 @@ ROWS = [
         text("gone", "3\n"),
     ),
     Row(
-        "pipelines/removal/find_values.py find_values",
+        "pipelines/removal/named_records.py find_values",
         "remove d --records gone --column texts",
         "remove d --records gone --column text",
         text("gone", "line 3\n"),
@@ -578,7 +578,7 @@ ROWS = [
         "convert a.jsonl out",
     ),
     Row(
-        "pipelines/commands/beam_arguments.py checked_options",
+        "pipelines/beam/pipeline_options.py checked_options",
         "convert a.jsonl out --runner FnApiRunner -- --runner=DirectRunner",
         "convert a.jsonl out",
     ),
@@ -835,7 +835,7 @@ ELSEWHERE = {
     ),
     "texts that other places pass on, which are followed above": (
         "dataset/shards/shard_reader.py some_records",
-        "pipelines/text/split_storage.py",
+        "pipelines/text/split_description.py",
         "transforms/sources/lines/csv_rows.py CsvRows._explained",
         "transforms/sources/lines/json_rows.py JsonRows._explained",
         "transforms/sources/lines/row_lines.py _made",

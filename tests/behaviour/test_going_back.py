@@ -2,7 +2,7 @@
 
 Covers: dataset/commit/roll_back.py, dataset/commit/clean.py,
 dataset/metadata/choose_state.py,
-pipelines/commands/go_back.py, pipelines/text/edition_history.py.
+pipelines/commands/editions.py, pipelines/text/edition_history.py.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from gristmill.dataset.metadata.choose_state import states_of
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.doctor.place import Place
-from gristmill.pipelines.doctor.unfinished import look_at_jobs
+from gristmill.pipelines.doctor.dataset_place import Place
+from gristmill.pipelines.doctor.dataset_state import look_at_jobs
 from gristmill.pipelines.text.edition_history import edition_files, made_by
 from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify

@@ -1,7 +1,7 @@
 """Packing documents into rows, from every source, against plain Python.
 
 Covers: transforms/conversion/row_output.py, transforms/conversion/record_output.py,
-pipelines/text/packed.py, dataset/packed/packed_split.py,
+pipelines/text/split_description.py, dataset/packed/packed_split.py,
 transforms/tokens/packed_documents.py.
 """
 

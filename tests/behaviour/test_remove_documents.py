@@ -1,7 +1,7 @@
 """Documents that are removed from packed rows: these become padding, the others stay.
 
 Covers: transforms/removal/cut_documents.py, transforms/removal/stored_shard.py,
-pipelines/removal/find_documents.py.
+pipelines/removal/named_records.py.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ from gristmill.dataset.metadata.edition_changes import with_parts
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.removals import remove

@@ -13,8 +13,8 @@ from gristmill import loader
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.pipelines.view.serve import answered
 from tests.support.conversion import convert, job_of
 from tests.support.examples import tf_example

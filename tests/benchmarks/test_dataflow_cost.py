@@ -14,8 +14,7 @@ from benchmarks.dataflow_cost import (
     measured,
     page,
 )
-from gristmill.pipelines.advice.dataflow_cost import Assumptions, Measured, cost_of
-from gristmill.pipelines.advice.prices import Prices
+from gristmill.pipelines.advice.cost import Assumptions, Measured, Prices, cost_of
 from tests.support.cloud import running
 
 

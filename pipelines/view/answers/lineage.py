@@ -14,15 +14,13 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import Ancestor, read_lineage
 from gristmill.dataset.metadata.provenance import (
     SourceFile,
-    part_count,
     read_source_files,
 )
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset, table_of
-from gristmill.pipelines.text.formatting import plural
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.text.split_description import source_text
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 
 _FILES = 200
 _REGIONS = 200
@@ -114,7 +112,7 @@ def _editions(part: Dataset) -> Iterator[EditionSources]:
             split=part.split,
             records=edition.records,
             shards=edition.shards,
-            source=_source_text(edition, len(files)),
+            source=source_text(edition) or "not known",
             num_files=len(files),
             files=[
                 _file(file, None if records is None else int(records[at]))
@@ -157,19 +155,6 @@ def _parent(ancestor: Ancestor) -> dict[str, Any]:
         "num_files": len(ancestor.files),
         "files": [file.path for file in ancestor.files[:_FILES]],
     }
-
-
-def _source_text(edition: Split, files: int) -> str:
-    count = part_count(edition)
-    if count is not None:
-        parts = f", {count:,} parts" if count > 1 else ""
-        return f"gristmill.dataset.Writer{parts}"
-    inputs = edition.source.get("inputs")
-    if isinstance(inputs, list):
-        number = edition.source.get("files")
-        number = number if isinstance(number, int) else files
-        return f"{some_of(inputs)} ({plural(number, 'file')})"
-    return "not known"
 
 
 def _quarantine(dataset: Dataset) -> Quarantined | None:

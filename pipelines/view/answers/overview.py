@@ -12,22 +12,20 @@ from gristmill.loader.data.batches import Batches
 from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.pipelines.text.contents import feature_text
 from gristmill.pipelines.text.edition_history import made_by
-from gristmill.pipelines.text.formatting import map_text
-from gristmill.pipelines.text.packed import (
-    packed_lines,
-    packed_split,
+from gristmill.pipelines.text.split_description import (
+    SplitStorage,
+    map_text,
+    packed_facts,
     tokenizer_digest,
-    tokenizer_text,
 )
-from gristmill.pipelines.text.split_storage import SplitStorage
-from gristmill.pipelines.view.answers.shard_table import (
+from gristmill.pipelines.view.answers.opened_datasets import Opened, TokenTexts
+from gristmill.pipelines.view.answers.shards import (
     ShardColumns,
     ShardsChart,
     extreme_shards,
     shard_columns,
     shards_chart,
 )
-from gristmill.pipelines.view.answers.shown_data import Opened, TokenTexts
 
 _OPTIONS_SHOWN = 8
 
@@ -154,7 +152,9 @@ def overview(opened: Opened, *, of: str = "", split: str | None = None) -> Overv
             *(warning for one in stored for warning in one.warnings),
             *_other_tokenizer(found, opened.tokens),
         ],
-        packed=_packed(found),
+        packed=[fact for part, one in found for fact in packed_facts(one, part.path)]
+        if _all_packed(found)
+        else None,
         packed_counts=_packed_counts(dataset, found),
         features=[
             {"name": name, "text": feature_text(spec)}
@@ -221,17 +221,6 @@ def _writer_options(splits: list[Split]) -> list[str]:
 
 def _all_packed(found: list[tuple[Dataset, Split]]) -> bool:
     return bool(found) and all(one.packed is not None for _, one in found)
-
-
-def _packed(found: list[tuple[Dataset, Split]]) -> list[tuple[str, str]] | None:
-    if not _all_packed(found):
-        return None
-    lines = []
-    for part, split in found:
-        packed = packed_split(split, part.path)
-        if packed is not None:
-            lines += [*packed_lines(packed), ("tokenizer", tokenizer_text(split))]
-    return lines
 
 
 def _packed_counts(

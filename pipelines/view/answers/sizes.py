@@ -12,8 +12,8 @@ from gristmill.dataset.packed.row_format import decode_rows
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 from gristmill.loader.provenance.packed_shard import PackedShard
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.pipelines.view.answers.record import row_format_of
-from gristmill.pipelines.view.answers.shown_data import Opened
 
 _BINS = 30
 _ALL_RECORDS, _ALL_BYTES = 4096, 16 << 20

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.loader.order.schedule import by_dataset
+from gristmill.pipelines.view.answers.opened_datasets import Opened, checked_number
 from gristmill.pipelines.view.answers.record import (
     checked_record,
     preview_of,
     row_format_of,
 )
-from gristmill.pipelines.view.answers.shown_data import Opened, checked_number
 
 _ROWS = 256
 _EPOCHS = 1000

@@ -1,7 +1,6 @@
 """Datasets that are joined to one: records, digests, order, places and copies.
 
-Covers: loader/data/open_dataset.py, loader/reading/joined_shards.py,
-loader/base/state_fields.py.
+Covers: loader/reading/joined_shards.py, loader/base/content.py.
 """
 
 import itertools

@@ -1,6 +1,7 @@
 """Examples decoded to arrays, compared with what TensorFlow makes of them.
 
-Covers: loader/decode/values.py, loader/decode/features.py, loader/decode/scan.py.
+Covers: loader/decode/dtypes.py, loader/decode/features.py, loader/decode/scan.py,
+loader/decode/values.py.
 """
 
 import contextlib

@@ -1,7 +1,4 @@
-"""Errors of the data get out of MaxText's trainers, which drop them.
-
-Covers: loader/maxtext/post_train.py.
-"""
+"""Errors of the data get out of MaxText's trainers, which drop them."""
 
 import pathlib
 import shutil
@@ -11,7 +8,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import GristmillError
 from gristmill.loader.maxtext import install
-from gristmill.loader.maxtext.post_train import raise_failure
+from gristmill.loader.maxtext.failures import raise_failure
 from tests.support import maxtext_trainers as trainers
 from tests.support.maxtext import RECORDS, config_of
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gristmill.pipelines.advice import choose
-from gristmill.pipelines.advice.encoded_sizes import Encoded
+from gristmill.pipelines.advice.encoded_sizes import Encoded, Estimate
 from gristmill.pipelines.advice.epoch_requests import EpochRequests
-from gristmill.pipelines.advice.estimate import Estimate
 
 
 def candidates(sizes: dict[tuple[str, int], float]) -> choose.Candidates:

@@ -1,7 +1,7 @@
 """A plan of real files, beside what the command that it prints then makes.
 
-Covers: pipelines/advice/dataflow_cost.py, pipelines/advice/advised_plan.py,
-pipelines/advice/prices.py.
+Covers: pipelines/advice/cost.py, pipelines/advice/advised_plan.py,
+pipelines/advice/cost.py.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from gristmill.dataset.arrayrecord import chunk_hash
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.advice import make_plan as make_plan_module
 from gristmill.pipelines.advice.advised_plan import Candidate, Epoch, Plan
-from gristmill.pipelines.advice.dataflow_cost import Measured, cost_of
-from gristmill.pipelines.advice.estimate import Estimate
+from gristmill.pipelines.advice.cost import Measured, Prices, cost_of
+from gristmill.pipelines.advice.encoded_sizes import Estimate
 from gristmill.pipelines.advice.make_plan import make_plan
-from gristmill.pipelines.advice.prices import Prices
 from gristmill.pipelines.options.conversions import ConvertOptions
 from tests.support.records import frames_of
 

@@ -1,4 +1,4 @@
-"""Records of input files, shown before a conversion; those of datasets: test_show.py.
+"""Records of input files before a conversion; those of datasets: test_metadata.py.
 
 Covers: transforms/sources/record_source.py.
 """

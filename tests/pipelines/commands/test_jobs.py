@@ -1,4 +1,7 @@
-"""Commands that start jobs: their options, and what they print."""
+"""Commands that start jobs: their options, and what they print.
+
+Covers: pipelines/commands/parameters.py.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import pathlib
 import pytest
 
 from gristmill.pipelines.commands import main as cli
-from gristmill.pipelines.options.definitions import COMMANDS, LaunchOptions, options_of
+from gristmill.pipelines.options.definitions import COMMANDS, LaunchOptions
+from gristmill.pipelines.options.option import options_of
 from tests.support.options import given_to
 from tests.support.shell import FILES, RECORDS, gristmill, succeeded, write_source
 

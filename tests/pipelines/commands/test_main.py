@@ -117,7 +117,7 @@ METAVARS = {
     "RUNNER": "of Beam",
 }
 # These ask for something: without them there is no value.
-ASKS = {("trace", name) for name in ("step", "row", "record", "document", "name")}
+ASKS = {("trace", name) for name in ("step", "row", "record", "document", "of")}
 
 
 def test_every_option_says_what_its_value_is_and_its_default():

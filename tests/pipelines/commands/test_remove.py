@@ -1,8 +1,8 @@
 """`gristmill remove`: what its file may name, and what it says.
 
 Covers: pipelines/commands/remove.py, pipelines/removal/named_records.py,
-pipelines/removal/find_places.py, pipelines/removal/find_values.py,
-pipelines/text/removal.py.
+pipelines/removal/find_places.py, pipelines/removal/named_records.py,
+pipelines/removal/run_removal.py.
 """
 
 from __future__ import annotations

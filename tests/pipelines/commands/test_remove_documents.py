@@ -1,6 +1,6 @@
 """What commands say of documents that were removed from packed rows.
 
-Covers: pipelines/text/packed_rows.py, pipelines/removal/find_documents.py.
+Covers: pipelines/text/records.py, pipelines/removal/named_records.py.
 """
 
 from __future__ import annotations

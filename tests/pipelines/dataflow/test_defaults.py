@@ -10,8 +10,8 @@ from apache_beam.options.pipeline_options import (
 )
 
 from benchmarks.dataflow_cost import measured
-from gristmill.pipelines.advice.dataflow_cost import Assumptions, cost_of
-from gristmill.pipelines.commands.beam_arguments import checked_options
+from gristmill.pipelines.advice.cost import Assumptions, cost_of
+from gristmill.pipelines.beam.pipeline_options import checked_options
 from gristmill.pipelines.dataflow import machine_types as worker_disk
 from gristmill.pipelines.dataflow.defaults import set_defaults
 from gristmill.pipelines.options.conversions import ConvertOptions

@@ -1,6 +1,6 @@
 """Every refusal before a submission, of real ones: in seconds, and with what to do.
 
-Covers: pipelines/dataflow/preflight.py, pipelines/commands/beam_arguments.py.
+Covers: pipelines/dataflow/preflight.py, pipelines/beam/pipeline_options.py.
 """
 
 from __future__ import annotations

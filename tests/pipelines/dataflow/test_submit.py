@@ -1,6 +1,6 @@
 """Submissions to Dataflow: what is asked for, what is said, and that it would run.
 
-Covers: pipelines/text/submission.py.
+Covers: pipelines/dataflow/submit.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records that only one of two lists has, against a count of each record.
 
-Covers: pipelines/diff/differing.py, pipelines/diff/match.py.
+Covers: pipelines/diff/differing.py, pipelines/diff/differing.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.pipelines.diff.differing import Left, Part, Records, differing
-from gristmill.pipelines.diff.match import Keys, keys_of, match
+from gristmill.pipelines.diff.differing import (
+    Change,
+    Keys,
+    RecordPart,
+    Records,
+    differing,
+    keys_of,
+    match,
+)
 
 # So few checksums and lengths that records of equal checksums often differ.
 _RECORDS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 1)))
@@ -35,9 +42,9 @@ class Told:
             lengths_of=self._lengths_of,
         )
 
-    def _part(self, number: int) -> Part:
+    def _part(self, number: int) -> RecordPart:
         rows = np.flatnonzero(self.crc32cs % self.parts == number)
-        return Part(rows, self.crc32cs[rows], self.files[rows])
+        return RecordPart(rows, self.crc32cs[rows], self.files[rows])
 
     def _lengths_of(self, numbers):
         assert (np.diff(numbers) > 0).all()
@@ -49,7 +56,7 @@ class Told:
         return Counter((int(crc32c), int(length)) for crc32c, length in pairs)
 
 
-def left_of(*sides: Told) -> tuple[Left, Left]:
+def left_of(*sides: Told) -> tuple[Change, Change]:
     before, after = (side.records() for side in sides)
     return differing(before, after, parts=sides[0].parts)
 
@@ -61,9 +68,9 @@ def test_what_is_left_is_what_counts_say(before, after, parts):
     all_of = [side.counted(slice(None)) for side in sides]
     wanted = [all_of[0] - all_of[1], all_of[1] - all_of[0]]
     for side, left, counts in zip(sides, found, wanted, strict=True):
-        assert side.counted(left.numbers) == counts
-        assert (np.diff(left.numbers) > 0).all()
-        rows = left.numbers
+        assert side.counted(left.records) == counts
+        assert (np.diff(left.records) > 0).all()
+        rows = left.records
         assert left.digest == RecordsDigest.of(side.crc32cs[rows], side.lengths[rows])
     both = len(before) + len(after)
     assert sum(side.asked for side in sides) <= both + both // 2
@@ -73,8 +80,8 @@ def test_what_is_left_is_what_counts_say(before, after, parts):
 def test_equal_records_of_the_same_file_stay(rows):
     before, after = Told(rows), Told([row for row in rows if row[2] == 0])
     removed, added = left_of(before, after)
-    assert not len(added.numbers)
-    assert (before.files[removed.numbers] == 1).all()
+    assert not len(added.records)
+    assert (before.files[removed.records] == 1).all()
 
 
 def test_lengths_are_asked_of_the_fewer():
@@ -93,7 +100,7 @@ def test_lengths_are_asked_of_the_fewer():
 def test_records_of_one_checksum_and_two_lengths():
     sides = Told([(1, 5, 0), (2, 5, 0), (3, 5, 0)]), Told([(1, 6, 0), (2, 5, 0)])
     removed, added = left_of(*sides)
-    assert (removed.numbers.tolist(), added.numbers.tolist()) == ([0, 2], [0])
+    assert (removed.records.tolist(), added.records.tolist()) == ([0, 2], [0])
 
 
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))

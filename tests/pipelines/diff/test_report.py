@@ -1,8 +1,8 @@
 """Differences of real datasets, as `gristmill diff` shows them.
 
-Covers: pipelines/commands/diff.py, pipelines/diff/compare.py,
+Covers: pipelines/commands/editions.py, pipelines/diff/compare.py,
 pipelines/diff/report.py, pipelines/diff/compared_split.py,
-pipelines/diff/source_names.py.
+pipelines/diff/compared_split.py.
 """
 
 from __future__ import annotations
@@ -184,5 +184,5 @@ def test_index_of_another_shard_is_refused(tmp_path):
     after = datasets.convert(tmp_path / "b", [texts("c")])
     first, second = sorted(pathlib.Path(before, "index").glob("*.index"))
     first.write_bytes(second.read_bytes())
-    with pytest.raises(CorruptShardError, match="not the one of this shard"):
+    with pytest.raises(CorruptShardError, match="not the one of its shard"):
         difference(before, after)

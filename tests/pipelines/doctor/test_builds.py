@@ -1,4 +1,7 @@
-"""Native builds, in environments where they are missing or broken."""
+"""Native builds, in environments where they are missing or broken.
+
+Covers: pipelines/doctor/installation.py.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ import pathlib
 import shutil
 import sys
 
-from gristmill.pipelines.doctor.builds import look_at_builds
+from gristmill.pipelines.doctor.installation import look_at_builds
 from tests.support.namespaces import run_json
 
 LOOK = """
 import dataclasses, json, sys
 {}
-from gristmill.pipelines.doctor.builds import look_at_builds
+from gristmill.pipelines.doctor.installation import look_at_builds
 print(json.dumps([dataclasses.asdict(one) for one in look_at_builds(None)]))
 """
 

@@ -1,6 +1,6 @@
 """All checks together: at once, each in time.
 
-Covers: pipelines/doctor/finding.py, pipelines/doctor/place.py.
+Covers: pipelines/doctor/finding.py, pipelines/doctor/dataset_place.py.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import threading
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.doctor import checks, place
+from gristmill.pipelines.doctor import checks, dataset_place
 from gristmill.pipelines.doctor.checks import DATASET_CHECKS, MACHINE_CHECKS, examine
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.finding import Finding, ok
-from gristmill.pipelines.doctor.place import Place
 from tests.support.datasets import convert
 from tests.support.gcs_server import Fault, GcsServer
 
@@ -28,7 +28,7 @@ def test_a_check_that_does_not_end_is_a_warning(
 ) -> None:
     stuck = threading.Event()
 
-    def wait(place: Place | None) -> list[Finding]:
+    def wait(place: DatasetPlace | None) -> list[Finding]:
         stuck.wait()
         return []
 
@@ -44,7 +44,7 @@ def test_a_check_that_does_not_end_is_a_warning(
 def test_a_failure_that_is_no_finding_is_raised(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(place: Place | None) -> list[Finding]:
+    def fail(place: DatasetPlace | None) -> list[Finding]:
         raise KeyError("a mistake of ours")
 
     monkeypatch.setattr(checks, "MACHINE_CHECKS", {"wrong": fail})
@@ -73,7 +73,7 @@ def test_a_bucket_that_is_silent_ends_in_time(
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         server.faults.append(Fault("hold", times=99))
-        monkeypatch.setattr(place, "_SECONDS", 0.2)
+        monkeypatch.setattr(dataset_place, "_SECONDS", 0.2)
         found = {one.check: one for one in examine("gs://bucket/c4", seconds=1)}
     assert "no answer" in found["jobs"].seen
     assert found["jobs"].level == found["bucket"].level == "warning"

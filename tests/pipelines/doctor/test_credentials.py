@@ -12,8 +12,8 @@ import pytest
 
 from gristmill.pipelines.doctor import credentials
 from gristmill.pipelines.doctor.credentials import look_at_credentials
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.finding import error
-from gristmill.pipelines.doctor.place import Place
 from tests.support.gcs_server import GcsServer
 from tests.support.namespaces import run_json
 
@@ -28,10 +28,10 @@ with MetadataServer() as server, tempfile.TemporaryDirectory() as folder:
     os.environ |= server.environment
     from gristmill.pipelines.doctor import credentials
 
-    class Place:
+    class DatasetPlace:
         remote = True
 
-    def look(name, place=Place):
+    def look(name, place=DatasetPlace):
         findings = credentials.look_at_credentials(place)
         found[name] = [dataclasses.asdict(finding) for finding in findings]
 
@@ -160,7 +160,7 @@ def test_scopes_of_a_user_are_those_that_were_granted(
 def test_an_emulator_takes_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        (found,) = look_at_credentials(Place("gs://bucket/c4"))
+        (found,) = look_at_credentials(DatasetPlace("gs://bucket/c4"))
     assert found.level == "warning"
     assert server.url in found.seen
     assert found.cure.startswith("unset STORAGE_EMULATOR_HOST")
@@ -175,7 +175,7 @@ def test_without_the_library_the_extra_is_named(
     if dataset is not None:
         with GcsServer("b") as server:
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            place = Place(dataset)
+            place = DatasetPlace(dataset)
             place.known()
         monkeypatch.delenv("STORAGE_EMULATOR_HOST")
     monkeypatch.setitem(sys.modules, "google.auth.exceptions", None)

@@ -9,16 +9,16 @@ import tempfile
 
 import pytest
 
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.disks import look_at_disks
 from gristmill.pipelines.doctor.finding import Finding
-from gristmill.pipelines.doctor.place import Place
 from tests.support.datasets import convert
 from tests.support.namespaces import run_mounting
 
 SMALL = """
 import dataclasses, json, mmap, os, subprocess, sys, tempfile, time
 from gristmill.pipelines.doctor.disks import look_at_disks
-from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.shared_memory import look_at_shared_memory
 
 folder = sys.argv[1]
@@ -50,15 +50,15 @@ found["no memory"] = shown(look_at_shared_memory(None))
 tempfile.tempdir = os.environ["TMPDIR"] = mount("tmp", "size=80m")
 os.environ["GRISTMILL_CACHE_DIR"] = mount("cache", "size=8m") + "/not/yet"
 output = mount("out", "size=4g,nr_inodes=100")
-found["small disks"] = shown(look_at_disks(Place(f"{output}/c4")))
+found["small disks"] = shown(look_at_disks(DatasetPlace(f"{output}/c4")))
 tempfile.tempdir = os.environ["TMPDIR"] = mount("ro", "ro,size=4g")
 os.environ["GRISTMILL_CACHE_DIR"] = folder
-found["read-only"] = shown(look_at_disks(Place(f"{folder}/ro/c4")))
+found["read-only"] = shown(look_at_disks(DatasetPlace(f"{folder}/ro/c4")))
 
 full = mount("full", "size=1m")
 subprocess.run(["cp", "-r", sys.argv[2], full], check=True)
 subprocess.run(["mount", "-o", "remount,ro", full], check=True)
-place = Place(f"{full}/out")
+place = DatasetPlace(f"{full}/out")
 found["dataset"] = shown(f for f in look_at_disks(place) if "dataset:" in f.seen)
 print(json.dumps(found))
 """
@@ -97,7 +97,7 @@ def test_small_disks_and_memory_are_found(tmp_path: pathlib.Path) -> None:
     assert dataset["level"] == "ok"  # It can be read.
 
 
-def look(place: Place | None = None) -> dict[str, Finding]:
+def look(place: DatasetPlace | None = None) -> dict[str, Finding]:
     return {finding.seen.partition(":")[0]: finding for finding in look_at_disks(place)}
 
 
@@ -105,7 +105,7 @@ def test_the_usual_places_have_room(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(tmp_path / "not" / "yet"))
-    found = look(Place(str(tmp_path / "c4")))
+    found = look(DatasetPlace(str(tmp_path / "c4")))
     for what in ("temporary files", "cache", "output"):
         assert "free at" in found[what].seen
     assert not (tmp_path / "not").exists()

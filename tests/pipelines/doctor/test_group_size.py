@@ -1,4 +1,7 @@
-"""What random reads of chunks with many records cost."""
+"""What random reads of chunks with many records cost.
+
+Covers: pipelines/doctor/dataset_state.py.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,15 @@ import pathlib
 
 import pytest
 
-from gristmill.pipelines.doctor.group_size import look_at_group_size
-from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
+from gristmill.pipelines.doctor.dataset_state import look_at_group_size
 from tests.support.datasets import convert
 
 RECORDS = [[bytes(1024)] * 40]
 
 
 def test_one_record_in_a_chunk_suits_any_shuffle(tmp_path: pathlib.Path) -> None:
-    (found,) = look_at_group_size(Place(convert(tmp_path, RECORDS)))
+    (found,) = look_at_group_size(DatasetPlace(convert(tmp_path, RECORDS)))
     assert found.level == "ok"
 
 
@@ -24,7 +27,7 @@ def test_a_global_shuffle_of_chunks_is_costly(
 ) -> None:
     dataset = convert(tmp_path / "a b", RECORDS, group_size=group_size)
     convert(tmp_path / "a b", RECORDS, split="validation")
-    found, fine = look_at_group_size(Place(dataset))
+    found, fine = look_at_group_size(DatasetPlace(dataset))
     assert found.level == "warning"
     assert f"split train: chunks of {group_size} records of 1.0 KiB" in found.seen
     assert f"decodes {times}.0 KiB for each record" in found.why
@@ -36,4 +39,4 @@ def test_a_global_shuffle_of_chunks_is_costly(
 
 
 def test_without_a_dataset_nothing_is_said(tmp_path: pathlib.Path) -> None:
-    assert [*look_at_group_size(Place(str(tmp_path)))] == []
+    assert [*look_at_group_size(DatasetPlace(str(tmp_path)))] == []

@@ -1,15 +1,18 @@
 """Mounts of FUSE, made for real: who shows a directory calls itself gcsfuse.
 
-Covers: pipelines/doctor/mount_table.py.
+Covers: pipelines/doctor/dataset_place.py.
 """
 
 from __future__ import annotations
 
 import pathlib
 
-from gristmill.pipelines.doctor.mount_table import mount_of, parse_mounts
+from gristmill.pipelines.doctor.dataset_place import (
+    DatasetPlace,
+    mount_of,
+    parse_mounts,
+)
 from gristmill.pipelines.doctor.mounts import _gcsfuse_flags, look_at_mount
-from gristmill.pipelines.doctor.place import Place
 from tests.support.datasets import convert
 from tests.support.namespaces import run_mounting
 
@@ -24,10 +27,10 @@ a line of a later kernel
 
 MOUNTS = """
 import dataclasses, json, sys
-from gristmill.pipelines.doctor import mounts, place
+from gristmill.pipelines.doctor import dataset_place, mounts
 from tests.support.fuse_files import start
 
-place._SECONDS = 90.0
+dataset_place._SECONDS = 90.0
 source, new, folder = sys.argv[1:]
 config = f"{folder}/config.yaml"
 open(config, "w").write(
@@ -50,9 +53,9 @@ for name, (directory, flags) in ways.items():
     point = f"{folder}/{name}"
     os.mkdir(point)
     # It may be a busy machine.
-    place._MOUNT_SECONDS = 0.3 if name == "silent" else 60.0
+    dataset_place._MOUNT_SECONDS = 0.3 if name == "silent" else 60.0
     process = start(directory, point, *flags)
-    findings = mounts.look_at_mount(place.Place(point))
+    findings = mounts.look_at_mount(dataset_place.DatasetPlace(point))
     found[name] = [dataclasses.asdict(finding) for finding in findings]
     if name == "seen":
         process.kill()
@@ -76,11 +79,11 @@ def test_mounts_are_found_by_the_list_of_the_kernel() -> None:
 def test_a_local_disk_is_fine(tmp_path: pathlib.Path) -> None:
     mount = mount_of(str(tmp_path))
     assert mount is not None
-    (found,) = look_at_mount(Place(str(tmp_path)))
+    (found,) = look_at_mount(DatasetPlace(str(tmp_path)))
     assert found.level == "ok"
     assert mount.kind in found.seen
     assert _gcsfuse_flags(str(tmp_path)) is None
-    assert [*look_at_mount(Place("gs://bucket/c4"))] == []
+    assert [*look_at_mount(DatasetPlace("gs://bucket/c4"))] == []
 
 
 def test_flags_of_fuse_matter(tmp_path: pathlib.Path) -> None:

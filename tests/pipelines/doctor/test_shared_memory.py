@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 
-from gristmill.pipelines.doctor.place import Place
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.shared_memory import look_at_shared_memory
 from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.text.formatting import size_text
@@ -13,7 +13,7 @@ from tests.support.datasets import convert
 
 def test_the_need_follows_from_records_and_workers(tmp_path: pathlib.Path) -> None:
     dataset = convert(tmp_path, [[bytes(3000), bytes(1000)]])
-    first, *_ = look_at_shared_memory(Place(dataset))
+    first, *_ = look_at_shared_memory(DatasetPlace(dataset))
     needed = 2 * default_workers() * 1024 * 2000
     assert f"need {size_text(needed)}" in first.seen
     usual, *_ = look_at_shared_memory(None)

@@ -8,7 +8,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.options.conversion_jobs import conversion_of, parse_size
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import options_of
+from gristmill.pipelines.options.option import options_of
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 

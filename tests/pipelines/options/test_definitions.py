@@ -1,6 +1,6 @@
 """Values of options: what commands and templates take.
 
-Covers: pipelines/options/option.py, pipelines/options/patterns.py,
+Covers: pipelines/options/option.py,
 pipelines/options/conversions.py, pipelines/options/packing.py.
 """
 
@@ -17,12 +17,9 @@ import pytest
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import (
-    PIPELINES,
-    options_of,
-    template_options,
-)
+from gristmill.pipelines.options.definitions import PIPELINES, template_options
 from gristmill.pipelines.options.generated_files import metadata
+from gristmill.pipelines.options.option import options_of
 from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.indexing.plan_index import plan_index
 from tests.support.options import REQUIRED, given_to

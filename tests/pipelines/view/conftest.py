@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gristmill import loader
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from tests.support.conversion import convert as converted
 from tests.support.conversion import job_of
 from tests.support.datasets import convert

@@ -16,8 +16,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.pipelines.view.serve import PageServer
 from gristmill.pipelines.view.write_html import write_html
 from gristmill.pipelines.view.write_page import page

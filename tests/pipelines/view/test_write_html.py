@@ -10,7 +10,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.pipelines.view import write_html as write_html_module
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.pipelines.view.write_html import LIMIT_BYTES, write_html
 from tests.pipelines.view.conftest import answers_in, png
 from tests.support.datasets import convert

@@ -22,7 +22,7 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions
-from gristmill.pipelines.text.packed import packed_lines, packed_split
+from gristmill.pipelines.text.split_description import packed_lines, packed_split
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.row_output import (

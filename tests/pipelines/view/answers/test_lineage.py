@@ -1,6 +1,6 @@
 """Inputs, parents and quarantine; shards.
 
-Covers: pipelines/view/answers/lineage.py, pipelines/view/answers/shard.py.
+Covers: pipelines/view/answers/lineage.py, pipelines/view/answers/shards.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.answers import lineage as lineage_module
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from tests.pipelines.view.conftest import FILES, input_path
 from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of

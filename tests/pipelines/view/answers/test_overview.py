@@ -1,6 +1,6 @@
 """The overview of a dataset, compared with its files.
 
-Covers: pipelines/view/answers/overview.py, pipelines/view/answers/shard_table.py.
+Covers: pipelines/view/answers/overview.py, pipelines/view/answers/shards.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 
 import numpy as np
 
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.shard_table import ShardColumns, shards_chart
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.shards import ShardColumns, shards_chart
 from tests.pipelines.view.conftest import FILES
 
 

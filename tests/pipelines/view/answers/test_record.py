@@ -1,6 +1,6 @@
 """Records as the page shows them.
 
-Covers: pipelines/view/answers/record.py, pipelines/view/answers/fields.py.
+Covers: pipelines/view/answers/record.py, pipelines/view/answers/record_fields.py.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.view.answers import record as record_module
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.fields import fields_of, longest_text
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.opened_datasets import Opened
+from gristmill.pipelines.view.answers.record_fields import fields_of, longest_text
 from tests.pipelines.view.conftest import FILES, png
 from tests.support.examples import tf_example
 

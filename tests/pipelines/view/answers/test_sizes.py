@@ -13,8 +13,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.pipelines.view.answers import sizes as sizes_module
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.pipelines.view.answers.sizes import histogram
 from tests.pipelines.view.conftest import DOCUMENTS
 from tests.support.datasets import convert

@@ -1,6 +1,6 @@
 """Sources of records, read back from the files.
 
-Covers: pipelines/view/answers/source.py.
+Covers: pipelines/view/answers/record.py.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import pathlib
 
 from gristmill import loader
 from gristmill.dataset.formats.tfrecord.frames import encode_frame
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.pipelines.view.conftest import DOCUMENTS
 from tests.support.conversion import convert, job_of

@@ -1,6 +1,6 @@
 """Steps and rows, compared with what a feed of the loader gives a trainer.
 
-Covers: pipelines/view/answers/steps.py, pipelines/view/answers/mixture.py.
+Covers: pipelines/view/answers/steps.py, pipelines/view/answers/training_order.py.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.view.answers.ask import ask
-from gristmill.pipelines.view.answers.shown_data import Opened
+from gristmill.pipelines.view.answers.addresses import ask
+from gristmill.pipelines.view.answers.opened_datasets import Opened
 from tests.support.datasets import convert
 
 

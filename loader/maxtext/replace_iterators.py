@@ -1,0 +1,158 @@
+"""Replaces, in this process, what makes MaxText's data iterators."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import logging
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from gristmill import loader
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.maxtext.elastic import OrderedIterator
+from gristmill.loader.maxtext.failures import keeping_failures, raising_guard
+from gristmill.loader.maxtext.iterators import make_iterator
+from gristmill.loader.maxtext.options import Options, Order, Shuffled
+from gristmill.loader.maxtext.post_train import eval_hook, train_hook
+from gristmill.loader.maxtext.restore import explained_restore
+
+TRIED = "0.2.5"
+"""The version of MaxText that this was last tried with."""
+
+_INTERFACE = "maxtext.input_pipeline.input_pipeline_interface"
+_PROCESSING = "maxtext.input_pipeline.grain_data_processing"
+_CHECKPOINTS = "maxtext.common.grain_utility"
+_LOADER = "maxtext.common.data_loader"
+_LOADING = "maxtext.input_pipeline.multihost_dataloading"
+_POST_TRAIN = "maxtext.trainers.post_train.hooks"
+
+_log = logging.getLogger(__name__)
+
+_originals: dict[tuple[str, str], Any] = {}
+_made: list[str] = []  # The sides that MaxText asked for.
+
+
+def install(
+    *,
+    order: Order = "gristmill",
+    shuffle: Shuffled = "global",
+    cache: str | None = None,
+    cache_bytes: int | None = None,
+) -> None:
+    """Has MaxText's trainers of this process read their data by gristmill.
+
+    Call it before `main` of a trainer; again, to choose other options. MaxText's
+    settings stay what they are, and say what is read. `docs/train/maxtext.md` lists
+    them. An error of the data is raised by `main`, which would return otherwise.
+
+    Args:
+        order: Whose order single records have: "gristmill", that of
+            `loader.global_batches`, or "grain", that of MaxText's own pipeline, whose
+            checkpoints go on with it.
+        shuffle: "global" or "block": which shuffle `enable_data_shuffling` asks for.
+        cache: Local directory for copies of what is in object storage.
+        cache_bytes: Bytes of all copies of shards in it; none by default.
+
+    Raises:
+        InputError: MaxText is missing, is a version without the names that are replaced
+            here, or there is no such option.
+    """
+    options = Options(
+        order=order, shuffle=shuffle, cache=cache, cache_bytes=cache_bytes
+    )
+    install_options(options)
+
+
+def install_options(options: Options) -> None:
+    """As `install`, with all options as one."""
+    for name in ("train", "eval"):
+        function = f"make_grain_{name}_iterator"
+        own = _original(_PROCESSING, function)
+        _replace(_INTERFACE, function, functools.partial(_make, name, options, own))
+    create = _original(_INTERFACE, "create_data_iterator")
+    _replace(_INTERFACE, "create_data_iterator", _of_grain_only(create))
+    # One state for all hosts, in one file that any number of hosts can restore.
+    elastic = _original(_CHECKPOINTS, "ElasticIterator")
+    _replace(_CHECKPOINTS, "ElasticIterator", (elastic, loader.Feed, OrderedIterator))
+    restore = _original(_CHECKPOINTS, "for_restore")
+    _replace(_CHECKPOINTS, "for_restore", explained_restore(restore, options.order))
+    for module, name, of_own in (
+        (_LOADER, "loader_exception_guard", raising_guard),
+        (_LOADING, "MultiHostDataLoadIterator.__next__", keeping_failures),
+    ):
+        _replace(module, name, of_own(_original(module, name)))
+
+
+def check_fed(module: str) -> None:
+    """Warns if no data iterator was made since `install`: no one would see it."""
+    if not _made:
+        _log.warning(
+            "%s asked for no data iterator of MaxText, so it read nothing by gristmill",
+            module,
+        )
+
+
+def _make(name: str, options: Options, own: Callable[..., Any], *args: Any) -> Any:
+    _made.append(name)
+    if _POST_TRAIN in sys.modules:  # To import it, Tunix has to be there.
+        for side, of_own in (("train", train_hook), ("eval", eval_hook)):
+            hook = f"BaseDataHooks.load_next_{side}_batch"
+            _replace(_POST_TRAIN, hook, of_own(_original(_POST_TRAIN, hook)))
+    return make_iterator(name, options, own, *args)
+
+
+def _of_grain_only(create: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(create)
+    def create_data_iterator(config: Any, *args: Any, **named: Any) -> Any:
+        kind = config.dataset_type
+        if kind != "grain":
+            raise InputError(
+                "gristmill stands in for the grain pipeline of MaxText only",
+                expected="dataset_type=grain",
+                got=f"dataset_type={getattr(kind, 'value', kind)}",
+                cure="set dataset_type=grain, or start MaxText without gristmill",
+            )
+        return create(config, *args, **named)
+
+    return create_data_iterator
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        if not (e.name or "").startswith("maxtext"):
+            raise
+        raise _unknown(name) from e
+
+
+def _original(module: str, name: str) -> Any:
+    """Returns what MaxText has under a name, also after it was replaced."""
+    try:
+        found = functools.reduce(getattr, name.split("."), _module(module))
+    except AttributeError as e:
+        raise _unknown(f"{module}.{name}") from e
+    return _originals.setdefault((module, name), found)
+
+
+def _replace(module: str, name: str, value: Any) -> None:
+    _original(module, name)
+    *owners, last = name.split(".")
+    setattr(functools.reduce(getattr, owners, _module(module)), last, value)
+
+
+def _unknown(name: str) -> InputError:
+    try:
+        version = f"MaxText {importlib.metadata.version('maxtext')}"
+    except importlib.metadata.PackageNotFoundError:
+        version = "no MaxText"
+    return InputError(
+        "there is no MaxText here whose data iterators gristmill can replace",
+        expected=f"{name}, which MaxText {TRIED} has",
+        got=version,
+        cure=f"pip install 'maxtext[tpu]=={TRIED}', which this was tried with",
+    )

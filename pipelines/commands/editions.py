@@ -1,0 +1,148 @@
+"""`gristmill rollback`, `clean` and `diff`: the editions of a dataset."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.parameters import command
+from gristmill.pipelines.options.given_datasets import opened_edition
+from gristmill.pipelines.options.option import argument, flag, split_name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RollbackOptions:
+    """Options of `gristmill rollback`."""
+
+    dataset: str = argument()
+    edition: int = argument("integer", least=1)
+    split: str | None = split_name("Split to go back with.")
+
+
+@command("rollback", RollbackOptions)
+def rollback(options: RollbackOptions, *, as_json: bool) -> None:
+    """Go back to an earlier EDITION of a split.
+
+    The split is what it was when EDITION was the newest, by one write of dataset.json.
+    What it is now is kept, to go back to, until `gristmill clean`.
+    """
+    from gristmill.dataset.commit.roll_back import roll_back
+    from gristmill.dataset.metadata.choose_state import chosen_split
+    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.pipelines.text.edition_history import edition_numbers
+    from gristmill.pipelines.text.formatting import plural
+
+    dataset = options.dataset
+    name = chosen_split(dataset, open_manifest(dataset), options.split)
+    now = roll_back(dataset, name, options.edition).splits[name]
+    if as_json:
+        found = {"split": name, "editions": now.numbers, "records": now.records}
+        click.echo(json.dumps(found, indent=2))
+        return
+    click.echo(f"{dataset}, split {name}: {edition_numbers(now)}")
+    click.echo(f"  {plural(now.records, 'record')}, digest {now.records_digest}")
+    next_step("inspect", dataset)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CleanOptions:
+    """Options of `gristmill clean`."""
+
+    dataset: str = argument()
+    dry_run: bool = flag("List the files, and delete none of them.")
+    unfinished: bool = flag(
+        "Also delete what unfinished commands have made of editions to come. A "
+        "command that still runs fails then."
+    )
+
+
+@command("clean", CleanOptions)
+def clean(options: CleanOptions, *, as_json: bool) -> None:
+    """Delete replaced editions, and files that no edition names.
+
+    Runs that have a replaced edition open cannot read on. Work that is not finished
+    stays: its files belong to editions to come.
+    """
+    from gristmill.dataset.commit.clean import clean as clean_dataset
+    from gristmill.dataset.metadata.layout import parse_edition_key
+    from gristmill.pipelines.text.formatting import plural, size_text
+
+    dry_run, unfinished = options.dry_run, options.unfinished
+
+    def show(path: str, size_bytes: int) -> None:
+        if dry_run and not as_json:
+            click.echo(f"{size_bytes:>15,} {path}")
+
+    found = clean_dataset(
+        options.dataset, unfinished=unfinished, delete=not dry_run, seen=show
+    )
+    if as_json:
+        fields = {
+            "deleted": not dry_run,
+            "editions": found.editions,
+            "files": found.files,
+            "file_bytes": found.file_bytes,
+        }
+        click.echo(json.dumps(fields, indent=2))
+        return
+    gone = "would be kept no longer" if dry_run else "is kept no longer"
+    for key in found.editions:
+        split, edition = parse_edition_key(key)
+        click.echo(f"split {split}: edition {edition:,} {gone}")
+    done = "to delete" if dry_run else "deleted"
+    click.echo(f"{done}: {plural(found.files, 'file')}, {size_text(found.file_bytes)}")
+    if dry_run and found.files:
+        more = ["--unfinished"] if unfinished else []
+        next_step("clean", options.dataset, *more)
+    elif not dry_run:
+        next_step("inspect", options.dataset)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiffOptions:
+    """Options of `gristmill diff`."""
+
+    before: str = argument(metavar="DATASET[@EDITION]")
+    after: str | None = argument(metavar="[DATASET[@EDITION]]", required=False)
+    split: str | None = split_name("Split to compare.")
+    list: bool = flag(
+        "Print a line for each record that differs instead: its number, and its "
+        "source as FILE@PLACE where that is known."
+    )
+
+
+@command("diff", DiffOptions)
+def diff(options: DiffOptions, *, as_json: bool) -> None:
+    """Compare the records of two editions, or of two datasets.
+
+    Counts records added, removed and kept, with their digests and source files, in
+    whatever order each has them. DATASET@EDITION is the dataset as it was when that
+    edition was the last, and DATASET the dataset as it is. Without a second one, the
+    dataset as it is.
+
+    Reads indexes of those shards that differ. Records are read only where indexes do
+    not tell which are the same; the last line says how many.
+    """
+    from gristmill.pipelines.diff.compare import compare
+    from gristmill.pipelines.diff.compared_split import ComparedSplit
+    from gristmill.pipelines.diff.report import Report
+
+    before, after, split = options.before, options.after, options.split
+    first = ComparedSplit(opened_edition(before, split))
+    second = ComparedSplit(opened_edition(after or first.dataset.path, split))
+    report = Report(before=first, after=second, difference=compare(first, second))
+    if as_json:
+        click.echo(json.dumps(report.as_dict(with_list=options.list), indent=2))
+    elif options.list:
+        for line in report.lines():
+            click.echo(line)
+    else:
+        click.echo(report.text())
+    removed = report.difference.removed
+    if len(removed.records) and not options.list:
+        given = (before, *([after] if after else []))
+        own = ("--split", split) if split else ()
+        next_step("diff", *given, *own, "--list", why="which records")

@@ -1,0 +1,244 @@
+"""The end of a command: by an error, with its message, or in spite of what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+
+from gristmill.dataset.base.lazy_names import packages_named
+from gristmill.pipelines.commands.exit_codes import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    exit_code_of,
+)
+from gristmill.pipelines.commands.messages import logged
+
+_os_exit = os._exit
+
+
+def exit_now(code: int) -> NoReturn:
+    """Ends the process without waiting for threads that a runner may have left."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # It may be closed, or its reader gone.
+            stream.flush()
+    _os_exit(code)
+
+
+@contextlib.contextmanager
+def ending_in_time(*, patience_seconds: float = 5.0) -> Iterator[None]:
+    """Ends the process some time after the body, whatever is left in it.
+
+    Python waits without a limit for threads that are no daemons, for processes of
+    multiprocessing, and for atexit functions. The module of a --map function, and the
+    libraries that it uses, can leave all of these. They can call `os._exit` as well,
+    which is an error before the end of the body.
+
+    Args:
+        patience_seconds: How long what is left may take.
+    """
+    process, code = os.getpid(), 1
+
+    def exit_early(status: int) -> NoReturn:
+        if os.getpid() == process:  # And not in one that was forked.
+            _say(
+                f"error: os._exit({status}) was called before the command was done\n"
+                "  to do:    look for it in the --map function and the libraries that "
+                "it uses; finished shards are kept"
+            )
+            exit_now(1)
+        _os_exit(status)
+
+    os._exit = exit_early
+    try:
+        yield
+    except SystemExit as e:
+        code = e.code if isinstance(e.code, int) else int(e.code is not None)
+        raise
+    finally:
+        os._exit = _os_exit
+        # Ctrl-C means not to wait, and would print tracebacks.
+        signal.signal(signal.SIGINT, lambda *_: exit_now(code))
+        end = threading.Timer(patience_seconds, _end, args=(code,))
+        end.daemon = True
+        with contextlib.suppress(RuntimeError):  # There may be room for no thread.
+            end.start()
+
+
+def _end(code: int) -> None:
+    left = [
+        f"the thread {thread.name}"
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    ]
+    if multiprocessing := sys.modules.get("multiprocessing"):
+        children = multiprocessing.active_children()
+        left += [f"the process {child.pid}" for child in children]
+    _say(
+        "note: the command is done; its process was ended, as "
+        f"{', '.join(left) or 'an atexit function'} did not end by itself"
+    )
+    exit_now(code)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(Exception):
+        print(text, file=sys.stderr)
+
+
+if TYPE_CHECKING:
+    from gristmill.dataset.base.errors import GristmillError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# Commands that only look: whoever reads their output may stop.
+_LOOKING = (
+    "bench_loader",
+    "blame",
+    "diff",
+    "doctor",
+    "head",
+    "inspect",
+    "plan",
+    "status",
+    "trace",
+    "view",
+)
+# Commands that print when they have written a dataset, or submitted a job.
+_WRITING = ("clean", "convert", "index", "remove", "rollback")
+
+# An option of ours; those of Beam have underscores.
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w=])")
+
+
+def errors_reported(command: F) -> F:
+    """Makes a command end with a message and an exit code where it raises an error.
+
+    The message goes to standard error. With `--json`, standard output gets it too, as
+    one JSON object.
+    """
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        from gristmill.dataset.base.errors import GristmillError, WorkerDiedError
+
+        try:
+            with logged(), packages_named(), _system_errors(command.__name__):
+                return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            exit_interrupted(as_json=bool(kwargs.get("as_json")))
+        except GristmillError as e:
+            if e.cure is not None:
+                e.cure += _homes_of_options(e.cure)
+            tell(f"error: {e}")
+            if kwargs.get("as_json"):
+                print_error_json(type(e).__name__, **e.facts())
+            if isinstance(e, WorkerDiedError):
+                exit_now(EXIT_FAILED)
+            sys.exit(exit_code_of(e))
+
+    return wrapped  # type: ignore[return-value]
+
+
+def _homes_of_options(cure: str) -> str:
+    """Returns which commands have the options of a cure that the running one lacks.
+
+    What reads data is used by commands that make datasets and by others that look.
+    """
+    ctx = click.get_current_context(silent=True)
+    group = ctx.parent.command if ctx is not None and ctx.parent is not None else None
+    if ctx is None or not isinstance(group, click.Group):
+        return ""
+
+    def has(command: click.Command | None, option: str) -> bool:
+        return command is not None and any(option in p.opts for p in command.params)
+
+    text = ""
+    for option in sorted(set(_OPTION.findall(cure))):
+        if not has(ctx.command, option):
+            names = [
+                name
+                for name in group.list_commands(ctx)
+                if has(group.get_command(ctx, name), option)
+            ]
+            if names and not any(f"gristmill {name}" in cure for name in names):
+                text += f" ({option} is an option of gristmill {', '.join(names)})"
+    return text
+
+
+def exit_interrupted(*, as_json: bool) -> NoReturn:
+    """Ends the process after Ctrl-C."""
+    cure = "run the same command again to do what is missing"
+    tell(f"interrupted: {cure}")
+    if as_json:
+        print_error_json("KeyboardInterrupt", what="interrupted", cure=cure)
+    exit_now(EXIT_INTERRUPTED)
+
+
+def tell(text: str) -> None:
+    """Prints a message to standard error, unless nothing can be written there."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
+
+
+def print_error_json(type_: str, **facts: str) -> None:
+    """Prints an error as one JSON object. Fields that are not known are null."""
+    names = ("what", "where", "expected", "got", "cure")
+    fields = {"type": type_, **{name: facts.get(name) for name in names}}
+    try:
+        click.echo(json.dumps({"error": fields}, ensure_ascii=False))
+    except OSError:
+        _give_up_stdout()  # The message for people has been printed.
+
+
+@contextlib.contextmanager
+def _system_errors(command: str) -> Iterator[None]:
+    """Turns errors of the system into errors that say what to do."""
+    from gristmill.dataset.base.system_limits import limits_named
+
+    with limits_named():
+        try:
+            yield
+        except OSError as e:
+            if not is_of_print(e):
+                raise
+            if isinstance(e, BrokenPipeError) and command in _LOOKING:
+                # `gristmill head | head -1` has seen what it wanted.
+                _give_up_stdout()
+                sys.exit()
+            raise printing_failed(e, command) from e
+
+
+def is_of_print(error: BaseException) -> bool:
+    """Returns whether an error was raised where a result was printed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and frames[-1].filename == click.utils.__file__
+
+
+def printing_failed(error: BaseException, command: str = "") -> GristmillError:
+    """Returns what to raise for an error of `is_of_print`; prints no more results."""
+    from gristmill.dataset.base.errors import StorageError
+
+    _give_up_stdout()
+    done = "the work is done: see it with `gristmill status DATASET`"
+    return StorageError(
+        "cannot print the result to standard output",
+        got=getattr(error, "strerror", None) or str(error),
+        cure=done if command in _WRITING else "print to a file or pipe that takes it",
+    )
+
+
+def _give_up_stdout() -> None:
+    """Drops what could not be printed: the interpreter would try again at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,268 @@
+"""The description of a split: its storage, its source, and its packed rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES
+from gristmill.dataset.base.errors import InvalidDatasetError, StorageError, some_of
+from gristmill.dataset.metadata.provenance import (
+    SourceFiles,
+    part_count,
+    read_source_files,
+)
+from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.pipelines.text.formatting import plural, size_text
+
+_UNEVEN_RATIO = 2
+_WORTH_A_WARNING_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitStorage:
+    """How a split, or one of its editions, is stored.
+
+    Attributes:
+        smallest_bytes: Size of the smallest shard; None if there is no shard, or the
+            table of shards cannot be read.
+        median_bytes: Size of the median shard, likewise.
+        largest_bytes: Size of the largest shard, likewise.
+        input_bytes: Size of the input files as they are stored; None if not known.
+        map: The `--map` function that made the records; None if none, or not known.
+        warnings: What is not as one would wish.
+    """
+
+    smallest_bytes: int | None
+    median_bytes: int | None
+    largest_bytes: int | None
+    input_bytes: int | None
+    map: str | None
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        dataset: str,
+        split: Split,
+        sizes: npt.NDArray[np.int64] | None = None,
+    ) -> SplitStorage:
+        """Reads the list of input files, and the table of shards.
+
+        Args:
+            dataset: The dataset's directory.
+            split: The split, or an edition.
+            sizes: Sizes of its shards, where they are known already.
+        """
+        warnings = []
+        smallest = median = largest = None
+        try:
+            if sizes is None:
+                sizes = read_table(dataset, split).file_bytes
+        except (InvalidDatasetError, StorageError) as e:
+            warnings.append(f"sizes of shards are not known: {e.what}")
+        else:
+            if len(sizes):
+                smallest, largest = int(sizes.min()), int(sizes.max())
+                median = int(np.median(sizes))
+                warnings += _uneven(dataset, median, largest)
+        input_bytes = _input_bytes(dataset, split)
+        if input_bytes is not None:
+            warnings += _larger(split, input_bytes)
+        return cls(
+            smallest_bytes=smallest,
+            median_bytes=median,
+            largest_bytes=largest,
+            input_bytes=input_bytes,
+            map=map_name(split),
+            warnings=tuple(warnings),
+        )
+
+    def lines(self) -> list[str]:
+        """Returns the sizes and the warnings for people."""
+        lines = []
+        if self.largest_bytes is not None:
+            sizes = (self.smallest_bytes, self.median_bytes, self.largest_bytes)
+            low, middle, high = (size_text(size or 0) for size in sizes)
+            lines.append(
+                f"  shards    {low} the smallest, {middle} the median, {high} the "
+                "largest"
+            )
+        if self.input_bytes is not None:
+            lines.append(f"  input     {size_text(self.input_bytes)} as stored")
+        return lines + [f"  warning   {warning}" for warning in self.warnings]
+
+
+def _uneven(dataset: str, median: int, largest: int) -> list[str]:
+    if largest < max(_UNEVEN_RATIO * median, median + _WORTH_A_WARNING_BYTES):
+        return []
+    times = f"{largest / median:,.1f} times the median" if median else "most bytes"
+    command = ["gristmill", "convert", dataset, f"{dataset.rstrip('/')}-even"]
+    return [
+        f"the shards are uneven: the largest has {times}; `{shlex.join(command)}` "
+        "writes the records into even ones"
+    ]
+
+
+def _larger(split: Split, input_bytes: int) -> list[str]:
+    excess = split.file_bytes - input_bytes
+    if excess < _WORTH_A_WARNING_BYTES:
+        return []
+    cure = "a larger --group-size, such as 16, or a higher level of --compression makes"
+    if excess < split.shards * BLOCK_BYTES:
+        cure = "each is filled up to a multiple of 64 KiB; a smaller --num-shards makes"
+    return [
+        f"the shards take more than the input, {size_text(split.file_bytes)} instead "
+        f"of {size_text(input_bytes)}: {cure} them smaller"
+    ]
+
+
+def _input_bytes(dataset: str, split: Split) -> int | None:
+    found = [read_source_files(dataset, part) for part in split.parts]
+    sizes = [files.stored_bytes for files in found if isinstance(files, SourceFiles)]
+    return sum(sizes) if len(sizes) == len(found) and all(sizes) else None
+
+
+_DIGEST_SHOWN = len("sha256:") + 16
+
+
+def packed_split(split: Split, dataset: str) -> PackedSplit | None:
+    """Returns what a split of packed rows says of them, None of another split."""
+    if split.packed is None:
+        return None
+    return PackedSplit.parse(split.packed, where=dataset)
+
+
+def _tokenizer(split: Split) -> Mapping[str, Any] | None:
+    """Returns what is known of the tokenizer of packed rows."""
+    found: Any = split.source
+    for name in ("options", "pack", "found"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
+def tokenizer_digest(split: Split) -> str | None:
+    """Returns the digest of the tokenizer's file, None of no file or if not known."""
+    digest = (_tokenizer(split) or {}).get("digest")
+    return str(digest) if digest else None
+
+
+def tokenizer_text(split: Split) -> str:
+    """Returns of which tokenizer the tokens of packed rows are, as far as known."""
+    found = _tokenizer(split)
+    if found is None:
+        return "not known"
+    if found.get("kind") == "ids":
+        return "none: the documents were tokens"
+    facts = [found.get("kind")]
+    if isinstance(size := found.get("vocabulary_size"), int):
+        facts.append(f"{size:,} ids")
+    libraries = (found.get("library"), found.get("fast_library"))
+    facts.append(" and ".join(filter(None, libraries)))
+    facts.append((tokenizer_digest(split) or "")[:_DIGEST_SHOWN])
+    return ", ".join(filter(None, facts))
+
+
+def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
+    """Returns what packed rows hold, as pairs of a head and a text."""
+    counts = packed.counts
+    places = counts.tokens + counts.removed_tokens + counts.padding_tokens
+    share = 100 * counts.padding_tokens / places if places else 0.0
+    documents = f"{counts.documents:,}"
+    added = f", {counts.special_tokens:,} of them added" * bool(counts.special_tokens)
+    lines = [
+        (
+            "packed",
+            f"{documents} documents into rows of {packed.length:,} tokens "
+            f"({packed.method}), {share:.2f} % padding",
+        ),
+        (
+            "tokens",
+            f"{counts.tokens:,}{added}; targets {counts.targets:,} = tokens - "
+            f"{plural(counts.pieces, 'piece')}",
+        ),
+    ]
+    cut = f"{plural(counts.cut_documents, 'document')} in several pieces"
+    if counts.truncated_documents:
+        cut += (
+            f"; {plural(counts.truncated_documents, 'document')} TRUNCATED by "
+            f"{plural(counts.truncated_tokens, 'token')}"
+        )
+    lines.append(("cut", cut))
+    if counts.removed_documents:
+        gone = plural(counts.removed_documents, "document")
+        tokens = plural(counts.removed_tokens, "token")
+        lines.append(("removed", f"{gone} of {tokens}, which are padding now"))
+    if counts.empty_documents:
+        empty = plural(counts.empty_documents, "document")
+        lines.append(("left out", f"{empty} without a token"))
+    if counts.reference_shards:
+        shards = plural(counts.reference_shards, "shard")
+        lines.append(
+            (
+                "--fast",
+                f"DIFFERS from the tokenizer: {shards} made again without it",
+            )
+        )
+    return lines
+
+
+def packed_facts(split: Split, dataset: str) -> list[tuple[str, str]]:
+    """Returns what packed rows hold, as `packed_lines`, and the tokenizer.
+
+    Nothing for other records.
+    """
+    packed = packed_split(split, dataset)
+    if packed is None:
+        return []
+    return [*packed_lines(packed), ("tokenizer", tokenizer_text(split))]
+
+
+def source_text(split: Split) -> str | None:
+    """Returns what a split, or an edition, was made of; None where it is not known."""
+    if (count := part_count(split)) is not None:
+        return "gristmill.dataset.Writer" + (f", {count:,} parts" if count > 1 else "")
+    inputs, files = map(split.source.get, ("inputs", "files"))
+    if not (isinstance(inputs, list) and isinstance(files, int)):
+        return None
+    return f"{some_of(inputs)} ({plural(files, 'file')})"
+
+
+def quarantined_text(split: Split) -> str:
+    """Returns how much damaged input a split has left out."""
+    regions = plural(split.quarantined_regions, "damaged region")
+    return f"{regions}, {size_text(split.quarantined_bytes)}"
+
+
+def map_name(split: Split) -> str | None:
+    """Returns the user's function that made all records of a split, None if none."""
+    found = set()
+    for part in split.parts:
+        options = part.source.get("options")
+        found.add(options.get("map") if isinstance(options, Mapping) else None)
+    name = found.pop()
+    return None if name is None or found else str(name)
+
+
+def map_text(split: Split) -> str | None:
+    """Returns what a user's function did to the records of a split.
+
+    None if there was no function.
+    """
+    changed = split.source.get("changed_records")
+    counted = isinstance(changed, int)
+    if not (counted or split.dropped_records or split.added_records):
+        return None
+    name = map_name(split)
+    text = (f"{name}: " if name else "") + (
+        f"{plural(split.dropped_records, 'record')} dropped, "
+        f"{split.added_records:,} added"
+    )
+    return f"{text}, {changed:,} changed" if counted else text

@@ -1,0 +1,144 @@
+"""What is replaced in MaxText, and what is run with it.
+
+Covers: loader/maxtext/replace_iterators.py, loader/maxtext/__main__.py.
+"""
+
+import operator
+import sys
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import InputError
+from gristmill.loader.maxtext import __main__ as command
+from gristmill.loader.maxtext import install
+from gristmill.loader.maxtext import replace_iterators as replace
+from gristmill.loader.maxtext.elastic import OrderedIterator
+from tests.support import maxtext as stand_in
+from tests.support.maxtext import RECORDED, RECORDS, config_of, numbers_of
+
+INTERFACE = "maxtext.input_pipeline.input_pipeline_interface"
+CHECKPOINTS = "maxtext.common.grain_utility"
+
+
+def test_the_stand_in_has_the_recorded_interface(maxtext):
+    checked = 0
+    for path, parameters in RECORDED["signatures"].items():
+        module = max((m for m in maxtext if path.startswith(f"{m}.")), key=len)
+        name = path.removeprefix(f"{module}.")
+        try:
+            function = operator.attrgetter(name)(maxtext[module])
+        except AttributeError:  # It has only what gristmill replaces or calls.
+            continue
+        if name == "get_datasets":
+            continue
+        assert stand_in.parameters_of(function) == parameters, path
+        checked += 1
+    assert checked >= 12
+    for module, names in RECORDED["attributes"].items():
+        assert all(hasattr(maxtext[module], name) for name in names)
+    assert RECORDED["maxtext"] == replace.TRIED
+
+
+def test_get_datasets_is_called_as_it_was_recorded(maxtext, mesh, records):
+    called = {}
+    names = [
+        name
+        for name, _, _ in RECORDED["signatures"][
+            "maxtext.input_pipeline.grain_data_processing.get_datasets"
+        ]
+    ]
+    processing = maxtext["maxtext.input_pipeline.grain_data_processing"]
+
+    def get_datasets(*args, **named):
+        called.update(zip(names, args, strict=False), **named)
+        raise LookupError
+
+    processing.get_datasets = get_datasets
+    with pytest.raises(LookupError):
+        processing.make_grain_train_iterator(config_of(), mesh, [0])
+    assert called.keys() == set(names)
+
+
+def test_installing_again_changes_the_options_alone(maxtext, mesh, records):
+    own = maxtext[CHECKPOINTS].ElasticIterator
+    install(order="grain")
+    install(shuffle="block")
+    kinds = (own, loader.Feed, OrderedIterator)
+    assert maxtext[CHECKPOINTS].ElasticIterator == kinds
+    train, evaluation = maxtext[INTERFACE].create_data_iterator(
+        config_of(grain_train_files=records), mesh
+    )
+    assert evaluation is None
+    assert "feed" in str(train.local_iterator.get_state())
+    processing = maxtext["maxtext.input_pipeline.grain_data_processing"]
+    with pytest.raises(AssertionError, match="reads the data itself"):
+        processing.get_datasets()  # It is replaced while an iterator is made.
+
+
+@pytest.mark.parametrize("name", ["hf", "synthetic", "tfds", "olmo_grain"])
+def test_other_pipelines_of_maxtext_are_refused(maxtext, mesh, name):
+    install()
+    with pytest.raises(InputError, match="grain pipeline") as refused:
+        maxtext[INTERFACE].create_data_iterator(config_of(dataset_type=name), mesh)
+    assert refused.value.got == f"dataset_type={name}"
+
+
+def test_another_maxtext_is_refused_with_the_version_that_was_tried(maxtext):
+    del maxtext[INTERFACE].make_grain_eval_iterator
+    del maxtext["maxtext.input_pipeline.grain_data_processing"].make_grain_eval_iterator
+    with pytest.raises(InputError, match="no MaxText here") as refused:
+        install()
+    assert "make_grain_eval_iterator" in refused.value.expected
+    assert replace.TRIED in refused.value.cure
+
+
+def test_no_maxtext_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "maxtext", None)
+    with pytest.raises(InputError, match="no MaxText here") as refused:
+        install()
+    assert "pip install" in refused.value.cure
+
+
+@pytest.fixture
+def trainer(tmp_path, monkeypatch) -> str:
+    """A module that trains as MaxText does, for the stand-in."""
+    (tmp_path / "toy_trainer.py").write_text(
+        "import json, sys\n"
+        "from maxtext.input_pipeline import input_pipeline_interface as interface\n"
+        "from tests.support.maxtext import config_of\n"
+        "if __name__ == '__main__':\n"
+        "    given = dict(argument.split('=', 1) for argument in sys.argv[2:])\n"
+        "    if given:\n"
+        "        train, _ = interface.create_data_iterator(config_of(**given), None)\n"
+        "        seen.extend(train.local_iterator)\n"
+        "    sys.exit(int(len(sys.argv) == 2 and sys.argv[1] == 'fail'))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    return "toy_trainer"
+
+
+def test_the_command_runs_a_trainer_with_its_own_arguments(
+    maxtext, records, trainer, monkeypatch, caplog
+):
+    seen = []
+    monkeypatch.setattr("builtins.seen", seen, raising=False)
+    monkeypatch.setattr(command, "PRE_TRAIN", trainer)
+    command.main(["base.yml", "gristmill_order=grain", f"grain_train_files={records}"])
+    numbers = [number for batch in seen for number in numbers_of(batch["inputs"])]
+    assert sorted(numbers) == [*range(RECORDS)]
+    assert sys.argv[1:] == ["base.yml", f"grain_train_files={records}"]
+    assert "no data iterator" not in caplog.text
+    replace._made.clear()
+    command.main(["-m", trainer, "base.yml"])
+    assert "toy_trainer asked for no data iterator" in caplog.text
+    with pytest.raises(SystemExit):
+        command.main(["-m", trainer, "fail"])
+    with pytest.raises(InputError, match="there is no argument"):
+        command.main(["base.yml", "gristmill_sed=1"])
+
+
+def test_the_command_tells_how_it_is_called(capsys):
+    command.main([])
+    assert "python -m gristmill.loader.maxtext [-m MODULE]" in capsys.readouterr().out

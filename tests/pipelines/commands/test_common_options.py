@@ -1,0 +1,161 @@
+"""Options of all commands, of the environment, and their completion by a shell."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.pipelines.commands.common_options import (
+    command_line,
+    variable_name,
+    variable_of,
+)
+from gristmill.pipelines.commands.main import _COMMANDS, cli, find_command, main
+from tests.support.datasets import convert
+from tests.support.records import frames_of, text_records
+
+
+def run(*arguments: object, code: int = 0, **environment: str) -> Result:
+    done = CliRunner().invoke(
+        cli, [*map(str, arguments)], env=environment, prog_name="gristmill"
+    )
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> str:
+    folder = tmp_path_factory.mktemp("dataset")
+    return convert(folder, [[b"a", b"b"], [b"c", b"d"]])
+
+
+def test_variables_of_options_that_are_generated(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "in").write_bytes(frames_of(text_records(20)))
+    environment = {
+        "GRISTMILL_CONVERT_NUM_SHARDS": "3",
+        "GRISTMILL_CONVERT_MATCH_SHARDS": "false",
+        "GRISTMILL_CONVERT_GROUP_SIZE": "4",
+        "GRISTMILL_CONVERT_WORKERS": "1",
+        "GRISTMILL_APPEND_NUM_SHARDS": "9",
+    }
+    arguments = ("convert", tmp_path / "in", tmp_path / "out", "--group-size", "5")
+    run(*arguments, **environment)
+    split = open_manifest(tmp_path / "out").splits["train"]
+    assert split.shards == 3
+    assert split.writer_options.startswith("group_size:5,")  # The command line wins.
+
+
+def test_variables_of_other_options(dataset: str) -> None:
+    lines = run(
+        *("head", dataset),
+        GRISTMILL_HEAD_RECORDS="1",
+        GRISTMILL_HEAD_OFFSET="2",
+        GRISTMILL_JSON="1",
+    ).stdout.splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["c"]
+
+
+def test_an_error_of_a_variable_names_it(dataset: str) -> None:
+    wrong = {"GRISTMILL_HEAD_RECORDS": "many"}
+    done = run("head", dataset, code=2, GRISTMILL_JSON="1", **wrong)
+    assert "'many' is not a valid integer" in done.stderr
+    assert done.stderr.endswith("The value is from GRISTMILL_HEAD_RECORDS.\n")
+    assert "GRISTMILL_HEAD_RECORDS" in json.loads(done.stdout)["error"]["what"]
+    done = run("head", dataset, "-n", "many", code=2)
+    assert "from" not in done.stderr
+
+
+def test_a_variable_of_no_option_is_named(dataset: str) -> None:
+    done = run("head", dataset, GRISTMILL_HEAD_NUMBER="1", GRISTMILL_TRACE_SEED="1")
+    (warning, *_) = done.stderr.splitlines()
+    assert warning == "warning: GRISTMILL_HEAD_NUMBER is no option of gristmill head"
+    assert "TRACE" not in done.stderr
+
+
+def test_a_runner_of_the_environment(monkeypatch, capsys) -> None:
+    monkeypatch.setenv("GRISTMILL_VERIFY_RUNNER", "Nope")
+    with pytest.raises(SystemExit):
+        main(["verify", "nowhere"])
+    assert "unknown Beam runner" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        # Options of Beam can be mixed with ours, as behind --runner.
+        main(["verify", "nowhere", "--streaming", "--runner=FnApiRunner"])
+    assert "not a committed dataset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", _COMMANDS)
+def test_every_option_has_a_variable_of_its_own(name: str) -> None:
+    command = find_command(name)
+    assert command is find_command(name)
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    own = f"GRISTMILL_{name.upper().replace('-', '_')}_"
+    common = {"--quiet", "--verbose", "--log-file", "--json"}
+    for option in options:
+        flag = max(option.opts, key=len)
+        variable = flag.lstrip("-").replace("-", "_").upper()
+        is_common = flag in common
+        assert option.envvar == ("GRISTMILL_" if is_common else own) + variable
+    assert len({option.envvar for option in options}) == len(options)
+    assert common - {flag for one in options for flag in one.opts} <= {"--json"}
+
+
+def test_where_a_value_is_from(monkeypatch) -> None:
+    assert variable_name("bench-loader", "--seed") == "GRISTMILL_BENCH_LOADER_SEED"
+    monkeypatch.setenv("GRISTMILL_HEAD_SEED", "3")
+    command = find_command("head")
+    ctx = command.make_context("head", ["x", "-n", "2", "--random"])
+    found = {one.name: variable_of(ctx, one) for one in command.params}
+    assert {name for name, variable in found.items() if variable} == {"seed"}
+    expected = ["head", "x", "--records", "2", "--random", "--seed", "3"]
+    with ctx:
+        assert command_line() == expected
+        without = command_line(without=("records", "seed"))
+    assert without == ["head", "x", "--random"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("gristmill ver", ["plain,verify"]),
+        ("gristmill verify some", ["file,some"]),
+        ("gristmill convert --input-format js", ["plain,jsonl"]),
+        ("gristmill pack --tokeni", ["plain,--tokenizer"]),
+        ("gristmill pack --tokenizer some", ["file,some"]),
+        ("gristmill head --log-file some", ["file,some"]),
+        ("gristmill head --log-f", ["plain,--log-file"]),
+    ],
+)
+def test_completion(words: str, expected: list[str]) -> None:
+    environment = {
+        "_GRISTMILL_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    assert run(**environment).stdout.splitlines() == expected
+
+
+def test_bash_completes(tmp_path: pathlib.Path) -> None:
+    script = """
+eval "$(_GRISTMILL_COMPLETE=bash_source gristmill)"
+COMP_WORDS=(gristmill ins) COMP_CWORD=1
+_gristmill_completion gristmill
+echo "${COMPREPLY[@]}"
+"""
+    commands = pathlib.Path(sys.executable).parent
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stdout == "inspect\n", done.stderr

@@ -1,0 +1,122 @@
+"""A command's process ends with the command, whatever is left in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_START = """
+import atexit, multiprocessing, os, sys, threading
+from gristmill.pipelines.commands.ending import ending_in_time
+
+def forever():
+    threading.Event().wait()
+
+def end():
+    sys.exit(int(sys.argv[1]))
+
+with ending_in_time(patience_seconds=float(sys.argv[2])):
+    print("result")
+"""
+THREAD = "threading.Thread(target=forever, name='theirs').start()"
+
+
+def ended(*lines: str, code: int = 0, patience: float = 0.1) -> tuple[int, str, str]:
+    """Runs lines as the body of a command; returns its exit code and outputs."""
+    script = _START + "".join(f"    {line}\n" for line in lines)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(code), str(patience)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(
+    ("left", "name"),
+    [
+        (THREAD, "the thread theirs"),
+        ("atexit.register(forever)", "an atexit function"),
+        (
+            "import concurrent.futures as c; c.ThreadPoolExecutor(1).submit(forever)",
+            "the thread ThreadPoolExecutor-",
+        ),
+    ],
+)
+def test_what_is_left_keeps_no_process(left: str, name: str, code: int) -> None:
+    got, out, err = ended(left, "end()", code=code)
+    assert (got, out) == (code, "result\n")
+    assert err.startswith("note: the command is done; its process was ended, as ")
+    assert name in err
+
+
+def test_a_child_process_keeps_no_process() -> None:
+    child = "multiprocessing.get_context('fork').Process(target=forever)"
+    show = "print(child.pid, flush=True)"
+    close = "os.close(2)"  # Which the child holds, too.
+    lines = (f"child = {child}", "child.start()", show, close, "end()")
+    script = _START + "".join(f"    {line}\n" for line in lines)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, "0", "0.1"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    pid = int(process.stdout.readline())
+    try:
+        assert process.wait(60) == 0
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+
+
+def test_nothing_is_said_where_nothing_is_left() -> None:
+    assert ended("end()", patience=60) == (0, "result\n", "")
+    text = "atexit.register(print, 'bye')"
+    assert ended(text, "end()", patience=60) == (0, "result\nbye\n", "")
+
+
+def test_errors_end_the_process_too() -> None:
+    code, _, err = ended(THREAD, "raise ValueError('odd')")
+    assert code == 1
+    assert "ValueError: odd" in err
+    assert "the thread theirs" in err
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_an_early_exit_is_an_error(status: int) -> None:
+    code, out, err = ended(f"os._exit({status})")
+    assert (code, out) == (1, "result\n")
+    assert err.startswith(f"error: os._exit({status}) was called before")
+    # In a process of its own it is nobody else's concern.
+    fork = "os.fork() or os._exit(3)"
+    wait = "print(os.waitstatus_to_exitcode(os.wait()[1]))"
+    assert ended(fork, wait, "end()", patience=60) == (0, "result\n3\n", "")
+
+
+def test_ctrl_c_ends_the_wait() -> None:
+    script = _START + f"    {THREAD}\n    end()\n"
+    process = subprocess.Popen(
+        [sys.executable, "-u", "-c", script, "0", "600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    while process.poll() is None:
+        # Before the wait it would be an error; there is nothing to see of its begin.
+        with open(f"/proc/{process.pid}/stat") as stat:
+            threads = int(stat.read().rpartition(")")[2].split()[17])
+        if threads == 3:
+            process.send_signal(signal.SIGINT)
+            break
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 0

@@ -1,0 +1,170 @@
+"""What scripts read where a command fails: one JSON object and an exit code.
+
+Covers: pipelines/commands/ending.py, pipelines/commands/exit_codes.py.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from docs import site_errors
+from gristmill.pipelines.commands.ending import (
+    _LOOKING,
+    errors_reported,
+)
+from gristmill.pipelines.commands.exit_codes import exit_code_of
+from gristmill.pipelines.commands.main import _COMMANDS, cli
+from tests.support.records import text_records, write_tfrecords
+
+FIELDS = {"type", "what", "where", "expected", "got", "cure"}
+
+
+def failed(*arguments: str, code: int) -> tuple[dict[str, str | None], str]:
+    """Runs a command that fails; returns the error it printed, and its message."""
+    done = CliRunner().invoke(cli, list(arguments))
+    assert done.exit_code == code, done.output
+    (error,) = json.loads(done.stdout).values()
+    assert error.keys() == FIELDS
+    return error, done.stderr
+
+
+@pytest.mark.parametrize("runner", [(), ("--runner", "FnApiRunner")])
+def test_damaged_input(tmp_path, runner):
+    write_tfrecords(tmp_path / "in", text_records(20))
+    data = bytearray((tmp_path / "in").read_bytes())
+    data[20] ^= 1
+    (tmp_path / "in").write_bytes(data)
+    # Options of the runner are sorted out before the command is called.
+    done = CliRunner().invoke(
+        cli,
+        ["convert", f"{tmp_path}/in", f"{tmp_path}/out", "--json", *runner],
+        obj=[],
+    )
+    assert done.exit_code == 3
+    error = json.loads(done.stdout)["error"]
+    assert error["type"] == "CorruptFrameError"
+    assert error["where"] == f"{tmp_path}/in, byte offset 0"
+    assert error["what"] in done.stderr
+    assert "while running" not in error["what"]
+    assert error["expected"]
+    assert error["got"]
+    assert "--on-corrupt" in error["cure"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "type_"),
+    [
+        (("inspect", "nowhere"), 3, "NotADatasetError"),
+        (("head", "nowhere"), 2, "InputError"),
+        (("verify", "nowhere"), 3, "NotADatasetError"),
+        (("status", "nowhere"), 3, "NotADatasetError"),
+        (("index", "nowhere*"), 2, "InputError"),
+        (("convert", "nowhere*", "out"), 2, "InputError"),
+        (("trace", "nowhere", "--step=1", "--row=1"), 3, "NotADatasetError"),
+        (("bench-loader", "nowhere"), 3, "NotADatasetError"),
+    ],
+)
+def test_every_command(arguments, code, type_):
+    error, message = failed(*arguments, "--json", code=code)
+    assert error["type"] == type_
+    assert message.startswith(f"error: {error['what']}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("convert", "only-one"), "Missing argument"),
+        (("convert", "a", "b", "--num-shrads=3"), "No such option"),
+        (("nonsense",), "No such command"),
+    ],
+)
+def test_wrong_usage(arguments, message):
+    error, text = failed(*arguments, "--json", code=2)
+    assert message in error["what"]
+    assert error["where"] is None
+    assert message in text
+
+
+def test_without_json_standard_output_stays_empty():
+    done = CliRunner().invoke(cli, ["inspect", "nowhere"])
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+
+
+def test_an_interruption(monkeypatch, capsys):
+    exits = []
+    monkeypatch.setattr("gristmill.pipelines.commands.ending.exit_now", exits.append)
+
+    @errors_reported
+    def command(*, as_json: bool) -> None:
+        raise KeyboardInterrupt
+
+    command(as_json=True)
+    found = capsys.readouterr()
+    assert exits == [130]
+    assert json.loads(found.out)["error"]["what"] == "interrupted"
+    assert "run the same command again" in found.err
+
+
+def test_errors_that_are_not_ours_are_not_hidden():
+    @errors_reported
+    def command(*, as_json: bool) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        command(as_json=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "package", "extra"),
+    [
+        (("convert", "x", "y", "--runner", "DirectRunner"), "apache_beam", "beam"),
+        (("verify", "x", "--runner=DataflowRunner"), "apache_beam", "beam"),
+        (("bench-loader", "x"), "grain", "loader"),
+    ],
+)
+def test_the_extra_that_a_command_needs_is_named(arguments, package, extra):
+    script = (
+        "import sys\n"
+        f"sys.modules[{package!r}] = None\n"  # As if it were not installed.
+        "from gristmill.pipelines.commands.main import main\n"
+        f"main([*{arguments!r}, '--json'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert error["what"] == f"the package {package} is not installed"
+    assert error["cure"] == f"pip install 'gristmill[{extra}]'"
+    assert done.stderr.startswith("error: ")
+
+
+def test_every_class_of_errors_has_itsexit_code_of():
+    usage = {"InputError", "JobChangedError", "MissingPackageError", "OutOfRangeError"}
+    usage |= {"RecordKeyError", "StateMismatchError"}
+    damaged = {"CorruptInputError", "CorruptShardError", "InvalidDatasetError"}
+    damaged |= {"NotADatasetError", "DataLossError", "CorruptRecordError"}
+    damaged |= {"ReplacedError"}
+    damaged |= {
+        "CorruptFrameError",
+        "CorruptStreamError",
+        "RowError",
+        "FalseStartError",
+    }
+    for kind in site_errors.classes():
+        name = kind.__name__
+        code = 2 if name in usage else 3 if name in damaged else 1
+        assert exit_code_of(kind("it is wrong")) == code, name
+
+
+def test_the_reader_of_a_command_that_only_looks_may_stop():
+    """All others have written something, or say whether something is damaged."""
+    others = {"append", "convert", "demo", "index", "pack", "repack", "verify"}
+    others |= {"clean", "remove", "rollback"}
+    assert {name.replace("_", "-") for name in _LOOKING} == {*_COMMANDS} - others

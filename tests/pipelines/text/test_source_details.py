@@ -1,0 +1,143 @@
+"""`gristmill trace`, followed to the line of a source file."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.dataset.metadata import layout
+from gristmill.pipelines.commands.main import cli
+from gristmill.transforms.sources.formats import RecordOptions
+from tests.support.conversion import convert, job_of
+from tests.support.line_files import COMPRESS, csv_of, jsonl_of, rows_of
+
+ROWS = rows_of(60, seed=3)
+ORDER = ("--batch-size", 10, "--shuffle", "none", "--seed", 0)
+
+
+def trace(*arguments: object) -> str:
+    done = CliRunner().invoke(cli, ["trace", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def made(folder: pathlib.Path, name: str, kind: str = "none") -> bytes:
+    """Makes a dataset of rows with a bad line before each twentieth."""
+    lines = jsonl_of(ROWS).splitlines(True)
+    if name == "csv":
+        header, _ = csv_of(ROWS[:1]).split(b"\n", 1)
+        lines = [csv_of([row]).split(b"\n", 1)[1] for row in ROWS]
+        lines[0] = header + b"\n" + lines[0]
+    for number in (20, 40):
+        lines[number] = b"bad\n\n" + lines[number]
+    data = b"".join(lines)
+    (folder / "in").write_bytes(COMPRESS[kind](data))
+    job = job_of(
+        folder / "in",
+        folder / "out",
+        plan=("num_shards", 4),
+        records=RecordOptions(input_format=name),
+        on_corrupt="quarantine",
+        max_corrupt=2,
+    )
+    convert(job)
+    return data
+
+
+@pytest.mark.parametrize("kind", ["none", "gzip"])
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_the_line_of_a_record_is_named(tmp_path, name, kind):
+    data = made(tmp_path, name, kind)
+    for record in (0, 19, 20, 45, 59):
+        row = ("--step", record // 10, "--row", record % 10)
+        found = json.loads(trace(tmp_path / "out", *ORDER, *row, "--json"))
+        assert found["record"] == record
+        offset = found["source_offset_bytes"]
+        assert data.count(b"\n", 0, offset) + 1 == found["source_line"]
+        line = data[offset:]
+        if name == "jsonl":
+            assert json.loads(line.split(b"\n", 1)[0])["id"] == ROWS[record]["id"]
+        else:
+            assert line.startswith(b"%d," % ROWS[record]["id"])
+        assert found["source_note"] is None
+    out = trace(tmp_path / "out", *ORDER, "--step", 0, "--row", 0)
+    assert "         line " in out
+    assert ", byte offset " in out
+    assert loader.open(tmp_path / "out")[:]  # The source is not needed.
+
+
+@pytest.mark.parametrize("kind", ["none", "gzip"])
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_the_line_is_named_behind_other_datasets(tmp_path, name, kind):
+    data = made(tmp_path, name, kind)
+    records = (0, 19, 20, 45, 59)
+    places = [("--step", record // 10, "--row", record % 10) for record in records]
+    before = [lines_of(tmp_path / "out", *place) for place in places]
+    assert None not in [line for line, _ in before]
+    here = "tests.pipelines.text.test_source_details"
+    convert(job_of(str(tmp_path / "out"), tmp_path / "b", plan=("num_shards", 3)))
+    function = f"{here}:upper"
+    convert(job_of(str(tmp_path / "b"), tmp_path / "c", map=function))
+    # Neither dataset is needed.
+    (tmp_path / "out").rename(tmp_path / "gone")
+    assert [lines_of(tmp_path / "b", *place) for place in places] == before
+    (tmp_path / "b").rename(tmp_path / "gone" / "b")
+    assert [lines_of(tmp_path / "c", *place) for place in places] == before
+    # Another file in its place, of the same size, is not read.
+    (tmp_path / "in").write_bytes(data[5:] + data[:5])
+    assert lines_of(tmp_path / "c", *places[3]) == (None, None)
+
+
+def test_a_line_is_that_of_the_edition(tmp_path):
+    """The second edition takes for a record what is damage in the first."""
+    lines = [f'{{"a": {number}}}\n' for number in range(12)]
+    lines[5] = '{"a": "bad"}\n'
+    (tmp_path / "in").write_text("".join(lines))
+    for number, how in enumerate([{"columns": ["a:int"]}, {"record": "line"}], 1):
+        records = RecordOptions(input_format="jsonl", **how)
+        job = job_of(
+            tmp_path / "in",
+            tmp_path / "out",
+            split=layout.edition_key("train", number),
+            records=records,
+            on_corrupt="quarantine",
+            max_corrupt=1,
+        )
+        convert(job)
+    # 11 records of the first edition, and 12 of the second.
+    ninth = [("--step", at // 10, "--row", at % 10) for at in (8, 11 + 8)]
+    assert [lines_of(tmp_path / "out", *place)[0] for place in ninth] == [10, 9]
+    # In a dataset that was made of both, either could be meant.
+    convert(job_of(str(tmp_path / "out"), tmp_path / "b"))
+    for place in ninth:
+        assert lines_of(tmp_path / "b", *place) == (None, None)
+    first = [("--step", at // 10, "--row", at % 10) for at in (2, 11 + 2)]
+    assert [lines_of(tmp_path / "b", *place)[0] for place in first] == [3, 3]
+
+
+def upper(record: bytes) -> bytes:
+    return record.upper()
+
+
+def lines_of(dataset, *place):
+    found = json.loads(trace(dataset, *ORDER, *place, "--json"))
+    return found.get("source_line"), found["source_offset_bytes"]
+
+
+def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path):
+    made(tmp_path, "jsonl")
+    place = ("--step", 3, "--row", 3, "--json")
+    assert "source_line" in trace(tmp_path / "out", *ORDER, *place)
+    data = (tmp_path / "in").read_bytes()
+    (tmp_path / "in").write_bytes(data[5:] + data[:5])
+    found = json.loads(trace(tmp_path / "out", *ORDER, *place))
+    assert "source_line" not in found
+    assert found["source_offset_bytes"] is None
+    (tmp_path / "in").unlink()
+    found = json.loads(trace(tmp_path / "out", *ORDER, *place))
+    assert found["source_path"] == f"{tmp_path}/in"
+    assert "source_line" not in found
