@@ -1,4 +1,4 @@
-"""Which runs of which report compare gristmill with each peer, or with a bound."""
+"""The runs of each report that compare gristmill with a peer, or with a bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to cut a large gzip: CPU of many shards, beside that of one.
+"""The cost of cutting a large gzip: CPU of many shards, beside that of one.
 
     python -m benchmarks.compressed --bytes 1GB
 

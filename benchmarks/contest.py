@@ -1,4 +1,4 @@
-"""What benchmarks of contestants have in common: options, environment, the reports."""
+"""The common part of contests: options, environment, the reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PACKAGES = (
 
 
 def describe_environment(packages: Sequence[str] = _PACKAGES) -> dict[str, Any]:
-    """Returns what the numbers depend on: the day, processors, Python, versions."""
+    """Returns the conditions of the numbers: the day, processors, Python, versions."""
     versions = {}
     for name in packages:
         try:

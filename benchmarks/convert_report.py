@@ -1,4 +1,4 @@
-"""What the runs of `benchmarks.convert` say: ratios, targets and tables.
+"""The results of `benchmarks.convert`: ratios, targets and tables.
 
 MB is 10^6 bytes of input. Contestants are compared within a round, and the median
 of the rounds is given with its smallest and largest value.

@@ -1,4 +1,4 @@
-"""What converting a terabyte on Dataflow costs: measured CPU seconds times prices.
+"""The cost of converting a terabyte on Dataflow: measured CPU seconds times prices.
 
     python -m benchmarks.dataflow_cost
 
@@ -63,7 +63,7 @@ def measured(check: str, path: pathlib.Path = MEASURED) -> Measured:
 
 
 def from_bucket() -> Measured:
-    """Returns what a worker's process takes from a bucket and to one: the upper end."""
+    """Returns a worker's traffic with buckets: the upper end."""
     text = THREADS.read_text(encoding="utf-8")
     row = re.search(
         rf"^\| {HARNESS_THREADS} \| [\d.]+ to ([\d.]+) \|", text, re.MULTILINE
@@ -74,7 +74,7 @@ def from_bucket() -> Measured:
 
 
 def costs_of() -> dict[str, Cost]:
-    """Returns what a terabyte costs, by how fast a vCPU is."""
+    """Returns the cost of a terabyte, by the speed of a vCPU."""
     return {
         name: cost_of(TERABYTE, from_bucket(), given=Assumptions(vcpu_speed=speed))
         for name, speed in SPEEDS.items()

@@ -1,4 +1,4 @@
-"""What decoding a batch of `tf.train.Example` costs, beside `tf.io.parse_example`.
+"""The cost of decoding a batch of `tf.train.Example`, and of `tf.io.parse_example`.
 
     python -m benchmarks.decode --markdown docs/performance/decode.md
 
@@ -139,7 +139,7 @@ def _example(features: Mapping[str, Any]) -> bytes:
 
 
 def contestants(case: Case) -> dict[str, Callable[[], Any]]:
-    """Returns what decodes a case, by name, having compared what they return."""
+    """Returns the decoders of a case, by name, after comparing their results."""
     import tensorflow as tf
 
     decoder = ExampleDecoder(case.features)

@@ -1,4 +1,4 @@
-"""What encoding a `tf.train.Example` costs, beside TensorFlow's own classes.
+"""The cost of encoding a `tf.train.Example`, beside TensorFlow's own classes.
 
     python -m benchmarks.encode --markdown docs/performance/encode.md
 

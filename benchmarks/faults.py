@@ -1,4 +1,4 @@
-"""What a conversion from and to a bucket does when the bucket fails.
+"""Conversions from and to a bucket that fails.
 
     python -m benchmarks.faults --markdown docs/concepts/reliability.md
     python -m benchmarks.faults --quick
@@ -41,7 +41,7 @@ class Scenario:
     Attributes:
         name: What happens, for the table.
         faults: Of the server; see `tests.support.gcs_server.Fault`.
-        settings: Of the server.
+        settings: Settings of the server.
         error: The message that the user sees, as a regular expression; None if the
             conversion succeeds.
         message: What the client sees in an answer.
@@ -181,7 +181,7 @@ class Faults:
 
     Args:
         work: Directory for the inputs.
-        size_bytes: Of the inputs.
+        size_bytes: Size of the inputs.
         server: The bucket.
         limits: Environment of the conversions.
     """
@@ -268,7 +268,7 @@ def _lost_input(scenario: Scenario) -> bool:
 
 
 def _headline(message: str) -> str:
-    """Returns what is wrong and what was got, of an error of gristmill's."""
+    """Returns the `what` and `got` of a gristmill error."""
     match = re.search(
         r"(?:error: )?(?P<what>[^:]+?) where: \S+(?: .*?)? got: +(?P<got>.+?) to do:",
         message,

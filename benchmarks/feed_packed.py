@@ -7,7 +7,7 @@
 The same documents lie in a packed dataset, in one whose records are the same tokens and
 nothing else, and as texts. Every contestant is a process of its own, in rounds that
 alternate. It gives batches until it is warm, then for some seconds. CPU time is that of
-all its threads; a token counts where it is no padding. The bucket is a server on
+all its threads; a token counts where it is not a padding. The bucket is a server on
 loopback with the latency and the bandwidth of a real one (`benchmarks.gcs_server`).
 """
 

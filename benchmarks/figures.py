@@ -1,4 +1,4 @@
-"""What the figures of the reports compare, taken from the runs that are kept."""
+"""The comparisons in the figures of the reports, taken from the stored runs."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def describe(converter: pathlib.Path | None) -> dict[str, Any]:
-    """Returns what the numbers depend on, the version of the converter among it."""
+    """Returns the conditions of the numbers, with the version of the converter."""
     environment = describe_environment(_PACKAGES)
     if converter is not None:
         environment["packages"]["arrayrecord-converter"] = commit_of(converter)

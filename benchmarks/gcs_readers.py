@@ -34,7 +34,7 @@ class Setting:
     """Where the data is.
 
     Attributes:
-        url: Of the server.
+        url: URL of the server.
         local: The dataset's files, which are what the server serves.
         records: How many to read.
         batch: How many at once.
@@ -72,7 +72,7 @@ class Setting:
         return [found[place] for place in order.tolist()]
 
 
-# Each opens, and returns what then gives the records, or their number, in portions.
+# Each opens, and returns a source of the records, or their number, in portions.
 Reader = Callable[[Setting], Iterator[int]]
 
 
@@ -208,7 +208,7 @@ def _counters(url: str) -> collections.Counter[str]:
 
 
 def measure(name: str, setting: Setting) -> dict[str, Any]:
-    """Runs a reader and returns what it took.
+    """Runs a reader and returns its cost.
 
     Returns:
         Seconds to open and until the first batch; of all that followed records, wall

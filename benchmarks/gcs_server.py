@@ -36,12 +36,12 @@ class Bucket:
     """Files as objects, and what was asked of them.
 
     Args:
-        name: Of the bucket.
+        name: Name of the bucket.
         directory: Its objects are the files below it.
         latency_seconds: Between a request and the first byte of its answer.
         connect_seconds: Added to the first answer of each connection.
-        connection_bytes_per_second: Of one connection.
-        total_bytes_per_second: Of all together.
+        connection_bytes_per_second: Bandwidth of one connection.
+        total_bytes_per_second: Bandwidth of all together.
         slow_every: One answer in so many is slow; 0 for none.
         slow_seconds: How much later such an answer comes.
     """

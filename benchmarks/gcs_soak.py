@@ -48,12 +48,12 @@ _FAULT_SECONDS = 0.05
 
 
 def read_batches(local: str, cache_dir: str, seed: int, batches: int) -> dict[str, int]:
-    """Reads batches and compares them; returns what was counted.
+    """Reads batches and compares them; returns the counts.
 
     Args:
         local: The dataset as files.
         cache_dir: For what is fetched once per host.
-        seed: Of the order.
+        seed: Seed of the order.
         batches: How many.
     """
     from gristmill import loader
@@ -77,7 +77,7 @@ def read_batches(local: str, cache_dir: str, seed: int, batches: int) -> dict[st
 def soak(
     *, records: int, workers: int, faults_per_second: float, seed: int
 ) -> dict[str, Any]:
-    """Reads so many records with faults, and returns what was counted."""
+    """Reads so many records with faults, and returns the counts."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder, GcsProcess("bucket") as server:
         local = convert(
@@ -100,7 +100,7 @@ def soak(
                 try:
                     _disturb(server, running, chance, faults_per_second, made)
                 except BaseException:
-                    # The pool would wait for them, and perhaps for ever.
+                    # The pool would wait for them, and perhaps forever.
                     for process in multiprocessing.active_children():
                         process.kill()
                     raise

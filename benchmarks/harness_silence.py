@@ -1,4 +1,4 @@
-"""How long other threads of a worker wait for one that holds the interpreter's lock.
+"""Waits of a worker's threads for one that holds the interpreter's lock.
 
     python -m benchmarks.harness_silence
 

@@ -1,4 +1,4 @@
-"""What a worker's process takes with 1 to 12 threads: time, memory and local disk.
+"""The needs of a worker with 1 to 12 threads: time, memory and local disk.
 
     python -m benchmarks.harness_threads
 

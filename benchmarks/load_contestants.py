@@ -1,4 +1,4 @@
-"""The ways to read that `benchmarks.load` compares, each in a process of its own.
+"""The ways to read that `benchmarks.load` compares, each in its own process.
 
     python -m benchmarks.load_contestants gristmill_read WORK_DIR --seconds 1
 
@@ -416,7 +416,7 @@ _MAP = re.compile(
 
 
 def _index_memory(shards: Shards) -> dict[str, int]:
-    """Returns what the maps of indexes take in this process and those below it.
+    """Returns the memory of index maps in this process and those below it.
 
     Returns:
       `file_bytes` of all indexes; the sums over processes of their resident pages

@@ -97,7 +97,7 @@ def write_shards(
 
 
 def read_shards(work_dir: pathlib.Path) -> list[Shards]:
-    """Returns what `write_shards` has written."""
+    """Returns the output of `write_shards`."""
     listed = json.loads((work_dir / "shards.json").read_text())
     return [
         Shards(**{**fields, "tfrecords": tuple(fields["tfrecords"])})

@@ -1,4 +1,4 @@
-"""What the runs of `benchmarks.load` say: ratios, targets and tables.
+"""The results of `benchmarks.load`: ratios, targets and tables.
 
 Contestants are compared within a round, and the median of the rounds is given with its
 smallest and largest value. CPU time is of all threads and processes of a contestant.

@@ -1,4 +1,4 @@
-"""What MaxText's input costs: its own Grain pipeline beside gristmill's.
+"""The cost of MaxText's input: its own Grain pipeline beside gristmill's.
 
     python -m benchmarks.maxtext --venv VENV --json benchmarks/results/maxtext.json \
         --markdown docs/performance/maxtext.md
@@ -9,8 +9,8 @@ VENV is an environment with the real MaxText, made if it is not there (see
 and by `gristmill.loader.maxtext`, and as rows that `gristmill pack` made of them with
 the same tokenizer. Every contestant is a process of its own, in rounds that alternate:
 it makes MaxText's data iterator, takes batches until it is warm, and then for some
-seconds. CPU time is that of the process and its workers; a token counts where it is no
-padding.
+seconds. CPU time is that of the process and its workers; a token counts where it is not
+a padding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What readers of plain ArrayRecord files do when the files are damaged.
+"""Reads of damaged files by readers of plain ArrayRecord files.
 
     python -m benchmarks.mutations --markdown docs/concepts/reliability.md
     python -m benchmarks.mutations --mutations 700
@@ -102,7 +102,7 @@ class Mutator:
         ]
 
     def damage(self, seed: int) -> tuple[str, bytes]:
-        """Returns what was done, and the damaged bytes."""
+        """Returns the mutation, and the damaged bytes."""
         chance = random.Random(seed)
         kind = chance.choice(tuple(_KINDS))
         damaged = bytearray(self._data)
@@ -255,7 +255,7 @@ def index_and_read(path: str) -> tuple[int, Pieces]:
 def outcome(
     read: Callable[[str], tuple[int, Pieces]], path: str, records: Sequence[bytes]
 ) -> tuple[str, str]:
-    """Returns what came of a reading, one of `OUTCOMES`, and an error.
+    """Returns the outcome of a reading, one of `OUTCOMES`, and an error.
 
     Every record that is given must be the one that was written, also where others are
     refused.
@@ -301,7 +301,7 @@ def run_mutations(
 
     Args:
       encoding: One of `ENCODINGS`.
-      seeds: Of the damage.
+      seeds: Seeds of the damage.
       folder: For the files; empty.
 
     Yields:

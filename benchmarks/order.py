@@ -1,4 +1,4 @@
-"""What `indices(step)` costs, with and without phases of the order.
+"""The cost of `indices(step)`, with and without phases of the order.
 
 A dataset of a million records gets ten extensions of 1 % each: all in one epoch, or
 one in each of ten epochs. Another is doubled, tripled and so on, ten times in one

@@ -1,4 +1,4 @@
-"""What the pages of docs/performance say of all comparisons, from the runs of each.
+"""The text about all comparisons in docs/performance, from the runs of each.
 
 `benchmarks.reports` writes the list of reports into index.md, the table of peers to
 peers.md, and a short one into README.md, between the marks `<!-- peers: begin -->` and

@@ -71,7 +71,7 @@ class Contest:
 
     Args:
         work: Where inputs and outputs are for the time being.
-        args: Of the command line.
+        args: Args of the command line.
     """
 
     def __init__(self, work: pathlib.Path, args: argparse.Namespace):
@@ -190,7 +190,7 @@ def _tokens_of(key: str, output: pathlib.Path, printed: str) -> int | None:
 
 
 def _counts(output: pathlib.Path) -> dict[str, Any]:
-    """Returns what the dataset says of itself, and what its files take."""
+    """Returns the dataset's own counts, and the sizes of its files."""
     from gristmill.dataset import open_manifest
 
     (split,) = open_manifest(str(output)).splits.values()
@@ -202,7 +202,7 @@ def _counts(output: pathlib.Path) -> dict[str, Any]:
 
 
 def describe(args: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the numbers depend on, the versions of the peers among it."""
+    """Returns the conditions of the numbers, with the versions of the peers."""
     environment = describe_environment(_PACKAGES)
     if args.datatrove:
         packages = {"datatrove": version_in(args.datatrove, "datatrove")}

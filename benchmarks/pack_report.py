@@ -1,4 +1,4 @@
-"""What `benchmarks.pack` measured, as Markdown."""
+"""The results of `benchmarks.pack`, as Markdown."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def write_inputs(
 
     Args:
         directory: Gets a folder for each form.
-        size_bytes: Of text.
+        size_bytes: Size of text.
         files: How many of each form.
         forms: `tfrecord`: Examples with a feature `text`; `jsonl`: objects with a
             field `text`; `text`: frames of a TFRecord file that are the text.
@@ -174,7 +174,7 @@ def train_tokenizer(
         path: The file; its folder gets the configuration that `transformers` reads.
         real: A folder of TFRecord files whose texts are used.
         vocabulary: Ids.
-        size_bytes: Of text to train on.
+        size_bytes: Size of text to train on.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

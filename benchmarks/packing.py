@@ -1,4 +1,4 @@
-"""How full rows are, what is cut, and what packing costs, by method.
+"""The fill of rows, cuts, and the cost of packing, by method.
 
 It prints two tables for made-up lengths of documents, or for those of a file:
 
@@ -134,7 +134,7 @@ class GrainPacking(NamedTuple):
 def grain_packing(
     lengths: Lengths, length: int, *, packer: str, open_rows: int
 ) -> GrainPacking:
-    """Packs documents with Grain, and returns what came of it and the CPU time."""
+    """Packs documents with Grain, and returns the result and the CPU time."""
     import grain
     from grain import experimental
 

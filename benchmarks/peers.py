@@ -19,7 +19,7 @@ WRITER_OPTIONS = "group_size:1,zstd:3"
 def read_frames_unchecked(path: str) -> Iterator[bytes]:
     """Yields the records of a TFRecord file and looks at no checksum.
 
-    This is as little as a reader in Python can do: it is no way to read data that
+    This is as little as a reader in Python can do: it is not a way to read data that
     matters, and the strictest thing to compare with.
     """
     with open(path, "rb", buffering=1 << 20) as file:

@@ -1,4 +1,4 @@
-"""What `gristmill plan` predicts beside what `gristmill convert` then does.
+"""The predictions of `gristmill plan` beside the work of `gristmill convert`.
 
     python -m benchmarks.plan --json benchmarks/results/plan.json \
         --markdown docs/performance/plan.md
@@ -123,7 +123,7 @@ DATA: dict[str, Callable[[pathlib.Path, int], None]] = {
 
 
 def make_plan(inputs: pathlib.Path, output: pathlib.Path) -> dict[str, Any]:
-    """Runs `gristmill plan`; returns what it says, and its wall and CPU time."""
+    """Runs `gristmill plan`; returns its output, and its wall and CPU time."""
     command = [sys.executable, "-m", "gristmill", "plan", str(inputs), "--json"]
     command += ["--output", str(output), "--workers", str(_WORKERS)]
     with tempfile.NamedTemporaryFile() as said:
@@ -136,7 +136,7 @@ def make_plan(inputs: pathlib.Path, output: pathlib.Path) -> dict[str, Any]:
 
 
 def convert(plan: dict[str, Any], output: pathlib.Path) -> dict[str, float]:
-    """Runs the command of a plan; returns what it took and made."""
+    """Runs the command of a plan; returns its cost and its output."""
     shutil.rmtree(output, ignore_errors=True)
     words = shlex.split(plan["command"])
     assert words[0] == "gristmill"
@@ -203,7 +203,7 @@ def measure(
 
 
 def table_of(results: dict[str, Any]) -> str:
-    """Returns what was predicted and what was made, as Markdown."""
+    """Returns the predictions and the results, as Markdown."""
     lines = [
         "| data | input MB | predicted MB | made MB | off | said ± | CPU s a worker, "
         "predicted | taken | off | plan, CPU s |",

@@ -1,4 +1,4 @@
-r"""What planning and committing cost from a thousand to four million shards.
+r"""The cost of planning and committing, from a thousand to four million shards.
 
     python -m benchmarks.plan_scale size counted append replace write index verify \
         --markdown docs/performance/scale.md

@@ -77,8 +77,8 @@ class Text:
     """A text in the figure.
 
     Attributes:
-        x: Of its anchor.
-        y: Of its baseline.
+        x: X position of its anchor.
+        y: Y position of its baseline.
         text: What it says.
         style: Classes.
         rest: More of it, in the style of a range.
@@ -259,7 +259,7 @@ def compare(
         values: Of each contestant in each round; more is better.
         names: The kind and the label of contestants that are shown.
         reference: The contestant that is 1.
-        unit: Of the values.
+        unit: Unit of the values.
     """
     base = values.get(reference, {})
     bars = [

@@ -1,4 +1,4 @@
-"""What a command costs: wall time, CPU time and memory of its whole process tree."""
+"""The cost of a command: wall time, CPU time and memory of its process tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loader does when the bucket that it reads from fails.
+"""Reads by the loader from a bucket that fails.
 
     python -m benchmarks.read_faults --markdown docs/concepts/reliability.md
 
@@ -89,7 +89,7 @@ SCENARIOS = (
 
 
 def run(scenario: Scenario, server: GcsProcess, local: str) -> dict[str, Any]:
-    """Reads with a fault; returns what came of it."""
+    """Reads with a fault; returns the outcome."""
     with tempfile.TemporaryDirectory() as cache_dir:
         expected = loader.open(local)
         remote = loader.open(_PATH, cache_dir=cache_dir)
@@ -153,7 +153,7 @@ def render_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _headline(message: str) -> str:
-    """Returns what is wrong, and what came instead, in one line."""
+    """Returns the fault, and the result, in one line."""
     first, *rest = message.splitlines()
     got = [re.sub(r"^ *got: *", "", line) for line in rest if " got:" in line]
     return ": ".join([first, *got]).replace("|", "/")

@@ -1,4 +1,4 @@
-"""What a record costs that a pipeline of Grain gets one by one.
+"""The cost of a record that a pipeline of Grain gets one by one.
 
 Documents of 2.4 kB in a shuffled order without end, on one host: `batches.records`
 with steps of several sizes, `read_together`, and Grain's own reader of ArrayRecord
@@ -37,7 +37,7 @@ def write_documents(folder: str) -> loader.Dataset:
 
 
 def readers(dataset: loader.Dataset) -> dict[str, Callable[[], Iterator[bytes]]]:
-    """Returns what begins to read, by its name."""
+    """Returns the functions that begin to read, by name."""
     files = [dataset.shard(number).path for number in range(dataset.num_shards)]
 
     def records(rows: int) -> Iterator[bytes]:
@@ -62,7 +62,7 @@ def readers(dataset: loader.Dataset) -> dict[str, Callable[[], Iterator[bytes]]]
 
 
 def cpu_microseconds(iterator: Iterator[bytes]) -> float:
-    """Returns what a record costs this process, all threads together."""
+    """Returns the cost of a record in this process, all threads together."""
     taken = sum(1 for _ in itertools.islice(iterator, TAKEN // 8))
     started = time.process_time()
     taken = sum(1 for _ in itertools.islice(iterator, TAKEN))

@@ -46,7 +46,7 @@ def convert_to(folder: pathlib.Path, output: pathlib.Path, **options: Any) -> No
 
 
 def timed(work: Callable[[], object]) -> dict[str, float]:
-    """Returns what a piece of work takes."""
+    """Returns the cost of a piece of work."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     return {

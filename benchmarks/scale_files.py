@@ -1,4 +1,4 @@
-"""Inputs that are there without content, and what workers would report of their shards.
+"""Inputs without content, and the reports of workers about their shards.
 
 All records have the same size, so that it is known where each of them begins.
 """

@@ -1,4 +1,4 @@
-"""What each step of a path costs: CPU time, and the size of what a runner carries."""
+"""The cost of each step of a path: CPU time, and the size of a runner's elements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Steps:
         self._coder: coders.Coder = beam.coders.registry.get_coder(object)
 
     def timed(self, name: str, work: Callable[[], _T]) -> _T:
-        """Returns what `work` returns; adds its time to that of the step."""
+        """Returns the result of `work`; adds its time to that of the step."""
         begin = time.process_time()
         result = work()
         key = f"{name}_seconds"

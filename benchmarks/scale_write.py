@@ -75,7 +75,7 @@ def measure(shards: int) -> dict[str, float]:
 
 
 def _counts(shards: int) -> npt.NDArray[Any]:
-    """Returns what was counted of each group, a shuffle: one in ten is cut in two."""
+    """Returns the counts of each group, a shuffle: one in ten is cut in two."""
     cut = shards // 11
     groups = shards - cut
     chance = np.random.default_rng(0)
@@ -111,7 +111,7 @@ def _send_tasks(plan: WritePlan, steps: Steps) -> None:
 
 
 def _rows(plan: WritePlan, steps: Steps) -> npt.NDArray[Any]:
-    """Returns what the shards of a plan would report, a shuffle of them."""
+    """Returns the reports of the shards of a plan, a shuffle of them."""
     groups = np.repeat(np.arange(len(plan.parts)), plan.parts)
     rows = np.zeros(len(groups), SHARD_ROW)
     rows["shard"] = np.arange(len(groups))

@@ -75,7 +75,7 @@ class Benchmark:
 
     Args:
         work: Where inputs and outputs are for the time being.
-        python: Of the environment of MosaicML Streaming.
+        python: Interpreter of the environment of MosaicML Streaming.
         seconds: How long each reader is measured; `StreamingDataset` has an epoch.
     """
 
@@ -238,7 +238,7 @@ def render(results: dict[str, Any]) -> str:
 
 
 def describe(python: pathlib.Path) -> dict[str, Any]:
-    """Returns what the numbers depend on, the version of the peer among it."""
+    """Returns the conditions of the numbers, with the version of the peer."""
     environment = describe_environment(("numpy", "zstandard"))
     package = "mosaicml-streaming"
     environment["packages"][package] = version_in(python, package)

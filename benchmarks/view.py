@@ -1,4 +1,4 @@
-"""How fast `gristmill view` answers, of datasets of a million shards.
+"""The speed of `gristmill view`'s answers, for datasets of a million shards.
 
     python -m benchmarks.view --json benchmarks/results/view.json \
         --markdown docs/performance/view.md
@@ -42,7 +42,7 @@ _BATCH = 1024
 
 
 def questions(overview: dict[str, Any], chance: random.Random) -> dict[str, str]:
-    """Returns what is asked after the overview, and the address of each."""
+    """Returns the questions after the overview, and the address of each."""
     records, shards = overview["records"], overview["shards"]
     first_step, other_step = (
         chance.randrange(overview["order"]["epoch_steps"]) for _ in range(2)

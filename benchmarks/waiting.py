@@ -1,4 +1,4 @@
-"""Whether a feed names what its trainer waits for: causes are injected, one at a time.
+"""A feed's answers to injected causes of waiting, one at a time.
 
     python -m benchmarks.waiting --markdown docs/train/waiting.md
 
@@ -52,7 +52,7 @@ class Sleep:
         self.seconds = seconds
 
     def __call__(self, records: Any = None) -> Any:
-        """Returns what it was given."""
+        """Returns its argument."""
         time.sleep(self.seconds)
         return records
 
@@ -61,7 +61,7 @@ class Compute(Sleep):
     """Computes in Python, which keeps its lock, for some processor time."""
 
     def __call__(self, records: Any = None) -> Any:
-        """Returns what it was given."""
+        """Returns its argument."""
         end = time.thread_time() + self.seconds
         while time.thread_time() < end:
             sum(range(500))
@@ -74,7 +74,7 @@ class Hash(Sleep):
     _DATA = bytes(1 << 20)
 
     def __call__(self, records: Any = None) -> Any:
-        """Returns what it was given."""
+        """Returns its argument."""
         end = time.thread_time() + self.seconds
         while time.thread_time() < end:
             hashlib.sha256(self._DATA)
@@ -89,7 +89,7 @@ class Checkpoints(Sleep):
         self.steps = 0
 
     def __call__(self, records: Any = None) -> Any:
-        """Returns what it was given."""
+        """Returns its argument."""
         self.steps += 1
         time.sleep(self.seconds * (10 if self.steps % 10 == 0 else 1))
         return records
@@ -144,7 +144,7 @@ class Injection(NamedTuple):
     Attributes:
         cause: What is to be named.
         name: What is done, for the table.
-        run: Does it, and returns what was measured.
+        run: Does it, and returns the measurements.
     """
 
     cause: str
@@ -173,7 +173,7 @@ def fed(
         workers: As for a feed.
         prefetch: As for a feed.
         host: Which host this is.
-        hosts: Of how many.
+        hosts: Number of hosts.
         steps: How many are measured, after the first batches.
         begin: Called before these.
     """

@@ -1,4 +1,4 @@
-"""What writing ArrayRecord files costs, beside others and compression alone.
+"""The cost of writing ArrayRecord files, beside others and compression alone.
 
     python -m benchmarks.writers --rounds 5
 

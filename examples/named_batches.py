@@ -100,7 +100,7 @@ class NamedBatches(Iterator[dict[str, Named]]):
         return self._iterator.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Goes on behind the batch after which this host wrote a state."""
+        """Goes on after the batch after which this host wrote a state."""
         self._iterator.set_state(state)
 
     def __enter__(self) -> Self:

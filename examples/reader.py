@@ -61,7 +61,7 @@ def read_varint(data, at=0):
 
 
 def decompress(kind, part):
-    """Returns what a part of a chunk decodes to."""
+    """Returns the bytes that a part of a chunk decodes to."""
     if kind == 0:
         return part
     size, at = read_varint(part)
@@ -115,7 +115,7 @@ def check_path(root, name):
 
 
 def read_index(path, records, size):
-    """Returns the begin of each chunk and their end, their first records, checksums."""
+    """Returns the start of each chunk and their end, their first records, checksums."""
     data = path.read_bytes().ljust(80)
     version, group = np.frombuffer(data, "<u4", 2, 8).tolist()
     stride, _, body_crc, head_crc = np.frombuffer(data, "<u4", 4, 56).tolist()

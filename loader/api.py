@@ -57,7 +57,7 @@ class GlobalBatches(Batches):
             )
 
     def locate(self, step: int, row: int, token: int | None = None) -> Location:
-        """Returns where a row of a step's global batch comes from.
+        """Returns the origin of a row of a step's global batch.
 
         That is the record, its shard and, where the dataset knows it, the file that it
         was converted from and its place there; see `Location`. Of a packed row, it is
@@ -116,7 +116,7 @@ class GlobalBatches(Batches):
         steps: int | None = None,
         tokens_per_row: TokensPerRow | None = None,
     ) -> TokenRun:
-        """Returns how many first steps have so many tokens, or what so many steps have.
+        """Returns the number of first steps with some tokens, or the tokens of steps.
 
         Args:
             tokens: Tokens to train on: the fewest steps that have as many. They are
@@ -377,7 +377,7 @@ def global_batches(
     """Returns the global batches of a dataset or a mixture, as a function of the step.
 
     Args:
-        datasets: What `gristmill.loader.open` returned; for a mixture, several of them
+        datasets: The results of `gristmill.loader.open`; for a mixture, several of them
             by name. A name is part of its dataset's order.
         batch_size: Rows of the global batch, over all hosts.
         seed: Any integer.

@@ -289,7 +289,7 @@ def _compare_in_pass(
 
 
 def _shards_at_once(prepared: PreparedJob) -> int:
-    """Returns how many shards a worker has in progress. It converts one at a time.
+    """Returns a worker's number of shards in progress. It converts one at a time.
 
     With remote storage, the previous shard is published and the next one is opened
     meanwhile. All of them are on the worker's disk. Small shards hide less of the

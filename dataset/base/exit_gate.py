@@ -22,7 +22,7 @@ class ExitGate:
     """A context manager, for any number of threads at once.
 
     The interpreter does not end while a thread is inside. Once it has begun to end, a
-    daemon thread that enters blocks for ever, which the process does not wait for; the
+    daemon thread that enters blocks forever, which the process does not wait for; the
     main thread gets a `StorageError` instead.
 
     Args:

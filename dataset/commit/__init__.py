@@ -1,1 +1,1 @@
-"""How finished files become a committed dataset, without Beam."""
+"""The commit: finished files become a committed dataset, without Beam."""

@@ -57,9 +57,9 @@ class Claim:
         split: The split.
         edition: The number.
         manifest: The dataset, None if there is none, or none that can be read.
-        version: Of its `dataset.json`, "" for none.
+        version: Version of its `dataset.json`, or "" if there is none.
         strangers: Numbers of editions, by their names, of shards that no command is
-            known to have written. They are no part of the dataset, and count as
+            known to have written. They are not part of the dataset, and count as
             replaced by this edition.
     """
 
@@ -127,7 +127,7 @@ class Claim:
         """Raises InputError if nobody is known to have written a shard that is there.
 
         Args:
-            shards: As for `ownership.check_no_strangers`.
+            shards: As in `ownership.check_no_strangers`.
             written: The same.
         """
         key = self.split if self.there is None else self.key

@@ -69,7 +69,7 @@ def write_table(
     writer_options: str,
     source: Mapping[str, Any],
 ) -> Split:
-    """Writes the table of a finished split, and returns what a commit says of it.
+    """Writes the table of a finished split, and returns its entry for the commit.
 
     Raises StorageChangedError if another writer has written the table.
 
@@ -218,7 +218,7 @@ def commit_dataset(
         keeps: Editions that are there already, as far as the caller knows.
         features: The schema, where known.
         extra_files: Small files to write before `dataset.json`.
-        check: As for `commit`.
+        check: As in `commit`.
         delete: The same.
 
     Raises:

@@ -62,7 +62,7 @@ class NamedFiles:
         )
 
     def has_shards(self, shards: Iterable[str]) -> list[bool]:
-        """Tells which of some shards are named."""
+        """Returns whether each of some shards is named."""
         rows = find_names(self.shards, encode_names(shards))
         found: list[bool] = (rows >= 0).tolist()
         return found
@@ -210,7 +210,7 @@ def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
 
 
 def delete_strays(output: str, manifest: Manifest, key: str) -> None:
-    """Deletes shards that are named like those of an edition, and are none of them.
+    """Deletes shards named like those of an edition that do not belong to it.
 
     Those who had claimed the edition before may have published one at the last moment.
     Of a first edition, whose names others may use, nothing is deleted.

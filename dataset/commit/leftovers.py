@@ -1,4 +1,4 @@
-"""What commands that were killed left in a dataset: found, and deleted."""
+"""The leftovers of killed commands in a dataset: found, and deleted."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def find_leftovers(
     """Yields files that no edition names, or that are being written.
 
     In no certain order: what `delete_leftovers` and a cleaning would delete, and the
-    files of work that is not finished. Editions that are kept are no leftovers.
+    files of work that is not finished. Editions that are kept are not leftovers.
 
     What was to replace a split is found, too: who overwrites the split uses it again.
 
     Args:
         dataset: The dataset's directory.
         manifest: What it says of itself.
-        listings: Of its files.
+        listings: Listings of its files.
     """
     storage = storage_for(dataset)
     for directory in (layout.INDEX_DIR,) if storage.remote else _WRITTEN_TO:

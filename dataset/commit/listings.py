@@ -61,7 +61,7 @@ class Listing:
         return cls(names, sizes[rows], crc32cs[rows])
 
     def find(self, names: Names) -> npt.NDArray[np.int64]:
-        """Returns the places of files in the listing, -1 for those that are not there.
+        """Returns the places of files in the listing, -1 for missing ones.
 
         Args:
             names: [n], their names in UTF-8.
@@ -69,7 +69,7 @@ class Listing:
         return find_names(self.names, names)
 
     def has(self, file: str) -> bool:
-        """Tells whether a file is in the listing."""
+        """Returns whether a file is in the listing."""
         return bool(self.find(encode_names([file]))[0] >= 0)
 
     def with_prefix(self, prefix: str) -> Names:

@@ -142,7 +142,7 @@ def check_other_splits(
         output: The dataset's directory.
         manifest: The dataset as it is.
         splits: Those that may have it, with all their editions; or single editions.
-        takes: Tells whether a file is meant, by its path relative to the dataset.
+        takes: Returns whether a file is meant, by its path relative to the dataset.
     """
     for name, split in sorted(manifest.editions.items()):
         if name in splits or layout.parse_edition_key(name)[0] in splits:

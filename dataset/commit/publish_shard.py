@@ -157,7 +157,7 @@ class ShardPlace:
 
 
 def _is_whole(info: FileInfo | None, size_bytes: int, crc32c: int) -> bool:
-    """Tells whether a file is there as it was written, as far as a listing tells."""
+    """Returns whether a file is there as it was written, as far as a listing tells."""
     return (
         info is not None
         and info.size_bytes == size_bytes

@@ -32,7 +32,7 @@ def roll_back(output: str, split: str, edition: int) -> Manifest:
     Raises:
         NotADatasetError: There is no dataset.
         InputError: It has no such split, or the edition is not known.
-        StorageMissingError: A file of the edition is not there any more.
+        StorageMissingError: A file of the edition is gone.
         StorageChangedError: Other commands commit all the time.
     """
 

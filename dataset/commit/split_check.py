@@ -1,4 +1,4 @@
-"""Comparing the table of a split with the files that are there, without opening one."""
+"""A comparison of a split's table with the existing files, without opening one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_split(dataset: str, split: Split) -> Findings:
 
 
 def _common_prefix(paths: list[str]) -> str:
-    """Returns how all paths begin: of a million files, an edition may have a few."""
+    """Returns the common prefix of paths: an edition may have a few of a million."""
     if not paths or any("/" in path for path in paths):
         return ""  # A prefix is of names in one directory.
     first, last = min(paths), max(paths)

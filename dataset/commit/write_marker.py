@@ -46,7 +46,7 @@ class WriteMarker:
         return layout.write_path(self.name, self.split)
 
     def made(self, split: Split | None) -> bool:
-        """Tells whether a committed split is what this write made."""
+        """Returns whether a committed split is what this write made."""
         return split is not None and split.source.get("write") == self.fingerprint
 
     def store(self, *, options: Mapping[str, Any], replaces: str) -> None:

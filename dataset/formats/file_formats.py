@@ -154,7 +154,7 @@ def _name_of(head: bytes) -> str | None:
 
 
 def _kind_of_text(head: bytes) -> str | None:
-    """Returns what kind of text a file holds, None for other files.
+    """Returns the kind of text in a file, None for other files.
 
     The length of a TFRecord frame has zeros, which text never has: those of a record
     below 4 GiB begin at the fifth byte. Anything shorter may be the rest of a frame.

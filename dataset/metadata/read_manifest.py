@@ -85,7 +85,7 @@ def check_not_replaced(dataset: str, name: str, split: Split) -> None:
 
 
 def _instead(found: Split | None, there: Split | None) -> str:
-    """Returns what a split has in place of an edition."""
+    """Returns the state of a split that lacks an edition, in words."""
     if found is None:
         return "no such split any more"
     if there is not None:

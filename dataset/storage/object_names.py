@@ -60,7 +60,7 @@ def has_magic(name: str) -> bool:
 
 
 def listing_of(pattern: str) -> tuple[str, bool]:
-    """Returns what to list for a pattern: a prefix, and whether to go below it.
+    """Returns the listing for a pattern: a prefix, and whether to go below it.
 
     All names that can match begin with it; names below have one more `/`.
 

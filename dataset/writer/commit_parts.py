@@ -45,7 +45,7 @@ def commit_parts(
 
     The records of part 0 come first, then those of part 1, and so on. Call it once all
     writers have ended. It can be repeated: where the parts are committed, it returns
-    what is there.
+    the present state.
 
     Args:
         path: The dataset's directory, as the writers got it.
@@ -229,7 +229,7 @@ def _write_indexes(
 def _links(
     job: PartsJob, table: ShardTable, sources: list[str], named: Mapping[str, FileInfo]
 ) -> list[Link]:
-    """Returns which shards get which names, if they are as they were written.
+    """Returns the shards and their names, if they are as they were written.
 
     They keep their names in their parts as well. So all of this can be repeated, also
     after a part was written again.

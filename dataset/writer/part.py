@@ -71,7 +71,7 @@ class Part:
         self._storage.delete_all(there.values())
 
     def _take(self, *, resume: bool, overwrite: bool) -> dict[str, FileInfo]:
-        """Takes possession of the part; returns what this very job has made there."""
+        """Takes possession of the part; returns this job's own earlier result."""
         # Before it is taken: nothing is listed that this very writer makes.
         there = {
             info.path: info

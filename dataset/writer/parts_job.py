@@ -1,4 +1,4 @@
-"""What writers of Python loops make together: one split, in one or several parts.
+"""The split that writers of Python loops make together, in one or more parts.
 
 The number of shards is part of their names, and known when the last part is finished.
 So the shards of a part are numbered by themselves until the commit:
@@ -49,8 +49,8 @@ class PartsJob:
         name: The dataset's name.
         split: The split.
         parts: How many writers each write a part.
-        shard_bytes: Most bytes of records in a shard; a larger record has its own.
-        records_per_shard: Most records in a shard; None for no bound.
+        shard_bytes: Maximum bytes of records in a shard; a larger record has its own.
+        records_per_shard: Maximum records in a shard; None for no bound.
         writer: How shards are encoded.
         features: What the records hold, as `encode_features` gives it, where known.
         edition: Number of the edition of the split that it makes.
@@ -67,7 +67,7 @@ class PartsJob:
     edition: int = 1
 
     def options(self) -> dict[str, Any]:
-        """Returns what decides the bytes of the dataset, as plain values."""
+        """Returns the options that decide the bytes of the dataset, as plain values."""
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
@@ -107,7 +107,7 @@ class PartsJob:
         return layout.join(self.directory, f"{part:05d}-of-{self.parts:05d}")
 
     def part_table(self, part: int) -> str:
-        """Returns where the table of a part is, once it is finished."""
+        """Returns the path of a part's table, once it is finished."""
         return layout.join(self.part_dir(part), "shards.npz")
 
     def finished_parts(self) -> list[int]:

@@ -44,7 +44,7 @@ class Writer:
     When the `with` statement ends, the split is committed, with the shards, indexes,
     digests and table of a conversion. If an error leaves it, or the process is killed,
     nothing is visible. Finished shards are kept in the dataset's directory: a writer
-    with the same arguments and `resume` goes on behind them, and any other one deletes
+    with the same arguments and `resume` goes on after them, and any other one deletes
     them.
 
     With `parts`, several writers, in processes or machines that share the output, each
@@ -68,8 +68,8 @@ class Writer:
         part: Number of the part that this writer writes, from 0.
         parts: In how many parts the split is written; by default it is written by this
             writer alone, which commits it.
-        shard_bytes: Most bytes of records in a shard; a larger record has its own.
-        records_per_shard: Most records in a shard.
+        shard_bytes: Maximum bytes of records in a shard; a larger record has its own.
+        records_per_shard: Maximum records in a shard.
         writer: How shards are encoded.
         features: What the records hold, where they are `tf.train.Example`, so that
             `loader.ExampleDecoder.of` decodes them.

@@ -1,1 +1,1 @@
-"""Opened datasets, and the global batches that are made of them."""
+"""Opened datasets, and the global batches made from them."""

@@ -37,8 +37,8 @@ class Batches:
         datasets: The datasets, one unless this is a mixture; of those that were
             extended the last. Records have the numbers that they have in these.
         schedule: Which records are in which step and row.
-        contents: Of each dataset, its content at step 0 and after each extension; empty
-            if none was extended.
+        contents: Content of each dataset at step 0 and after each extension; empty if
+            none was extended.
     """
 
     datasets: tuple[Dataset, ...]
@@ -208,8 +208,7 @@ class Batches:
         """Returns a dataset as it was before one of its extensions.
 
         Raises:
-            OutOfRangeError: It is not one of a single split, so its editions are not
-                known.
+            OutOfRangeError: Its editions are not known, as it is not a single split.
         """
         dataset = self.datasets[number]
         edition = self.contents_of(number)[extension].edition
@@ -303,7 +302,8 @@ class Batches:
         stands there. Earlier changes at that step or later are replaced.
 
         Raises:
-            InputError: This is no mixture, or the names are not those of its datasets.
+            InputError: This is not a mixture, or the names are not those of its
+                datasets.
         """
         schedule = self.schedule.reweighted(
             ordered_weights(weights, self.names) if self.names else (), step=step
@@ -411,7 +411,7 @@ def row_at(batches: Batches, step: int, row: int) -> SeenRow:
 
 
 def describe_row(batches: Batches, step: int, row: int) -> str:
-    """Returns which record a row of a step is, for messages."""
+    """Returns the record in a row of a step, for messages."""
     seen = row_at(batches, step, row)
     at = f"row {row:,} of step {step:,}"
     if seen.removed_from is not None:

@@ -91,7 +91,8 @@ class Dataset(Sequence[bytes]):
         self._path, self._split = path, split
         # One that was asked for is asked for again.
         self._editions = editions and functools.lru_cache(maxsize=4)(editions)
-        # Of itself it holds no reference: its files are closed when it is let go.
+        # It holds no reference to itself, so that its files are closed when it is
+        # freed.
         self._joined = tuple(parts)
         self._table, self._manifest = table, manifest
         self._reader, self._shards = reader, reader.shards
@@ -138,7 +139,7 @@ class Dataset(Sequence[bytes]):
 
     @property
     def edition(self) -> int | None:
-        """The newest edition of the split that it holds, None where there are none.
+        """The newest edition of the split that it holds, None if there are none.
 
         The numbers of all that it holds are in `committed.numbers`.
         """
@@ -147,7 +148,7 @@ class Dataset(Sequence[bytes]):
 
     @property
     def committed(self) -> Split | None:
-        """What `dataset.json` says of the split, None where there is none."""
+        """The split in `dataset.json`, None if there is none."""
         if self._manifest is None or self._split is None:
             return None
         return self._manifest.splits[self._split]
@@ -173,11 +174,11 @@ class Dataset(Sequence[bytes]):
 
     @property
     def features(self) -> Mapping[str, FeatureSpec] | None:
-        """What its `tf.train.Example` records hold, None where that is not known.
+        """The features of its `tf.train.Example` records, None if not known.
 
-        Of a dataset that TFDS made, these are the features of `features.json`, as far
-        as one list holds each: not sequences of sequences, video or audio. A feature
-        that only some editions or joined datasets have is optional.
+        For a dataset made by TFDS, these are the features of `features.json`, as far as
+        one list holds each: not sequences of sequences, video or audio. A feature that
+        only some editions or joined datasets have is optional.
 
         Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
         """
@@ -216,7 +217,7 @@ class Dataset(Sequence[bytes]):
         return NOT_CACHED if remote is None else remote.counter.counts
 
     def take_cache_counts(self) -> CacheCounts:
-        """Returns what was added to `cache_counts` since this was last called."""
+        """Returns the additions to `cache_counts` since the last call."""
         remote = self._shards.remote
         return NOT_CACHED if remote is None else remote.counter.take()
 
@@ -245,7 +246,7 @@ class Dataset(Sequence[bytes]):
         It covers how many records each shard has and their digest, or the size of the
         file where there is no digest. It changes with the order of records, except
         within a shard, and with how they are divided into shards. It is None for an
-        earlier edition of which files are not there any more.
+        earlier edition of which files are gone.
         """
         return self.content.order_digest
 
@@ -266,7 +267,7 @@ class Dataset(Sequence[bytes]):
         )
 
     def packed_counts(self, records: int | None = None) -> PackedCounts | None:
-        """Returns what its rows hold if they are packed rows, None of other records.
+        """Returns the counts of its packed rows, None for other records.
 
         Args:
             records: Only of so many first rows, which end where a shard does.
@@ -312,7 +313,7 @@ class Dataset(Sequence[bytes]):
         return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
 
     def shard(self, index: int) -> ShardInfo:
-        """Returns what is known of a shard, without opening it.
+        """Returns the facts known about a shard, without opening it.
 
         Raises:
             OutOfRangeError: There is no such shard.
@@ -455,7 +456,7 @@ def shards_of(dataset: Dataset) -> ShardList:
 
 
 def reader_of(dataset: Dataset) -> BatchReader:
-    """Returns what reads the records of a dataset."""
+    """Returns the reader of a dataset's records."""
     return dataset._reader
 
 

@@ -61,9 +61,9 @@ def open_committed(
         path: The directory.
         split: The split; None where there is only one.
         how: How to read it.
-        manifest: What its `dataset.json` says.
-        edition: The last edition to open; None for all. Of one whose files are not
-            there any more, what is still there is read.
+        manifest: Its `dataset.json`.
+        edition: The last edition to open; None for all. Of one whose files are gone,
+            what is still there is read.
         again: Whether it was open before, in another process.
 
     Raises:
@@ -179,7 +179,7 @@ def _until(split: Split, edition: int) -> Split | None:
 
 
 def _check_edition(edition: int, split: Split, where: str) -> int:
-    """Returns the number of an edition; raises InputError if there is none so."""
+    """Returns the number of an edition; raises InputError if it is not known."""
     most = max(split.known)
     numbers = [number for number in sorted(split.known) if _until(split, number)]
     number = checked_count(edition, what=f"edition of {where}", most=most)

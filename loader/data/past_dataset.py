@@ -20,12 +20,12 @@ from gristmill.loader.order.removed import Removed
 
 
 class PastDataset(Dataset):
-    """An earlier state of a dataset, of which files are not there any more.
+    """An earlier state of a dataset, some of whose files are gone.
 
     Args:
         now: The dataset as it is.
-        content: What is known of the records of then.
-        removed: Which of them are not there any more, by their numbers.
+        content: Identity of its records.
+        removed: Numbers of those that are gone.
     """
 
     def __init__(self, now: Dataset, content: Content, removed: Removed):

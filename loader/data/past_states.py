@@ -41,7 +41,7 @@ class _Line(NamedTuple):
     editions: tuple[_Edition, ...]
 
     def lost(self, before: int, after: int) -> Removed:
-        """Returns what the edition at one depth has, and that at a smaller has not."""
+        """Returns the part of the edition at one depth that a later one lacks."""
         gone = NOTHING
         for edition in self.editions[before:after:-1]:
             if edition.lost is not None and not self.keeps_numbers:
@@ -57,7 +57,7 @@ class PastStates:
         dataset: It, as it is now.
 
     Raises:
-        InvalidDatasetError: What it says of removals makes no sense.
+        InvalidDatasetError: Its records of removals are invalid.
     """
 
     def __init__(self, dataset: Dataset):
@@ -97,7 +97,7 @@ class PastStates:
         )
 
     def lost(self, before: Depths, after: Depths) -> Removed | None:
-        """Returns which records of a state a later one lacks, by their numbers.
+        """Returns the records of a state that a later one lacks, by their numbers.
 
         None if it does not follow: what is not removed must be there in its order.
         """
@@ -136,7 +136,7 @@ class PastStates:
 
 
 def removed_since(changed: Dataset, before: Content) -> Removed:
-    """Returns which records a dataset lacks of those that it had, by their numbers.
+    """Returns the earlier records that a dataset has lost, by their numbers.
 
     Raises InputError unless it has the others, and then new ones.
     """
@@ -187,7 +187,7 @@ def removed_between(dataset: Dataset, contents: Sequence[Content]) -> Iterator[R
 
 
 def _lost_since(changed: Dataset, before: Content) -> Removed | None:
-    """Returns what a dataset lost since it had some content, None if it never had."""
+    """Returns the losses of a dataset since it had some content, or None."""
     states = PastStates(changed)
     then, now = states.find(before), states.find(changed.content)
     if then is None or now is None or then == now:

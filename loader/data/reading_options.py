@@ -1,4 +1,4 @@
-"""How the records of a dataset are read, as the caller of `open` wants it."""
+"""The way in which the caller of `open` wants records to be read."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class HowToRead:
     cache_bytes: int | None
 
     def reader(self, shards: ShardList) -> BatchReader:
-        """Returns what reads shards like this."""
+        """Returns a reader of shards with these options."""
         return BatchReader(shards, verify=self.verify, read_options=self.options)
 
 
 def checked_ends(counts: IntArray, where: str) -> IntArray:
-    """Returns where the records of each shard end; counts of a dataset can be wrong."""
+    """Returns the ends of each shard's records; counts of a dataset can be wrong."""
     if float(counts.sum(dtype=float)) > 2**62:
         raise InvalidDatasetError(
             "dataset has more than 2^62 records by its own count",

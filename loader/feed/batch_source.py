@@ -28,7 +28,7 @@ class BatchSource:
         start_step: The first step.
         every: Steps from one element to the next.
         steps: How many there are; None if there is no end.
-        prefix: Of the names of shared memory.
+        prefix: Prefix of the names of shared memory.
     """
 
     def __init__(

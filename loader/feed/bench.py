@@ -52,7 +52,7 @@ class Measured:
 
     Attributes:
         alone: Batches made one after the other.
-        fed: What a feed did for a trainer.
+        fed: The work of a feed for a trainer.
         step_seconds: How long the trainer took for a step.
     """
 
@@ -81,9 +81,9 @@ def measure(
     Args:
         batches: The global batches.
         hosts: How many hosts share them: the rows of the first are read.
-        decode: As for `GlobalBatches.feed`.
-        workers: As for `GlobalBatches.feed`.
-        prefetch: As for `GlobalBatches.feed`.
+        decode: As in `GlobalBatches.feed`.
+        workers: As in `GlobalBatches.feed`.
+        prefetch: As in `GlobalBatches.feed`.
         step_seconds: How long the trainer takes for a step; it sleeps.
         seconds: How long to measure; a quarter of it without a feed.
 

@@ -15,7 +15,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def rows_there(schedule: Schedule, step: int, rows: RowsBySize) -> BoolArray:
-    """Returns which rows of a host a step's batch has: all, but in a last short one."""
+    """Returns a host's rows of a step's batch: all, except in a last short one."""
     full, first = schedule.sizes.size(step), schedule.sizes.start(step)
     if isinstance(rows, Mapping):
         rows = rows[full]
@@ -29,14 +29,14 @@ def filled_up(batch: Any, there: BoolArray, *, mask: str) -> dict[str, Any]:
     """Returns a batch with zeros for the rows that are not there, and their mask.
 
     Args:
-        batch: What decode returned for the rows that are there; if there is none, for
-            one of another host, which only tells the types and shapes.
+        batch: The decoded rows that exist; if there is none, for one of another host,
+            which only tells the types and shapes.
         there: Which rows are there, bool [rows].
         mask: The name that `there` gets in the batch.
 
     Raises:
-        InputError: The batch is no dict of arrays with one row for each record, or has
-            that name already.
+        InputError: The batch is not a dict of arrays with one row for each record, or
+            has that name already.
     """
     if not isinstance(batch, Mapping) or mask in batch:
         raise InputError(

@@ -25,8 +25,8 @@ class ReadAhead(Generic[T]):
         iterator: Gives lists of items, those that come together. It is used and closed
             by the thread alone, as it may be unsafe to share.
         close: Closes the iterator. It is called once.
-        check: Raises if a process behind the iterator has died; its argument is how
-            many seconds the caller of `get` has waited.
+        check: Raises if a process after the iterator has died; its argument is how many
+            seconds the caller of `get` has waited.
         kill: Makes the iterator fail if it does not return.
     """
 

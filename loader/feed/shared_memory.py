@@ -1,7 +1,7 @@
 """A batch as a block of shared memory, through which a worker sends it.
 
 The message about it is a few hundred bytes, which a pipe takes at once: a killed worker
-cannot leave half a message behind, for which the reader would wait for ever.
+cannot leave half a message behind, for which the reader would wait forever.
 
 The blocks of a feed have names with the same prefix. Python's resource tracker learns
 of a block shortly after it was made: the block of a worker that is killed in between
@@ -108,7 +108,7 @@ def _new_block(name: str, size_bytes: int) -> SharedMemory:
 
 
 def unpack(packed: Any) -> Any:
-    """Returns what was packed. Its arrays are in the shared memory, without a copy.
+    """Returns the packed object. Its arrays are in the shared memory, without a copy.
 
     Grain's array removes the name when it is freed, and must be freed before Python
     exits. So the memory is mapped a second time; the arrays keep that mapping.

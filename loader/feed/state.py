@@ -107,7 +107,7 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
         other["mixture"] = own["mixture"]  # Compared below.
     for ours, theirs in zip(own["datasets"], other["datasets"], strict=False):
         for digest in ("order_digest", "records_digest"):
-            # Of an edition whose files are gone, what is known must be the same.
+            # The known part of an edition whose files are gone must be the same.
             past = None in (ours["order_digest"], theirs["order_digest"])
             if past and None in (ours[digest], theirs[digest]):
                 ours[digest] = theirs[digest]
@@ -137,7 +137,7 @@ def _contents(batches: Batches) -> list[tuple[Content, ...]]:
 
 
 def _compared(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what must be the same in a state, whatever changes at a step."""
+    """Returns the part of a state that stays, whatever changes at a step."""
     apart = {"version", "step"}
     if state["version"] != _WITHOUT_CHANGES:
         apart |= {"resized", "extended"}
@@ -174,7 +174,7 @@ def batches_as_of(batches: B, state: Mapping[str, Any]) -> B:
 def _as_of(dataset: Dataset, entry: StateFields, *, past: bool = False) -> Dataset:
     """Returns a dataset as of the edition of a state, if that is an earlier one.
 
-    With `past`, also as of one of which files are not there any more.
+    With `past`, also as of one of which files are gone.
     """
     committed = dataset.committed
     if committed is None:
@@ -201,7 +201,7 @@ def _kept_editions(split: Split) -> list[int]:
 
 
 def _changed_cure(batches: Batches, fields: StateFields) -> str | None:
-    """Returns what to do about datasets that have changed since, None for others."""
+    """Returns the cure for datasets that have changed since, None for others."""
     entries = fields.objects("datasets")
     if len(entries) != len(batches.datasets):
         return None
@@ -346,8 +346,8 @@ def refuse_grains(state: object, of: str) -> None:
     """Raises StateMismatchError for a state of Grain's datasets or of its DataLoader.
 
     Args:
-        state: What was given as a state.
-        of: What it was to be the state of.
+        state: The supposed state.
+        of: The object that it should belong to.
     """
     found = state
     if isinstance(state, bytes):  # As DataLoader writes it.

@@ -1,4 +1,4 @@
-"""What changes at steps, in the state of a feed: weights, batch sizes and datasets.
+"""Changes at steps in the state of a feed: weights, batch sizes and datasets.
 
 What changed before the step of a state must be the same in the batches that go on from
 there. What changes later may be replaced by another change, but not forgotten.

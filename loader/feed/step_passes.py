@@ -71,7 +71,7 @@ class Passes(Iterator[BatchesRead]):
 
 
 def steps_of_next(read: BatchesRead) -> int:
-    """Returns how many steps such as these a pass can have, at least one."""
+    """Returns the number of such steps in a pass, at least one."""
     count = len(read.batches)
     seconds = sum(
         batch.read_seconds

@@ -174,7 +174,7 @@ class WindowReads:
 
 
 def _among(rows: Rows | Callable[[int], Rows], count: int) -> npt.NDArray[np.bool_]:
-    """Returns which of so many rows are those of a reader, bool [count]."""
+    """Returns whether each of some rows belongs to a reader, bool [count]."""
     found = np.zeros(count, bool)
     taken = rows(count) if callable(rows) else rows
     if not isinstance(taken, slice):

@@ -65,7 +65,7 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
             raise
 
     def _block(self, number: int) -> MixedBatch:
-        """Returns what is at the positions of a block."""
+        """Returns the records at the positions of a block."""
         found = self._blocks.get(number)
         if found is None:
             first = number * _BLOCK_POSITIONS

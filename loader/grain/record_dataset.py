@@ -43,7 +43,7 @@ class _Step:
         records: All of the step.
         next_row: Which of them comes next.
         after: The feed's state behind them.
-        row_after: Which record of the step behind them comes first.
+        row_after: Which record of the step after them comes first.
     """
 
     state: dict[str, Any]
@@ -54,7 +54,7 @@ class _Step:
 
     @classmethod
     def before(cls, state: dict[str, Any], row: int = 0) -> _Step:
-        """Returns what comes before a row of the step that a feed gives next."""
+        """Returns the place before a row of the step that a feed gives next."""
         return cls(state, (), 0, after=state, row_after=row)
 
     @property
@@ -221,7 +221,7 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
 def _batches_after(
     batches: Batches, state: Mapping[str, Any], reader: Reader
 ) -> tuple[Batches, dict[str, Any], int]:
-    """Returns how to go on from a state, which must be of this reader.
+    """Returns the start for a state, which must be of this reader.
 
     Returns:
         The batches to go on with, the state for their feed, and the row of its step.

@@ -57,8 +57,8 @@ class ArrayRecordDataSource(Sequence[bytes]):
             object like TFDS's FileInstruction, or a list of these. Files given with a
             range are not opened before they are read.
         reader_options: For the official reader, which reads transposed files.
-        verify: As for `gristmill.loader.open`.
-        cache_dir: As for `gristmill.loader.open`.
+        verify: As in `gristmill.loader.open`.
+        cache_dir: As in `gristmill.loader.open`.
 
     Raises:
         InputError: `paths` is none of these, a range ends before it starts, or a

@@ -2,7 +2,7 @@
 
 It is the state of the feed at the step that the records are of, the place in that step,
 and which host and worker has them. Unlike the state of a feed it is that of one host:
-behind a packer, hosts stand at different steps, and none knows where the others are.
+after a packer, hosts stand at different steps, and none knows where the others are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Reader:
 
     Attributes:
         process_index: Which host.
-        process_count: Of how many.
+        process_count: Number of hosts.
         worker: Which worker of the host.
         workers: Of how many; each has every so many-th step.
     """

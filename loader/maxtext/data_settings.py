@@ -1,4 +1,4 @@
-"""What MaxText's settings say of its training data, or of its evaluation data."""
+"""MaxText's settings for its training data, or for its evaluation data."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Side:
         )
 
     def batches_ahead(self, rows: int) -> int:
-        """Returns how many reads of so many rows `threads` and `ahead` stand for.
+        """Returns the number of reads that `threads` and `ahead` stand for.
 
         A thread of Grain reads one record at a time; a read here fetches all of its
         rows together. More threads than that would wait for the interpreter's lock:

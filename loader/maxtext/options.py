@@ -1,4 +1,4 @@
-"""How MaxText's datasets are read: the options that MaxText has no setting for."""
+"""Options of reading MaxText's datasets for which MaxText has no setting."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from gristmill.loader.maxtext.settings import refused
 from gristmill.loader.maxtext.sources import Sources
 
 _VOCABULARY_CURE = "set vocab_size as the tokenizer that packed the rows has it"
-# Of documents that were ids already, the vocabulary may not be known.
+# The vocabulary of documents that were already ids may not be known.
 _UNKNOWN_VOCABULARY = 1 << 31
 
 _log = logging.getLogger(__name__)
@@ -34,8 +34,8 @@ class MaxTextRows:
     Attributes:
         decode: Makes them of the rows that there are.
         rows: Rows of this host. The last batch of the last epoch may have fewer; empty
-            ones, which the segments leave out, are behind them.
-        most_pieces: Most pieces that a row may have; None for any number.
+            ones, which the segments leave out, are after them.
+        most_pieces: Maximum pieces that a row may have; None for any number.
         vocabulary: Ids must be below it; None for any.
     """
 
@@ -81,7 +81,7 @@ class PackedBatches:
     Attributes:
         batches: The global batches.
         decode: Makes the arrays of this host.
-        sharding: Of the arrays.
+        sharding: Sharding of the arrays.
         workers: Processes, 0 for threads.
         prefetch: Batches ahead.
     """
@@ -205,7 +205,7 @@ def check_tokens(config: Any, path: str, packed: Any, source: Any) -> None:
             _VOCABULARY_CURE,
         )
     options = source.get("options", {}).get("pack") or {}
-    # Of documents that were ids already, no one knows what was added.
+    # For documents that were already ids, the added tokens are not known.
     for end in ("bos", "eos") if options.get("found") else ():
         asked = getattr(config, f"add_{end}")
         if asked != bool(options[end]) and not options["add_special_tokens"]:

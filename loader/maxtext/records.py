@@ -89,7 +89,7 @@ class RecordDatasets:
         return ElasticRecords(self.elastic[-1], *args, **named)
 
     def _in_grains_order(self, share: slice, *, elastic: bool) -> Any:
-        """Returns what `get_datasets` of MaxText returns, read by our source.
+        """Returns the result of MaxText's `get_datasets`, read by our source.
 
         Elements, order and states are the same, so that a run of MaxText's own
         pipeline goes on.

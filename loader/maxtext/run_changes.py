@@ -1,4 +1,4 @@
-"""What a run that goes on changes: weights and batch size, from a step on."""
+"""Changes of a continued run: weights and batch size, from a step on."""
 
 from __future__ import annotations
 

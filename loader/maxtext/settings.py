@@ -43,7 +43,7 @@ class Setting:
     packed: str | Only
 
     def of(self, way: Way) -> str | Only:
-        """Returns what becomes of the settings in a way of reading."""
+        """Returns the effect of the settings in a way of reading."""
         return self.records if way == "records" else self.packed
 
 

@@ -1,4 +1,4 @@
-"""Whether a decoder is for what datasets hold: packed rows, or other records."""
+"""A check that a decoder fits datasets: packed rows, or other records."""
 
 from __future__ import annotations
 

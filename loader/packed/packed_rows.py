@@ -47,9 +47,9 @@ class PackedRows:
 
     They have the names that MaxText gives them:
 
-    - `inputs`: the tokens; 0 behind the last one of a row.
-    - `targets`: of each token its successor in the same piece of a document; 0 for the
-      last token of a piece and behind it.
+    - `inputs`: the tokens; 0 after the last one of a row.
+    - `targets`: the successor of each token in the same piece of a document; 0 for the
+      last token of a piece and after it.
     - `inputs_segmentation`: the number of the piece in its row, from 1 on; 0 for
       padding, and so for pieces of documents that were removed: the others keep their
       numbers. A 0 in `inputs` can be a token: only this tells.
@@ -113,8 +113,8 @@ class PackedRows:
             dataset: The dataset, or those of a mixture by name.
             others: More of them, whose rows must be stored in the same way.
             length: The length that they must have; by default that of the first.
-            document_positions: As for the class.
-            names: As for the class.
+            document_positions: As in the class.
+            names: As in the class.
 
         Raises:
             InputError: A dataset holds no packed rows, or they are stored in another
@@ -151,8 +151,8 @@ class PackedRows:
         """Decodes a batch.
 
         Raises:
-            DecodeError: A record is no packed row of this length, or has a token that
-                int32 cannot hold.
+            DecodeError: A record is not a packed row of this length, or has a token
+                that int32 cannot hold.
         """
         inputs, layout, firsts = self._read(records)
         out = {"inputs": inputs}

@@ -1,1 +1,1 @@
-"""Where the records of rows come from."""
+"""The origin of the records of rows."""

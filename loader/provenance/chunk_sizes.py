@@ -1,4 +1,4 @@
-"""How many records and bytes of a range of records each chunk of a shard has."""
+"""Records and bytes of a range of records, by the chunks of a shard."""
 
 from __future__ import annotations
 

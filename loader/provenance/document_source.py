@@ -1,4 +1,4 @@
-"""The record that a document of a packed dataset was made of, and its place."""
+"""The record from which a packed document was made, and its place."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _NO_LIST = "the dataset's list of input files is missing or damaged"
 def document_source(
     dataset: Dataset, shard: PackedShard, document: int
 ) -> dict[str, Any]:
-    """Returns what is known of the source of a document: fields of `SourcePlace`.
+    """Returns the known source of a document: fields of `SourcePlace`.
 
     The segment index has the place of the record that each document was made of, so it
-    is known behind a function that dropped records or made several of one.
+    is known after a function that dropped records or made several of one.
 
     Args:
         dataset: One that is not joined of others.
@@ -88,7 +88,7 @@ def document_source(
 
 
 def shard_origins(dataset: Dataset, split: Split, shards: range) -> Origins:
-    """Returns where the documents of shards come from.
+    """Returns the places that the documents of shards come from.
 
     Args:
         dataset: One that is not joined of others.
@@ -133,7 +133,7 @@ def offset_between(ancestor: Ancestor, file: SourceFile, record: int) -> int | N
     """Returns the offset, in its source, of a record of a dataset in between.
 
     Args:
-        ancestor: What is kept of that dataset.
+        ancestor: The stored facts about that dataset.
         file: One of its shards, as it was read.
         record: The record's number there.
 
@@ -148,7 +148,7 @@ def offset_between(ancestor: Ancestor, file: SourceFile, record: int) -> int | N
 def _in_between(
     ancestor: Ancestor, file: SourceFile, record: int
 ) -> dict[str, Any] | None:
-    """Returns what a dataset in between says of the source of one of its records."""
+    """Returns an intermediate dataset's facts about the source of its record."""
     try:
         digest = json.loads(json.loads(file.spec or "")["schema"])["shards_digest"]
     except (KeyError, TypeError, ValueError):

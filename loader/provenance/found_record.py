@@ -1,4 +1,4 @@
-"""Where a record was found, on the way to its source."""
+"""The place where a record was found, on the way to its source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 
 
 class Found(NamedTuple):
-    """Where a record was found, on the way to its source.
+    """The place where a record was found, on the way to its source.
 
     Attributes:
         file: The file that it was read from.

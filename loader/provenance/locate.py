@@ -1,4 +1,4 @@
-"""Where a row of a global batch comes from, down to the byte of its source file."""
+"""The origin of a row of a global batch, down to the byte of its source file."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Location(SourcePlace):
 
 
 def locate(batches: Batches, step: int, row: int, token: int | None = None) -> Location:
-    """Returns where a row of a step's global batch comes from.
+    """Returns the origin of a row of a step's global batch.
 
     With a token of a packed row, `pieces` is the one that has it; none has padding.
 
     It reads the index and the footer of the shard; where several records share a chunk,
     also the record's chunk and a few others. Of a packed row it reads the segment index
     and the index of the shard, and the row. Of source files it reads tars alone, if
-    they are there: from the begin of the range to the sample.
+    they are there: from the start of the range to the sample.
     """
     rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
@@ -76,7 +76,7 @@ def locate_record(
     name: str | None = None,
     token: int | None = None,
 ) -> Location:
-    """Returns where a record of a dataset comes from, as `locate` does.
+    """Returns the origin of a record of a dataset, as `locate` does.
 
     Args:
         dataset: The dataset.

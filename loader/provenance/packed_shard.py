@@ -57,7 +57,7 @@ class RowPieces(NamedTuple):
 
 
 def packed_of(dataset: Dataset, info: ShardInfo) -> PackedSplit | None:
-    """Returns what `dataset.json` says of the packed rows of a shard, None for others.
+    """Returns the description of a shard's packed rows, None for other shards.
 
     Args:
         dataset: One that is not joined of others.
@@ -82,7 +82,7 @@ class PackedShard:
     Attributes:
         number: Its number in the dataset.
         info: The shard.
-        segments: Of which documents its rows are, and where these begin.
+        segments: The documents of its rows, and where these begin.
 
     Raises:
         InvalidDatasetError: The segment index is damaged, or is not that of the shard.
@@ -127,7 +127,7 @@ class PackedShard:
         )
 
     def offset_bytes(self, row: int) -> int:
-        """Returns where the chunk of a row begins in the shard."""
+        """Returns the place of a row's chunk in the shard."""
         return self._reader.offset_bytes(self._first + row)
 
     @property

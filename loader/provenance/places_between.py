@@ -28,7 +28,7 @@ def places_of(
 
     Args:
         files: These files.
-        ancestors: What they were made of, the nearest first.
+        ancestors: Their source datasets, the nearest first.
         path: The file, one of these or one that an ancestor was made of.
         place: The place in it.
         offset_of: Tells offsets that ancestors themselves have not kept, or None.

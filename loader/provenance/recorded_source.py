@@ -1,4 +1,4 @@
-"""What the files of a dataset say of the source of a record."""
+"""The source of a record, from the files of a dataset."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gristmill.loader.provenance.source_place import file_and_range, place_of
 
 
 def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
-    """Returns what is known of the source of a shard's record: fields of `Location`."""
+    """Returns the known source of a shard's record: fields of `Location`."""
     committed, edition = dataset.committed, info.edition or 1
     split = None if committed is None else committed.part(edition)
     before = committed.parts[: committed.place(edition)] if committed else ()

@@ -1,4 +1,4 @@
-"""What is told of the source of a record, or of a document in a row."""
+"""The source of a record, or of a document in a row, as told to users."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ class BatchReader:
     ) -> tuple[list[Wanted], list[Wanted]]:
         """Reads from local copies of shards in object storage.
 
-        Returns what was read, and what must be fetched because a copy is damaged.
+        Returns the records read, and those to fetch because a copy is damaged.
         """
         with contextlib.suppress(CorruptShardError, StorageError):
             self._read_local(copies, out)

@@ -53,7 +53,7 @@ class CacheCounter:
             self.counts += counts
 
     def take(self) -> CacheCounts:
-        """Returns what was added since the last call."""
+        """Returns the additions since the last call."""
         with self._lock:
             new, self._taken = self.counts - self._taken, self.counts
         return new

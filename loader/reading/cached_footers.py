@@ -1,4 +1,4 @@
-"""Keeps indexes that are made of the footers of plain files: each once per host.
+"""Indexes made from the footers of plain files, kept once per host.
 
 An index is named after path, size and times of its file, so a file that was written
 again gets another one. Indexes are mapped: all processes of a host share their pages.

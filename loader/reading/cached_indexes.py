@@ -70,7 +70,7 @@ class IndexCache:
         """Keeps other processes and threads from fetching indexes of these shards."""
         directories = {os.path.dirname(self._local(shard)) for shard in shards}
         with contextlib.ExitStack() as stack:
-            # All take them in the same order, so that none waits for ever.
+            # All take them in the same order, so that none waits forever.
             for directory in sorted(directories):
                 stack.enter_context(disk_errors(directory))
                 stack.enter_context(locked(f"{directory}/lock"))

@@ -55,7 +55,7 @@ class ShardCache:
     Args:
         directory: The cache directory of all datasets.
         files: Where in it the copies of each edition are.
-        cache_bytes: Most bytes of all copies in the directory.
+        cache_bytes: Maximum bytes of all copies in the directory.
         file_bytes: int64 [shards], the size of each shard.
         file_crc32cs: uint32 [shards], its crc32c.
         touch_seconds: The time of last use of a copy is this exact.
@@ -94,7 +94,7 @@ class ShardCache:
         return os.path.exists(self._path(shard))
 
     def find(self, shard: int) -> OpenFile | None:
-        """Returns a copy, opened; None if there is none.
+        """Returns an opened copy; None if there is none.
 
         It stays readable when the copy is deleted.
         """
@@ -252,7 +252,7 @@ class CacheRoom:
         self._bytes = sum(copy.size_bytes for copy in self._all())
 
     def most_bytes(self) -> int:
-        """Returns how large a copy can be made."""
+        """Returns the largest possible size of a copy."""
         with self._unused() as copies:
             unused_bytes = sum(copy.size_bytes for copy in copies)
         return self._cache_bytes - self._bytes + unused_bytes

@@ -109,7 +109,7 @@ class _Attempt:
 
 
 def _taken(pieces: Sequence[bytes]) -> ReadChunks:
-    """Returns what takes chunks out of those that have arrived."""
+    """Returns a function that takes chunks out of those that have arrived."""
     return lambda chunks: [pieces[chunk] for chunk in chunks]
 
 

@@ -1,4 +1,4 @@
-"""Opening a shard with its index, or with one that is made of its footer."""
+"""A shard opened with its index, or with one made from its footer."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _open_bytes(path: str) -> _Opened:
 
 
 def _found_index(path: str) -> str | None:
-    """Returns where a conversion puts the index of a shard, if there is a file."""
+    """Returns the path of a shard's index, if there is such a file."""
     directory, _, name = path.rpartition("/")
     index_path = layout.index_path(name)
     if directory or path.startswith("/"):

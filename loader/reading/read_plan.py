@@ -145,7 +145,7 @@ def plan_reads(wanted: Sequence[Wanted], *, name: str) -> ReadPlan:
 
 
 def _find(shard: ShardFile, numbers: IntArray, name: str) -> IntArray:
-    """Returns where records are, as `ShardIndex.find_records` does: int64 [n, 5]."""
+    """Returns the places of records, as `ShardIndex.find_records`: int64 [n, 5]."""
     try:
         if len(numbers) >= _FEW_RECORDS:
             return shard.index.place_records(numbers)

@@ -172,7 +172,7 @@ class RemoteShards:
         check_index(index, int(self._table.file_crc32cs[shard]))
 
     def _index_opener(self) -> IndexCache | PartialIndexes:
-        """Returns what opens indexes; made at the first read."""
+        """Returns the opener of indexes, created at the first read."""
         with self._lock:
             if self._indexes is None and self.keeps_indexes:
                 digests = [part.shards_digest for part in self._split.parts]

@@ -28,9 +28,9 @@ class ReadLimits:
             being copied.
         large_group_bytes: So is a larger chunk of many records if one is wanted: it is
             decoded no further than to the end of that record.
-        open_shards: Most shards that are kept open. Linux allows a process 65,530
+        open_shards: Maximum shards that are kept open. Linux allows a process 65,530
             maps, and a shard's index takes one.
-        used_shards: Most shards that a reader uses at a time besides those.
+        used_shards: Maximum shards that a reader uses at a time besides those.
     """
 
     part_bytes: int = 4 << 20
@@ -49,7 +49,7 @@ class Bytes(Protocol):
     """The bytes of a file, by half-open ranges.
 
     Attributes:
-        descriptor: Of a local file that is open; -1 of others.
+        descriptor: Descriptor of an open local file; -1 for others.
     """
 
     descriptor: int

@@ -253,7 +253,7 @@ class OpenShards:
 
 
 def most_open(shards: int, limits: ReadLimits = READ_LIMITS) -> int:
-    """Returns how many shards may be open, and raises the process's limit to that.
+    """Returns the number of shards to keep open, after raising the process's limit.
 
     A shard keeps a descriptor, and the map of its index another. The usual soft limit
     of 1,024 is meant for programs that use select(). To open and close files at every

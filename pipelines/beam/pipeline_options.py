@@ -203,7 +203,7 @@ def _value_of(name: str, arguments: Sequence[str]) -> str | None:
 
 
 def _options(command: click.Command) -> dict[str, int]:
-    """Returns how many values each option of a command takes, by its spelling."""
+    """Returns the number of values of each option of a command, by its spelling."""
     return {
         spelling: 0 if parameter.is_flag else parameter.nargs
         for parameter in command.params
@@ -213,7 +213,7 @@ def _options(command: click.Command) -> dict[str, int]:
 
 
 def _values(action: argparse.Action, following: Sequence[str]) -> int:
-    """Returns how many of the following arguments an option of Beam takes."""
+    """Returns the number of further arguments that a Beam option takes."""
     if action.nargs is None:
         return 1
     if isinstance(action.nargs, int):

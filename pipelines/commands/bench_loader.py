@@ -171,7 +171,7 @@ def _json(measured: Measured) -> str:
 
 
 def measured_text(measured: Measured, how: str) -> str:
-    """Returns what was measured as text.
+    """Returns the measurements as text.
 
     Args:
         measured: It.

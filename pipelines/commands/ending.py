@@ -151,7 +151,7 @@ def errors_reported(command: F) -> F:
 
 
 def _homes_of_options(cure: str) -> str:
-    """Returns which commands have the options of a cure that the running one lacks.
+    """Returns the commands with the options of a cure that the running one lacks.
 
     What reads data is used by commands that make datasets and by others that look.
     """
@@ -226,7 +226,7 @@ def is_of_print(error: BaseException) -> bool:
 
 
 def printing_failed(error: BaseException, command: str = "") -> GristmillError:
-    """Returns what to raise for an error of `is_of_print`; prints no more results."""
+    """Returns the error to raise for an error of `is_of_print`; stops printing."""
     from gristmill.dataset.base.errors import StorageError
 
     _give_up_stdout()

@@ -70,7 +70,7 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
 
     A record that is a tf.train.Example is decoded, a packed row shown as the ids of its
     pieces. With --json, prints all of a record as one JSON object per line; bytes that
-    are no text are in base64.
+    are not text are in base64.
     """
     from gristmill.dataset.storage.paths import path_texts
     from gristmill.pipelines.options.conversions import default_output

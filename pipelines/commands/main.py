@@ -108,7 +108,7 @@ class _Commands(click.Group):
         arguments = list(sys.argv[1:] if given is None else given)
         settings["standalone_mode"] = False
         for stream in (sys.stdout, sys.stderr):
-            # Names of files can have bytes that are no text.
+            # Names of files can have bytes that are not text.
             if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
                 stream.reconfigure(errors="backslashreplace")
         try:

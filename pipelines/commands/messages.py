@@ -1,4 +1,4 @@
-"""What a command says on standard error beside errors: notes, logs, what to do next."""
+"""Messages on standard error beside errors: notes, logs, what to do next."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def logged() -> Iterator[None]:
 
 
 def _run_logged(ctx: click.Context) -> Iterator[None]:
-    """Logs the begin and the end of a command."""
+    """Logs the start and the end of a command."""
     started = time.monotonic()
     line = command_line() + (["--", *ctx.obj] if ctx.obj else [])
     _log.info(

@@ -79,7 +79,7 @@ def _print_files(text: str, split: str | None, *, as_json: bool) -> None:
 
 
 def _is_input(error: NotADatasetError, path: str) -> bool:
-    """Tells whether there are files instead of a dataset."""
+    """Returns whether there are files instead of a dataset."""
     from gristmill.dataset.storage.lookup import storage_for
 
     if (error.got or "").startswith(("a file", "files")):

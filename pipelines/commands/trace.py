@@ -172,7 +172,7 @@ def _trace_record(
 def _trace_row(
     batches: Batches, step: int, row: int, options: TraceOptions, *, as_json: bool
 ) -> Location:
-    """Prints what a row is, and returns where its record is."""
+    """Prints the content of a row, and returns the place of its record."""
     from gristmill.loader.data.batches import row_at
     from gristmill.loader.provenance.locate import locate
     from gristmill.pipelines.text.location import location_json, location_text

@@ -126,7 +126,7 @@ def _serve(opened: Any, port: int, *, browser: bool) -> None:
 
 
 def tunnel_command(environ: Mapping[str, str], port: int) -> str | None:
-    """Returns what makes a port reachable from the user's machine.
+    """Returns the way to make a port reachable from the user's machine.
 
     None on a machine that has a display, where its user is taken to be.
 

@@ -168,7 +168,7 @@ def describe(
     *,
     seconds: float = _SECONDS,
 ) -> Bucket:
-    """Returns what Cloud Storage says of a bucket.
+    """Returns Cloud Storage's description of a bucket.
 
     Args:
         client: A client of google-cloud-storage.

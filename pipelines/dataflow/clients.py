@@ -17,7 +17,7 @@ _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 def within(call: Callable[[], T], *, seconds: float, what: str) -> T:
-    """Returns what a call returns, or raises a StorageError after a timeout."""
+    """Returns the result of a call, or raises a StorageError after a timeout."""
     try:
         return daemon_call(call, thread_name="gristmill-preflight").result(seconds)
     except TimeoutError as e:
@@ -57,7 +57,7 @@ def storage_client(
     """Returns a client of google-cloud-storage, whose requests end in time.
 
     Args:
-        project: Of Google Cloud.
+        project: Google Cloud project.
         anonymous: Whether to use no credentials, as with an emulator.
         seconds: How long a request may take.
     """
@@ -82,7 +82,7 @@ def storage_client(
 
 
 def storage_retry(*, seconds: float = _SECONDS) -> Any:
-    """Returns how requests of this client are made again: for seconds, not minutes.
+    """Returns the retries of this client's requests: for seconds, not minutes.
 
     What a server asks for with `Retry-After` is kept to, within this time.
     """

@@ -46,7 +46,7 @@ _MOST_INFLATED_BYTES = 32 << 20
 
 
 class ListedFile(NamedTuple):
-    """An object: its path, and its size in bytes as it is stored."""
+    """An object: its path, and its size in bytes as stored."""
 
     path: str
     size_bytes: int
@@ -70,8 +70,8 @@ class ShardSizes(NamedTuple):
     """Input of the shards of a job, decompressed, in bytes; None where not known.
 
     Attributes:
-        largest_bytes: Of the largest shard.
-        total_bytes: Of all together.
+        largest_bytes: Size of the largest shard.
+        total_bytes: Size of all shards together.
     """
 
     largest_bytes: int | None
@@ -169,7 +169,7 @@ def _listed(bucket: str, blob: Any) -> ListedFile:
 
 
 def shard_sizes(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> ShardSizes:
-    """Returns what is known of the shards of a job; of more files they are no smaller.
+    """Returns facts about a job's shards; those of more files are no smaller.
 
     All files are taken to be compressed if the largest is, and as much: that is seen in
     its first bytes.
@@ -205,7 +205,7 @@ def shard_sizes(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> ShardS
 
 
 def _decoded_times(file: ListedFile) -> float:
-    """Returns how many bytes a byte of a file decodes to.
+    """Returns the decoded bytes of a byte of a file.
 
     Of ArrayRecord the footer tells, of Parquet a sample; 1 of others.
     """
@@ -247,7 +247,7 @@ def _decoded_rows(file: ListedFile) -> float:
 
 
 def _inflation(path: str) -> float | None:
-    """Returns how many bytes one byte of a compressed file holds, None for a plain one.
+    """Returns the bytes in one byte of a compressed file, None for a plain one.
 
     What its first bytes tell: few files are read to plan a job.
     """

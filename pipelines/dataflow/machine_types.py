@@ -118,7 +118,7 @@ def disk_type_path(disk_type: str, *, project: str, zone: str) -> str:
 
     Args:
         disk_type: Its name, such as `pd-ssd`, or its path.
-        project: Of the job.
+        project: Project of the job.
         zone: Of the workers; "" where Dataflow chooses one.
     """
     if "/" in disk_type:

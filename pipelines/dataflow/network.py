@@ -1,4 +1,4 @@
-"""Whether workers without public addresses would reach the services of Google."""
+"""A check that workers without public addresses would reach Google's services."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def subnetwork_of(workers: WorkerOptions, *, project: str, region: str) -> Subne
 
     Args:
         workers: Options of the workers.
-        project: Of the job.
-        region: Of the workers.
+        project: Project of the job.
+        region: Region of the workers.
 
     Raises:
         InputError: The option names none, or one in another region.
@@ -69,7 +69,7 @@ def check_private_access(
     Args:
         workers: Options of the workers.
         cloud: Options of the job.
-        region: Of the workers.
+        region: Region of the workers.
 
     Returns:
         Remarks for the user.

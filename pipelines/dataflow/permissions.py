@@ -62,6 +62,6 @@ def denied_permission(message: str) -> str | None:
 
 
 def cure_of(permission: str) -> str:
-    """Returns what to do where a permission is denied."""
+    """Returns the cure for a denied permission."""
     role = _ROLES.get(permission, "a role that contains it, as in deploy/iam.md,")
     return f"grant {role} to the account that submits the job"

@@ -119,7 +119,7 @@ def preflight(
 
 
 def copies_of(options: ConvertOptions) -> int:
-    """Returns how often the content of a shard is on a worker's disk at once."""
+    """Returns how many copies of a shard's content are on a worker's disk at once."""
     if isinstance(options, RepackOptions):
         return 3  # The documents that were read, those to pack, and the rows.
     return 2 if isinstance(options, PackingOptions) else 1

@@ -76,7 +76,7 @@ def match_preferred(preferred: Keys, keys: Keys) -> Pairs:
 
 
 def _numbers(items: Int64, counts: Int64) -> Int64:
-    """Returns how many equal items are before each, int64 [n]."""
+    """Returns the number of equal items before each, int64 [n]."""
     order = np.argsort(items, kind="stable")
     begins = np.cumsum(counts) - counts
     numbers = np.empty(len(items), np.int64)
@@ -209,7 +209,7 @@ def _paired(
 
 
 def _shared(before: RecordPart, after: RecordPart) -> tuple[Mask, Mask]:
-    """Returns which records have a checksum that the other part has, too."""
+    """Returns whether records have a checksum that the other part has, too."""
     return (
         np.isin(before.crc32cs, after.crc32cs),
         np.isin(after.crc32cs, before.crc32cs),

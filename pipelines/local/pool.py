@@ -35,7 +35,7 @@ def default_workers() -> int:
 
 
 def alone_seconds(workers: int | None, stored_bytes: int, *, remote: bool) -> float:
-    """Returns how long this process had better work before it starts others.
+    """Returns the seconds that this process should work before starting others.
 
     In seconds of its own: where it waits for a core, others would wait as well.
 
@@ -107,7 +107,7 @@ def map_unordered(
 
 
 def call_apart(function: Callable[[], R]) -> R:
-    """Returns what a function returns in a process of its own, which ends then.
+    """Returns the result of a function that runs in its own process.
 
     Args:
         function: It. Must be picklable.

@@ -65,7 +65,7 @@ class Counter:
         self._progress = _Progress(*map(sum, zip(self._progress, added, strict=True)))
 
     def read(self) -> _Progress:
-        """Returns what is done so far."""
+        """Returns the work done so far."""
         return self._progress
 
 

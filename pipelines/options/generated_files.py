@@ -1,4 +1,4 @@
-"""The metadata of the Dataflow templates, made of the options.
+"""The metadata of the Dataflow templates, made from the options.
 
 Run `python -m gristmill.pipelines.options.generated_files` in the root of a checkout to
 write them; a test compares them. Google documents the format of the metadata under

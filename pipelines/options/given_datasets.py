@@ -183,7 +183,7 @@ def path_and_edition(text: str) -> tuple[str, int | None]:
     What is there as it was given is a path, also one with `@` in it.
 
     Raises:
-        InputError: It is no edition.
+        InputError: It is not an edition.
     """
     path, at, edition = text.rpartition("@")
     if not at or not path or glob.glob(glob.escape(text)):

@@ -1,4 +1,4 @@
-"""The records of a dataset that were made of places in its source files."""
+"""The records of a dataset that come from given places in its source files."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def _parsed(line: str) -> int | FilePlace:
 def find_documents(
     dataset: Dataset, places: Sequence[FilePlace]
 ) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yields where the documents begin that were made of places.
+    """Yields the places of the documents that come from places.
 
     It reads the segment index of each shard that has some, and a row for each document.
     Those that were removed, or have no token, are left out.

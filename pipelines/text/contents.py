@@ -1,4 +1,4 @@
-"""What `gristmill inspect` says of a dataset."""
+"""The content of a dataset, for `gristmill inspect`."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _feature_lines(split: Split) -> list[str]:
 
 
 def feature_text(spec: FeatureSpec) -> str:
-    """Returns what a feature holds, in a few words."""
+    """Returns the content of a feature, in a few words."""
     text = spec.type or spec.dtype
     if spec.kind != "bytes" and text != spec.dtype:
         text += f" as {spec.dtype}"

@@ -16,7 +16,7 @@ from gristmill.pipelines.text.formatting import plural, size_text
 
 
 def edition_numbers(split: Split) -> str:
-    """Returns which editions a split has, in the order of their records."""
+    """Returns the editions of a split, in the order of their records."""
     numbers = [f"{number:,}" for number in split.numbers]
     if len(numbers) == 1:
         return f"edition {numbers[0]}"
@@ -24,7 +24,7 @@ def edition_numbers(split: Split) -> str:
 
 
 def made_by(split: Split, edition: int) -> str:
-    """Returns what made an edition of a split, and whether it replaced others."""
+    """Returns the maker of an edition of a split, and whether it replaced others."""
     part = split.known[edition]
     if part.removed is not None:
         base, what = part.removed.get("edition", 0), "record"
@@ -79,10 +79,10 @@ def history_lines(manifest: Manifest, name: str, dataset: str) -> list[str]:
 
 
 def glob_warning(manifest: Manifest, name: str) -> str:
-    """Returns what a glob of all editions matches, and what to give instead.
+    """Returns the files that a glob of all editions matches, and a better glob.
 
     Args:
-        manifest: What a dataset says.
+        manifest: The manifest of a dataset.
         name: A split of it that keeps states which it replaced.
     """
     split = manifest.splits[name]

@@ -1,4 +1,4 @@
-"""What `gristmill trace` says of where a row or a document is."""
+"""The place of a row or a document, for `gristmill trace`."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def source_lines(found: SourcePlace, detail: Detail) -> Iterator[str]:
 
 
 def document_text(found: FoundDocument) -> str:
-    """Returns where a document is and is seen, in lines for people."""
+    """Returns the place and the sightings of a document, in lines for people."""
     lines = [
         f"dataset  {found.dataset}",
         f"shard    {found.shard}",

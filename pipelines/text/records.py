@@ -121,7 +121,7 @@ _IDS_SHOWN = 8
 
 
 def packed_format(split: Split | None) -> RowFormat | None:
-    """Returns how the packed rows of a split are stored, None of other records.
+    """Returns the format of a split's packed rows, None for other records.
 
     Rows that are `tf.train.Example` are shown as such.
     """

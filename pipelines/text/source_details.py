@@ -49,7 +49,7 @@ class SourceLine(NamedTuple):
 
 
 def source_line(location: Location, datasets: Iterable[Dataset]) -> SourceLine | None:
-    """Returns where the line begins of which a record was made.
+    """Returns the offset of the line from which a record was made.
 
     Reads the range of the source file that the record is in, and counts the lines
     before it.
@@ -226,8 +226,8 @@ class DetailedLocation(NamedTuple):
 
     Attributes:
         found: The location.
-        detail: Of its record.
-        details: Of its pieces.
+        detail: Detail of its record.
+        details: Details of its pieces.
     """
 
     found: Location
@@ -307,8 +307,8 @@ def line_offset(datasets: Iterable[Dataset], path: str, line: int) -> int:
     Reads the file to that line.
 
     Raises:
-        InputError: The file is no file of lines, or not one that was packed, is not as
-            it was, or has no such line.
+        InputError: The file is not a file of lines, or not one that was packed, is not
+            as it was, or has no such line.
     """
     for dataset in datasets:
         for part in dataset.parts:

@@ -134,14 +134,14 @@ _DIGEST_SHOWN = len("sha256:") + 16
 
 
 def packed_split(split: Split, dataset: str) -> PackedSplit | None:
-    """Returns what a split of packed rows says of them, None of another split."""
+    """Returns the description of packed rows of a split, None for another split."""
     if split.packed is None:
         return None
     return PackedSplit.parse(split.packed, where=dataset)
 
 
 def _tokenizer(split: Split) -> Mapping[str, Any] | None:
-    """Returns what is known of the tokenizer of packed rows."""
+    """Returns the facts known about the tokenizer of packed rows."""
     found: Any = split.source
     for name in ("options", "pack", "found"):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -171,7 +171,7 @@ def tokenizer_text(split: Split) -> str:
 
 
 def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
-    """Returns what packed rows hold, as pairs of a head and a text."""
+    """Returns the counts of packed rows, as pairs of a head and a text."""
     counts = packed.counts
     places = counts.tokens + counts.removed_tokens + counts.padding_tokens
     share = 100 * counts.padding_tokens / places if places else 0.0
@@ -215,7 +215,7 @@ def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
 
 
 def packed_facts(split: Split, dataset: str) -> list[tuple[str, str]]:
-    """Returns what packed rows hold, as `packed_lines`, and the tokenizer.
+    """Returns the counts of packed rows, as `packed_lines`, and the tokenizer.
 
     Nothing for other records.
     """
@@ -226,7 +226,7 @@ def packed_facts(split: Split, dataset: str) -> list[tuple[str, str]]:
 
 
 def source_text(split: Split) -> str | None:
-    """Returns what a split, or an edition, was made of; None where it is not known."""
+    """Returns the inputs of a split, or of an edition; None if they are not known."""
     if (count := part_count(split)) is not None:
         return "gristmill.dataset.Writer" + (f", {count:,} parts" if count > 1 else "")
     inputs, files = map(split.source.get, ("inputs", "files"))
@@ -252,7 +252,7 @@ def map_name(split: Split) -> str | None:
 
 
 def map_text(split: Split) -> str | None:
-    """Returns what a user's function did to the records of a split.
+    """Returns the effect of a user's function on the records of a split.
 
     None if there was no function.
     """

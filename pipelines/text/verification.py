@@ -53,7 +53,7 @@ class Verification:
 
     @property
     def findings_count(self) -> int:
-        """How many findings there are, with those that are not listed."""
+        """Number of findings, with those that are not listed."""
         return len(self.findings) + self.more_findings
 
     @property
@@ -130,7 +130,7 @@ class Verification:
 
 
 def _packed_lines(counts: PackedCounts) -> list[str]:
-    """Returns what packed rows hold, for a person."""
+    """Returns the counts of packed rows, for a person."""
     places = counts.tokens + counts.removed_tokens + counts.padding_tokens
     padding = 100 * counts.padding_tokens / max(places, 1)
     truncated = f"{counts.truncated_documents:,} truncated"

@@ -46,7 +46,7 @@ class PageServer(http.server.ThreadingHTTPServer):
     that cannot be guessed, and without it there is nothing.
 
     Args:
-        opened: What it answers about.
+        opened: The datasets to answer about.
         page: Returns the page.
         port: The port; 0 for a free one.
 

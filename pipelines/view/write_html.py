@@ -81,7 +81,7 @@ def write_html(opened: Opened, path: str, *, command: str) -> None:
 
 
 def _left_out(held: _Held) -> str:
-    """Returns what of the dataset is in the file, and what is not."""
+    """Returns the parts of the dataset that are in the file, and the others."""
     datasets = held.opened.datasets.values()
     records = plural(sum(map(len, datasets)), "record")
     shards = plural(sum(one.num_shards for one in datasets), "shard")
@@ -181,7 +181,7 @@ class _Held:
         return {**step, "rows": [{**row, "file": None} for row in rows]}
 
     def count(self, name: str) -> int:
-        """Returns how many answers of a name are held."""
+        """Returns the number of answers held for a name."""
         return sum(address.startswith(f"api/{name}?") for address in self.answers)
 
 

@@ -207,9 +207,9 @@ def write_arrayrecords(
         name: The dataset's name; by default the last part of the directory.
         split: The split to write.
         num_shards: Number of shards.
-        shard_bytes: Most bytes of records in a shard.
+        shard_bytes: Maximum bytes of records in a shard.
         group_size: Records in a chunk.
-        compression: Of chunks.
+        compression: Compression of chunks.
         overwrite: Whether to replace what the output holds of this split.
         keep_replaced: Whether what is replaced is kept, to go back to.
     """
@@ -262,7 +262,7 @@ def convert_files(
         plan: `shard_bytes`, `num_shards`, `records_per_shard` or `match_shards`.
         value: The number that goes with it; 256 MiB for `shard_bytes`.
         group_size: Records in a chunk.
-        compression: Of chunks.
+        compression: Compression of chunks.
         overwrite: Whether to replace what the output holds of this split.
         keep_replaced: Whether what is replaced is kept, to go back to.
         length: Tokens of a row, at most.

@@ -275,7 +275,7 @@ class ConvertFiles(
         check_jobs(self.jobs)
 
     def display_data(self) -> dict[str, Any]:
-        """Returns what a runner's page shows."""
+        """Returns the display data for a runner's page."""
         first = self.jobs[0]
         shown: dict[str, Any] = {}
         for job in self.jobs:

@@ -1,4 +1,4 @@
-"""`IndexArrayRecords`: files that are there become a dataset, one element a file."""
+"""`IndexArrayRecords`: existing files become a dataset, one element a file."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class IndexArrayRecords(
             )
 
     def display_data(self) -> dict[str, Any]:
-        """Returns what a runner's page shows."""
+        """Returns the display data for a runner's page."""
         return displayed(
             input=self._files,
             name=self.name,

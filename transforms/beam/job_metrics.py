@@ -68,7 +68,7 @@ def count_made(report: ShardReport, *, seconds: float) -> None:
     """Counts a shard that was made just now.
 
     Args:
-        report: Of the shard.
+        report: Report of the shard.
         seconds: How long that took.
     """
     written = report.written

@@ -1,4 +1,4 @@
-"""What a job reads and writes, as Beam's lineage: Dataflow shows it in Dataplex.
+"""A job's reads and writes as Beam's lineage, which Dataflow shows in Dataplex.
 
 A path is reported as it is given, and a pattern by the directory in which it begins to
 match: so the report of a job does not grow with its files.

@@ -1,4 +1,4 @@
-"""What a transform is applied to: the beginning of a pipeline, or a PCollection."""
+"""The input of a transform: the start of a pipeline, or a PCollection."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_begin(
     """Checks that a transform that reads by itself is applied to a pipeline.
 
     Args:
-        applied_to: What `expand` was called with.
+        applied_to: The argument of `expand`.
         name: The transform.
         cure: What to do in place of it.
 
@@ -77,9 +77,9 @@ def check_collection(applied_to: object, name: str, of: str) -> None:
     """Checks that a transform of elements is applied to a PCollection.
 
     Args:
-        applied_to: What `expand` was called with.
+        applied_to: The argument of `expand`.
         name: The transform.
-        of: What the elements are.
+        of: Description of the elements.
 
     Raises:
         InputError: It is applied to something else.

@@ -193,7 +193,7 @@ class Reader:
         check_positive(range_bytes=transform.range_bytes)
 
     def display_data(self) -> dict[str, Any]:
-        """Returns what a runner's page shows."""
+        """Returns the display data for a runner's page."""
         fields: Any = dataclasses.fields(self)  # type: ignore[arg-type]
         names = {field.name for field in fields}
         shown = ("split", "range_bytes", "with_source", "with_index")

@@ -124,7 +124,7 @@ class RemoveRecords(
         return own
 
     def display_data(self) -> dict[str, Any]:
-        """Returns what a runner's page shows."""
+        """Returns the display data for a runner's page."""
         return displayed(
             input=self._dataset,
             records=len(self._asked["records"]),

@@ -96,7 +96,7 @@ class VerifyDataset(
     """Reads a whole dataset again, and lists what is wrong with it.
 
     Applied to a pipeline; gives a PCollection of one `VerifyResult`. Damage does not
-    fail the pipeline: look at `findings`. Only a directory that is no committed
+    fail the pipeline: look at `findings`. Only a directory that is not a committed
     dataset does.
 
     Guarantees: bounded; one linear chain, so that every runner executes it; as many
@@ -125,7 +125,7 @@ class VerifyDataset(
         check_known(self)
 
     def display_data(self) -> dict[str, Any]:
-        """Returns what a runner's page shows."""
+        """Returns the display data for a runner's page."""
         return displayed(input=self._dataset, quick=self.quick)
 
     def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[VerifyResult]:

@@ -223,7 +223,7 @@ class WriteArrayRecords(
             default all records are measured first: the runner stores them before the
             shuffle and reads them again, so 1 PB of records moves 2 PB more. To avoid
             that, give an estimate, and `shard_bytes`.
-        shard_bytes: Most bytes of records in a shard; 256 MiB if `num_shards` is not
+        shard_bytes: Maximum bytes of records in a shard; 256 MiB if `num_shards` is not
             given either.
         keyed: Whether elements are `(key, bytes)`; keys are integers, texts or bytes.
         writer: How shards are encoded.
@@ -273,7 +273,7 @@ class WriteArrayRecords(
             )
 
     def display_data(self) -> dict[str, Any]:
-        """Returns what a runner's page shows."""
+        """Returns the display data for a runner's page."""
         job = self._job
         return displayed(
             output=job.output,
@@ -293,7 +293,7 @@ class WriteArrayRecords(
         """Builds the graph.
 
         Raises:
-            InputError: The input is no PCollection, or unbounded.
+            InputError: The input is not a PCollection, or unbounded.
         """
         check_collection(records, "WriteArrayRecords", "records")
         if not records.is_bounded:

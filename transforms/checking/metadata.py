@@ -167,7 +167,7 @@ def _slim(table: ShardTable, *, packed: bool) -> ShardTable:
 def _packed_shards(
     table: ShardTable, rows: _Rows | None, begin: int, end: int
 ) -> Iterator[PackedShard | None]:
-    """Yields what a table says of the packed rows of shards [begin, end)."""
+    """Yields a table's description of the packed rows of shards [begin, end)."""
     if rows is None:
         yield from itertools.repeat(None, min(end, len(table)) - begin)
         return
@@ -268,7 +268,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
 
 
 def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:
-    """Returns what is known of the rows of a split, None if its records are no rows.
+    """Returns the facts about the rows of a split, None if they are not rows.
 
     Raises InvalidDatasetError or FormatVersionError if `dataset.json` has it wrong.
     """

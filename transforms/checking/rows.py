@@ -101,7 +101,7 @@ class RowsCheck:
         return index
 
     def _places(self, index: SegmentIndex) -> Iterator[Finding]:
-        """Finds documents that are none of what was read for the shard."""
+        """Finds documents that do not come from the records read for the shard."""
         counts, spans = self._packed.counts, self._packed.spans
         documents = counts.documents + counts.removed_documents
         facts = [("documents", documents, index.documents)]

@@ -161,7 +161,7 @@ def begin_job(
         look: Looks into the input files, by default in this process.
         count_files: Counts the records of all files, for a plan by records; by
             default one after the other.
-        compare_shards: As for `take_output`.
+        compare_shards: As in `take_output`.
         try_map: Tries the job's function and tokenizer, by default in this process.
 
     Raises:
@@ -313,7 +313,7 @@ def _take(
 
 
 def _lost_records(prepared: PreparedJob, split: Split) -> bool:
-    """Tells whether records were removed that the inputs of a job hold."""
+    """Returns whether records were removed that the inputs of a job hold."""
     return any(
         part.removed is not None
         and part.source.get("file_list_digest") == prepared.files.digest
@@ -322,7 +322,7 @@ def _lost_records(prepared: PreparedJob, split: Split) -> bool:
 
 
 def _is_committed(prepared: PreparedJob, split: Split | None) -> bool:
-    """Tells whether a run of this job was killed when it had replaced a split.
+    """Returns whether a run of this job was killed after it replaced a split.
 
     What it replaced is left to delete then.
     """

@@ -71,7 +71,7 @@ def convert_shard(
         first_place: Where the first record of its first range begins, if that is
             known; otherwise the range is searched for it.
         kept: Has the pass over a compressed file in which earlier shards were made, and
-            gets that of this shard. By default the file is read from its begin.
+            gets that of this shard. By default the file is read from its start.
         progress: Called after each block that was read.
         cpu_lock: Held while the shard is converted, not while storage is waited for.
 
@@ -195,7 +195,7 @@ def _convert(
 def _packer(
     options: PackOptions | None, local: str
 ) -> AbstractContextManager[RowPacker | None]:
-    """Returns what packs documents into rows, with its files beside a shard."""
+    """Returns the packer of documents into rows, with its files beside a shard."""
     if options is None:
         return nullcontext()
     return RowPacker(options, directory=os.path.dirname(local))
@@ -204,12 +204,12 @@ def _packer(
 def read_again(
     prepared: PreparedJob, report: ShardReport, *, kept: KeptPass | None = None
 ) -> tuple[RecordsDigest, tuple[SourceSpan, ...]]:
-    """Reads what a finished shard was made of, as it is now.
+    """Reads the inputs of a finished shard, as they are now.
 
     Args:
         prepared: The job.
-        report: Of the shard.
-        kept: As for `convert_shard`.
+        report: Report of the shard.
+        kept: As in `convert_shard`.
 
     Returns:
         What the report would say was read, and where.

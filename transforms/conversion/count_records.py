@@ -24,12 +24,12 @@ from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.record_source import certain_place, source_of
 
 PART_BYTES = 256 << 20
-# Up to here a worker that doubts what it found goes through the file from its begin.
+# Up to here a worker that doubts what it found goes through the file from its start.
 _NEAR_BYTES = 1 << 30
 
 
 def needs_count(job: ConversionJob) -> bool:
-    """Tells whether the plan of a job needs a pass over its records first."""
+    """Returns whether the plan of a job first needs a pass over its records."""
     return job.plan.kind == "records_per_shard"
 
 
@@ -136,7 +136,7 @@ def total_counts(
     Args:
         job: The job.
         collected: The counts of all parts.
-        part_bytes: As for `count_tasks`.
+        part_bytes: As in `count_tasks`.
 
     Raises:
         CorruptInputError: A part is damaged and the job does not accept that.

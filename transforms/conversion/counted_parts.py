@@ -1,4 +1,4 @@
-"""What was counted of parts of input files, as columns: of millions of parts."""
+"""Counts of parts of input files, as columns, for millions of parts."""
 
 from __future__ import annotations
 

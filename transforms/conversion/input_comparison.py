@@ -1,4 +1,4 @@
-"""Whether inputs that look the same still are: by their records, where that is open.
+"""A check, by records, that inputs which look the same still are.
 
 Size and time of an input can be kept when it is written again. Then the system has
 noted a change (ctime), as it does of new permissions or links. What finished shards
@@ -74,7 +74,7 @@ def one_by_one(prepared: PreparedJob, shards: Iterable[int]) -> Iterable[int]:
 def has_other_records(
     prepared: PreparedJob, shard: int, *, kept: KeptPass | None = None
 ) -> bool:
-    """Tells whether a shard is finished, and was made of other records.
+    """Returns whether a shard is finished, but was made from other records.
 
     `kept` is as for `convert_shard`.
     """

@@ -28,7 +28,7 @@ from gristmill.transforms.tokens.row_packer import RowPacker
 
 
 def may_be_fast(prepared: PreparedJob) -> bool:
-    """Tells whether a job asks for the fast path, and no worker found a difference."""
+    """Returns whether a job uses the fast path, and no worker found a difference."""
     pack = prepared.job.pack
     if pack is None or not pack.fast:
         return False
@@ -44,7 +44,7 @@ def note_difference(prepared: PreparedJob, found: FastTokenizerDiffersError) -> 
 
 
 def _note_path(prepared: PreparedJob) -> str:
-    """Returns where the note is: among the files that go when the job is committed."""
+    """Returns the path of the note: among the files deleted by the commit."""
     job = prepared.job
     split, _ = layout.parse_edition_key(job.split)
     path = layout.result_path(job.name, split, prepared.fingerprint)
@@ -163,7 +163,7 @@ def made_rows(
     *,
     differed: bool,
 ) -> tuple[PackedCounts, bytes]:
-    """Returns what the rows of a shard hold, and the file of its segment index.
+    """Returns the counts of a shard's rows, and the file of its segment index.
 
     Args:
         packer: What made the rows.

@@ -87,7 +87,7 @@ def shard_strides(
 
     Args:
         prepared: The job.
-        max_strides: Most elements to yield.
+        max_strides: Maximum elements to yield.
     """
     begins = prepared.plan.pass_begins
     step = min(len(begins), max_strides)
@@ -108,7 +108,7 @@ def make_shards(
 ) -> Iterator[ShardResult]:
     """Makes the shards of a task, those that an earlier run has not made.
 
-    A compressed file is read once, from its begin to the last shard that is missing.
+    A compressed file is read once, from its start to the last shard that is missing.
 
     Args:
         task: The first shard.
@@ -141,7 +141,7 @@ def make_shard(
     Args:
         task: Which shard.
         prepared: Its job, where it was loaded.
-        kept: As for `convert_shard`.
+        kept: As in `convert_shard`.
         progress_dir: A directory of this machine for progress files, or None.
         one_at_a_time: Whether only one thread of this process converts at a time.
             The others wait for storage: one shard is published while the next one is

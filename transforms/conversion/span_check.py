@@ -1,4 +1,4 @@
-"""Whether what was read of a range is all of it, once, in order.
+"""A check that the records read of a range are complete, once each, in order.
 
 The reader of a range says which places of a file it has taken, and how many records
 were there. What came out of it is counted again here: a fault between the two, in any
@@ -23,7 +23,7 @@ class SpanCheck:
     """Follows the records of one range.
 
     Args:
-        source: Of the file's format.
+        source: Source of the file's format.
         path: The file.
         on_damage: What takes damaged regions, if they are accepted.
     """
@@ -91,7 +91,7 @@ class SpanCheck:
 
 
 def spans_join(table: ShardTable, files: InputFiles) -> bool:
-    """Tells whether the spans of each file follow one another, from begin to end.
+    """Returns whether the spans of each file follow one another, from begin to end.
 
     If not, `close_gaps` finds what is wrong, one span after the other.
 
@@ -132,7 +132,7 @@ def _stop_before(
     holds_frames: npt.NDArray[np.bool_],
     begins_file: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.int64]:
-    """Returns where the last span with frames before each one stops, 0 for none."""
+    """Returns where the last span with frames before each one stops, or 0."""
     rows = np.arange(len(stops))
     last = np.maximum.accumulate(np.where(holds_frames, rows, -1))
     before = np.append([-1], last)[:-1]

@@ -31,8 +31,9 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         files: Its first input files.
 
     Raises:
-        UserFunctionError: The function fails, or returns what cannot be written.
-        InputError: The tokenizer cannot be used, or the records are no documents.
+        UserFunctionError: The function fails, or returns a value that cannot be
+            written.
+        InputError: The tokenizer cannot be used, or the records are not documents.
         CorruptInputError: An input is damaged at its beginning, and the job does not
             accept that.
     """

@@ -32,7 +32,7 @@ _OTHERS = {layout.DATASET_JSON, "features.json", "dataset_dict.json", "state.jso
 
 
 def is_repository(path: str) -> bool:
-    """Tells whether a path is a directory with splits in Parquet, or their README."""
+    """Returns whether a path is a directory with splits in Parquet, or their README."""
     storage = storage_for(path)
     if has_magic(path) or storage.stat(path) is not None:
         return False

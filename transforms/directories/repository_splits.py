@@ -1,4 +1,4 @@
-"""Which files of a Hugging Face repository are of which split: pure functions.
+"""The files of the splits of a Hugging Face repository: pure functions.
 
 These are the rules of the package `datasets`: what `configs` in the README says, else
 names of files and folders.
@@ -29,7 +29,7 @@ class Shard(NamedTuple):
 
     Attributes:
         split: The split.
-        number: Of the file.
+        number: Number of the file.
         files: How many files the split has.
     """
 
@@ -39,7 +39,7 @@ class Shard(NamedTuple):
 
 
 def shard_of(name: str) -> Shard | None:
-    """Returns what the name of a file says, None if it is not one of several.
+    """Returns the parts of a file name, None if it is not one of several.
 
     >>> shard_of("data/train-00002-of-00005-8a2c.parquet")
     Shard(split='train', number=2, files=5)
@@ -122,7 +122,7 @@ def _check_whole(split: str, names: Sequence[str]) -> None:
 
 
 def configurations(readme: str, *, where: str) -> dict[str, dict[str, list[str]]]:
-    """Returns what a README says: for each configuration, the patterns of its splits.
+    """Returns the content of a README: for each configuration, its splits' patterns.
 
     Args:
         readme: Its text.

@@ -63,7 +63,7 @@ class TfdsDirectory:
 
 
 def is_tfds_directory(path: str) -> bool:
-    """Tells whether a path is a directory with metadata of TFDS."""
+    """Returns whether a path is a directory with metadata of TFDS."""
     return storage_for(path).stat(layout.join(path, TFDS_INFO_JSON)) is not None
 
 

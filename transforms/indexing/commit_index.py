@@ -152,7 +152,7 @@ def commit_index(
 def _is_made_of(
     split: Split, table: ShardTable, writer_options: str, inputs: Sequence[str]
 ) -> bool:
-    """Tells whether a split is what an index of the same files has made."""
+    """Returns whether a split is the result of an index of the same files."""
     encoded = table.encode()
     return (
         len(split.parts) == 1

@@ -233,7 +233,7 @@ def _check_formats(directory: str, listing: Listing) -> None:
 def _names_of(
     directory: str, listing: Listing
 ) -> tuple[list[FileName], npt.NDArray[np.int64]]:
-    """Returns what the names of files say, or what TFDS's metadata says of them.
+    """Returns the names found from file names, or from TFDS's metadata.
 
     Names of millions of files say the same: returned is what they say, and int64
     [files], which of it each file says.

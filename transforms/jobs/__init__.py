@@ -1,1 +1,1 @@
-"""What a conversion is to do: options, inputs and plan, kept on storage."""
+"""The description of a conversion: options, inputs and plan, kept on storage."""

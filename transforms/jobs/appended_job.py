@@ -158,7 +158,7 @@ def _check_again(
 
 
 def _inputs_of(dataset: str, edition: Split) -> InputFiles | None:
-    """Returns the inputs of an edition, None where there is no list of files."""
+    """Returns the inputs of an edition, None if there is no list of files."""
     relative = edition.source.get("file_list")
     if not isinstance(relative, str):
         return None
@@ -214,7 +214,7 @@ def _described(feature: Mapping[str, Any]) -> str:
 
 
 def edition_notes(manifest: Manifest, key: str) -> list[str]:
-    """Returns what a user should know of an edition beside those before it."""
+    """Returns notes for the user about an edition beside those before it."""
     name, number = layout.parse_edition_key(key)
     *before, own = manifest.splits[name].until(number).parts
     notes = []
@@ -242,7 +242,7 @@ def _function_of(edition: Split) -> str | None:
 
 
 def first_writer(split: Split) -> dict[str, Any]:
-    """Returns how the first edition of a split was encoded, where a job did that."""
+    """Returns the encoding of the first edition of a split, if a job made it."""
     options = split.parts[0].source.get("options")
     writer = options.get("writer") if isinstance(options, dict) else None
     found = writer if isinstance(writer, dict) else {}

@@ -48,7 +48,7 @@ class ConversionJob:
         map: `module:function` to call on every record, or None.
         map_code_digest: Of the file that holds it, set when the job is planned.
         on_corrupt: `fail` at damaged input, or `quarantine` it and go on.
-        max_corrupt: Most damaged regions to set aside, in the whole split.
+        max_corrupt: Maximum damaged regions to set aside, in the whole split.
         check: How a finished shard is compared with what was written; see
             `ShardWriter.finish`.
         names: How shard files are named.
@@ -117,7 +117,7 @@ class ConversionJob:
             )
 
     def options(self) -> dict[str, Any]:
-        """Returns what decides the bytes of the shards, as plain values.
+        """Returns the options that decide the bytes of the shards, as plain values.
 
         The options for damage, empty files and joined splits are left out: they do not
         change a shard that was finished. So is the number of an edition: the same job
@@ -169,5 +169,5 @@ def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
 
 
 def waits_for_storage(job: ConversionJob) -> bool:
-    """Tells whether inputs or output of a job are where answers take a while."""
+    """Returns whether the inputs or the output of a job answer slowly."""
     return any(storage_for(path).remote for path in (*job.inputs, job.output))

@@ -22,7 +22,7 @@ from gristmill.transforms.sources.input_formats import Look
 
 
 def known_looks(job: ConversionJob, files: Sequence[FileInfo]) -> list[Look] | None:
-    """Returns what the first bytes of files tell, if an earlier run has noted it.
+    """Returns the looks at first bytes of files, if an earlier run recorded them.
 
     Args:
         job: The job, which may have been begun.
@@ -60,6 +60,6 @@ def known_looks(job: ConversionJob, files: Sequence[FileInfo]) -> list[Look] | N
 
 
 def _as_asked(before: ConversionJob, job: ConversionJob) -> bool:
-    """Tells whether a job takes the same files for inputs as it did before."""
+    """Returns whether a job takes the same files for inputs as before."""
     asked = (before.records.input_format, before.on_corrupt)
     return asked == (job.records.input_format, job.on_corrupt)

@@ -60,8 +60,8 @@ class PackOptions:
             is the text.
         tokenizer: File of the tokenizer, or `module:function`; None if the column
             holds tokens.
-        vocabulary_size: Of a column of tokens: ids are below it. None for any id of 32
-            bits.
+        vocabulary_size: Vocabulary size of a column of tokens: ids are below it. None
+            for any id of 32 bits.
         fast: Whether to tokenise with gigatoken, compared with the tokenizer's own
             library on a sample.
         bos: Token to add before every document, as text or id; "" for none.

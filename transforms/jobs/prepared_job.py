@@ -138,7 +138,7 @@ class PreparedJob:
         before.
 
         Args:
-            replaces: Of the description that is there.
+            replaces: Version of the description to replace.
 
         Raises:
             StorageChangedError: Another conversion has begun there meanwhile.
@@ -186,7 +186,7 @@ class PreparedJob:
         place = layout.join(job.output, layout.job_path(job.name, job.split))
         storage_for(job.output).write(
             place,
-            # Names of files can hold bytes that are no UTF-8: as in `dataset.json`.
+            # Names of files can hold bytes that are not UTF-8: as in `dataset.json`.
             text.encode("utf-8", "backslashreplace"),
             replaces=replaces,
         )
@@ -274,7 +274,7 @@ class PreparedJob:
         return bool(fingerprint == self.fingerprint)
 
     def differences(self, found: PreparedJob) -> str:
-        """Says what another job, described beside the output, has different."""
+        """Returns the differences of another job, described beside the output."""
         differences = option_differences(found.job.options(), self.job.options())
         differences += found.files.differences(self.files)
         return "; ".join(differences) or (
@@ -309,7 +309,7 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
         output: The dataset's directory.
         name: Its name.
         split: The split.
-        fingerprint: Of the job that is meant.
+        fingerprint: Fingerprint of the job that is meant.
 
     Raises:
         JobChangedError: Another job is described there now.

@@ -1,4 +1,4 @@
-"""Which conversion was begun in an output: it goes on with the same writer."""
+"""The conversion that was begun in an output: it goes on with the same writer."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Which input bytes or records make which shard: pure functions."""
+"""The input bytes or records that make each shard: pure functions."""

@@ -14,7 +14,7 @@ _STRIDES_A_SHARD = 8
 
 
 def stride_for(records_per_shard: int) -> int:
-    """Returns how many records lie between the offsets that a plan needs.
+    """Returns the numbers of records between the offsets that a plan needs.
 
     A shard that begins in between has that many records, at most, passed over: an
     eighth of a shard, or a number that takes no time. Offsets take eight bytes each: at
@@ -54,7 +54,7 @@ def plan_by_records(
 
     Args:
         records_per_shard: Records in each shard.
-        sizes: int64 [files], size of each file as it is stored.
+        sizes: int64 [files], size of each file as stored.
         splittable: bool [files], whether reading can begin in the middle.
         counts: What a pass over the frames of all files counted.
     """
@@ -70,7 +70,7 @@ def plan_by_records(
     strides = np.minimum(within // counts.stride_records, known[parts] - 1)
     files = counts.files[parts]
     begins_file = np.diff(counts.files, prepend=-1) > 0
-    # The first record of a file may lie behind damage: begin at the file then.
+    # The first record of a file may lie after damage: begin at the file then.
     at_begin = ~splittable[files] | (begins_file[parts] & (strides == 0))
     rows = counts.offset_ends[parts] - known[parts] + strides
     offsets = np.where(at_begin, 0, counts.offsets[rows])

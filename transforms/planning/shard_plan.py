@@ -13,7 +13,7 @@ shards  |----- 0 -----|----- 1 ------|----- 2 ------|----- 3 -----|
 
 Positions count bytes as they are stored, also those of compressed files: a cut within
 one is where so many of its bytes have been decompressed. Such a file can only be read
-from its begin, so the shards that begin in it are made in one pass over it.
+from its start, so the shards that begin in it are made in one pass over it.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class PlanOptions:
 
     Attributes:
         kind: `match_shards`, one shard an input file; `num_shards`; `shard_bytes`, of
-            input for each shard, as it is stored; `records_per_shard`.
+            input for each shard, as stored; `records_per_shard`.
         value: The number that goes with it; None for `match_shards`.
     """
 
@@ -92,7 +92,7 @@ class SourceRange:
 
     Attributes:
         file_index: Which file, in the sorted list.
-        begin_bytes: Where the range begins: for a compressed file, behind what so many
+        begin_bytes: Where the range begins: for a compressed file, after what so many
             of its bytes hold.
         end_bytes: Where it ends, exclusive; -1 for the end of a compressed file.
         exact: Whether a frame is known to begin at `begin_bytes`.
@@ -113,7 +113,7 @@ class ShardPlan:
     """The cuts between shards.
 
     Attributes:
-        sizes: int64 [files], size of each input file as it is stored.
+        sizes: int64 [files], size of each input file as stored.
         splittable: bool [files], whether reading can begin in the middle.
         cut_bytes: int64 [shards + 1], positions in the line of all stored bytes.
         cut_records: int64 [shards + 1], good records to pass over from there.
@@ -159,7 +159,7 @@ class ShardPlan:
         return range(shard, int(begins[after]) if after < len(begins) else self.shards)
 
     def cuts_within(self, file: int) -> list[int]:
-        """Returns where a compressed file is cut: offsets in it, ascending."""
+        """Returns the cuts of a compressed file: offsets in it, ascending."""
         if self.splittable[file]:
             return []
         end = int(self._file_ends[file])
@@ -212,7 +212,7 @@ def plan_by_bytes(
 
     Args:
         options: Any kind but `records_per_shard`.
-        sizes: int64 [files], size of each file as it is stored.
+        sizes: int64 [files], size of each file as stored.
         splittable: bool [files], whether reading can begin in the middle.
         cut_files: Whether a cut can be within a file.
 
@@ -281,8 +281,8 @@ def _even_cuts(total: int, count: int) -> Int64:
 def _snap(cuts: Int64, edges: Int64, splittable: npt.NDArray[np.bool_]) -> Int64:
     """Moves cuts in compressed files to the file's nearer end, if that is near.
 
-    That is, at most half a shard away. So a file that is no larger than a shard stays
-    whole, and of larger ones next to each other few share a shard.
+    That is, at most half a shard away. So a file that is not a larger than a shard
+    stays whole, and of larger ones next to each other few share a shard.
     """
     files = _file_at(cuts, edges)
     begins, ends = edges[files], edges[files + 1]
@@ -307,8 +307,8 @@ def _distinct_cuts(
             got=f"{len(sizes):,} files, {total:,} bytes in all",
             cure="ask for fewer with --num-shards",
         )
-    # Places are numbered: each byte of a file is one, but a compressed file that is no
-    # larger than a shard has only one.
+    # Places are numbered: each byte of a file is one, but a compressed file that is not
+    # a larger than a shard has only one.
     can_be_cut = splittable | (sizes > total // count)
     places = np.where(can_be_cut, sizes, sizes > 0)
     place_edges = np.concatenate(([0], np.cumsum(places)))

@@ -47,8 +47,8 @@ class WriteJob:
         name: The dataset's name, part of the file names.
         split: The split to write.
         num_shards: Number of groups; None for as many as the bytes ask for.
-        shard_bytes: Most bytes of records in a shard, give or take one record; None for
-            no bound.
+        shard_bytes: Maximum bytes of records in a shard, give or take one record; None
+            for no bound.
         keyed: Whether records come with keys.
         writer: How shards are encoded.
     """
@@ -76,7 +76,7 @@ class WriteJob:
         return max(1, math.ceil(raw_bytes / (_AIM * self.shard_bytes)))
 
     def options(self) -> dict[str, Any]:
-        """Returns what decides the bytes of the shards, as plain values."""
+        """Returns the options that decide the bytes of the shards, as plain values."""
         fields = dataclasses.asdict(self)
         del fields["output"]
         return fields | {"writer": self.writer.as_dict()}
@@ -202,7 +202,7 @@ class GroupTask(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
-        """Returns what `pack` packed."""
+        """Returns the plan that `pack` packed."""
         return cls(*_TASK.unpack(data))
 
     @property
@@ -298,7 +298,7 @@ def encode_key(key: Key) -> bytes:
     True
 
     Raises:
-        InputError: It is no key.
+        InputError: It is not a key.
     """
     if isinstance(key, bytes):
         return b"b" + key

@@ -105,7 +105,7 @@ def request_of(asked: list[Any], *more: object) -> str:
 
 
 def done_before(split: Split, request: str) -> bool:
-    """Tells whether an edition of a split was made by such a request."""
+    """Returns whether an edition of a split was made by such a request."""
     return any(
         removed.get("request") == request
         for part in split.parts

@@ -125,7 +125,7 @@ def described(dataset: str, name: str, key: str, fingerprint: str) -> Removal:
         dataset: The dataset's directory.
         name: Its name.
         key: See `Removal.key`.
-        fingerprint: Of the removal that is meant.
+        fingerprint: Fingerprint of the removal that is meant.
 
     Raises:
         JobChangedError: Another command has taken the place of this one.

@@ -180,7 +180,7 @@ def commit_removal(
 
 
 def _is_committed(removal: Removal) -> bool:
-    """Tells whether the editions that a removal makes are in the dataset."""
+    """Returns whether the editions that a removal makes are in the dataset."""
     manifest = read_manifest(removal.dataset)
     split = None if manifest is None else manifest.splits.get(removal.split)
     known = {} if split is None else split.known
@@ -284,7 +284,7 @@ def _finish(
 
 
 def _about(digest: RecordsDigest, base: Split) -> dict[str, Any]:
-    """Returns what was removed, given its digest: records, or documents of rows."""
+    """Returns the removed records, or documents of rows, given their digest."""
     if base.packed is None:
         return {
             "records": digest.records,

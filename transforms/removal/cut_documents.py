@@ -55,7 +55,7 @@ class CutRows(NamedTuple):
     counts: PackedCounts
 
     def left(self, counts: PackedCounts) -> PackedCounts:
-        """Returns what a shard holds afterwards, which held `counts`."""
+        """Returns the new counts of a shard that had `counts`."""
         gone = self.counts
         digest = counts.digest - gone.digest
         fewer = {
@@ -84,7 +84,7 @@ def cut_documents(
     """Returns the rows that some documents of a shard are in, without these.
 
     Args:
-        index: Of which documents the rows are.
+        index: The documents of the rows.
         row_format: How they are encoded.
         first_rows: int64 [documents], the row in which each begins.
         first_pieces: int64 [documents], which piece of that row its first one is.

@@ -49,7 +49,7 @@ class CutTask(NamedTuple):
         dataset: The dataset's directory.
         name: Its name.
         key: See `Removal.key`.
-        fingerprint: Of the removal.
+        fingerprint: Fingerprint of the removal.
         edition: The number of the new edition.
         shard: Number of the shard in the edition.
         shards: How many that has.
@@ -77,7 +77,7 @@ class CutShard(NamedTuple):
 
     Attributes:
         task: Which shard.
-        report: Of the new one.
+        report: Report of the new one.
         removed: uint64 [removed], `digest.words_of` the records that it lost, or the
             documents.
         resumed: Whether it was there already.

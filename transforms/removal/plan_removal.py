@@ -138,14 +138,15 @@ def plan_removal(
 
 
 def wanted_of(records: npt.ArrayLike, *, packed: bool) -> Int64:
-    """Returns what is to be removed in order, each once.
+    """Returns the records to be removed in order, each once.
 
     Args:
         records: As `plan_removal` takes them.
         packed: Whether the records of the split are packed rows.
 
     Raises:
-        InputError: Documents are given of records that are no rows, or records of rows.
+        InputError: Documents are given of records that are not rows, or records of
+            rows.
     """
     found = np.asarray(records, np.int64)
     if not found.size:

@@ -1,4 +1,4 @@
-"""A shard that is to be cut, as it is stored: with its indexes, and some records."""
+"""A stored shard that is to be cut: with its indexes, and some records."""
 
 from __future__ import annotations
 

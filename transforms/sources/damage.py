@@ -170,7 +170,7 @@ class Quarantine(DamageHandler):
                 "file": path,
                 "begin_bytes": begin,
                 "end_bytes": begin,
-                # Whether offsets and bytes are those of the file as it is stored.
+                # Whether offsets and bytes are those of the file as stored.
                 "compressed": compressed_begin_bytes is not None,
                 "reason": error.reason,
                 "detail": error.detail,

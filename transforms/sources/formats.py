@@ -18,8 +18,8 @@ class SourceFormat(NamedTuple):
         module: The module that reads it; it has `make_source`, which takes a
             `SourceSpec` and returns a `Source`.
         place_unit: Unit of the places of its records, for messages.
-        sized: Whether places are offsets in the file as it is stored: the last record
-            ends where an uncompressed file does.
+        sized: Whether places are offsets in the file as stored: the last record ends
+            where an uncompressed file does.
         in_parts: Whether its records are counted by reading, in parts of large files.
         compressed: Whether whole files can be compressed.
         accepts: Other names in `file_formats` of files that `--input-format` also

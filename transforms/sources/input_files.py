@@ -24,7 +24,7 @@ class InputFile(NamedTuple):
 
     Attributes:
         path: Its path.
-        size_bytes: Its size as it is stored.
+        size_bytes: Its size as stored.
         version: A mark that changes when it is written again; None for any.
         compression: How it is compressed.
         noted_ns: When the system recorded its last change, see `FileInfo`; 0 for any.

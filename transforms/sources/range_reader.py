@@ -68,7 +68,7 @@ class ReadRequest(NamedTuple):
             that is known: it is not searched for then.
         cuts: All places where a compressed file is cut, in bytes as it is stored.
         kept: Has the pass of a range before in the same compressed file or row group,
-            and gets that of this one. By default that is read from its begin.
+            and gets that of this one. By default that is read from its start.
     """
 
     file: InputFile

@@ -111,7 +111,7 @@ class DocumentColumn:
     def __init__(self, options: PackOptions, source: SourceSpec) -> None:
         self._name = options.column
         kept = "line" if source.format == "text" else f"column:{options.column}"
-        # A function of the user's returns what it gets: text of text.
+        # A user's function returns the type that it gets: text for text.
         self._whole = not options.column or source.record == kept
         self._feature = OneFeature(options.column)
 

@@ -84,7 +84,7 @@ def _take(
     *,
     overwrite: bool,
 ) -> PlannedWrite:
-    """Takes possession of the output, and returns which edition to write."""
+    """Takes possession of the output, and returns the edition to write."""
     job, there = write.job, claim.there
     # Files that were lost since are written again with `overwrite`.
     if there and write.marker.made(there) and not check_split(job.output, there):

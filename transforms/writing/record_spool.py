@@ -102,7 +102,7 @@ class RecordSpool:
         return order
 
     def cuts(self, order: npt.NDArray[np.int64], parts: int) -> list[int]:
-        """Returns where to cut records into parts of about as many bytes each.
+        """Returns where to cut records into parts of roughly equal bytes.
 
         Args:
             order: int64 [records], as `order` gives it.

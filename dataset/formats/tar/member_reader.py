@@ -367,7 +367,7 @@ class MemberReader:
         return self.size_bytes is not None and offset > self.size_bytes
 
     def cut(self, begin: int, end: int, member: Member | None = None) -> BrokenError:
-        """Returns what is missing where the file ends early."""
+        """Returns the missing part where the file ends early."""
         have = self.end_offset() - begin
         what = "header" if member is None else f"member {name_text(member.name)}"
         return BrokenError(
@@ -386,7 +386,7 @@ def name_text(name: bytes) -> str:
 
 
 def _shown(block: bytes) -> str:
-    """Returns what is still legible in a damaged header, for an error."""
+    """Returns the legible part of a damaged header, for an error."""
     if block[MAGIC_AT : MAGIC_AT + len(MAGIC)] != MAGIC:
         return f"bytes that are none: {block[:16].hex(' ')} ..."
     name = block[:100].partition(b"\0")[0]

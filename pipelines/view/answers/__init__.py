@@ -1,1 +1,1 @@
-"""What the page asks for: pure functions of what was opened."""
+"""Answers to the page's questions: pure functions of the opened datasets."""

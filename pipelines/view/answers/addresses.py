@@ -172,7 +172,7 @@ def _arguments(question: _Question, query: str, where: str) -> dict[str, Any]:
 
 
 def error_answer(error: GristmillError) -> dict[str, Any]:
-    """Returns what the page is told of an error."""
+    """Returns the page's message for an error."""
     names = ("what", "where", "expected", "got", "cure")
     facts: dict[str, Any] = {name: getattr(error, name) for name in names}
     return {"error": {"type": type(error).__name__, **facts}}

@@ -1,4 +1,4 @@
-"""What a dataset was made of: input files, datasets before it, and what was lost."""
+"""The sources of a dataset: input files, datasets before it, and losses."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Lineage:
 
 
 def lineage(opened: Opened, *, of: str = "", split: str | None = None) -> Lineage:
-    """Returns what a dataset was made of; reads its lists of inputs."""
+    """Returns the sources of a dataset; reads its lists of inputs."""
     dataset = opened.dataset(of, split)
     return Lineage(
         editions=[found for part in dataset.parts for found in _editions(part)],
@@ -123,7 +123,7 @@ def _editions(part: Dataset) -> Iterator[EditionSources]:
 
 
 def _records_of(part: Dataset, shards: slice, files: int) -> IntArray | None:
-    """Returns how many records of each file are in some shards."""
+    """Returns the number of records of each file in some shards."""
     table = table_of(part)
     if table is None or "span_ends" not in table.columns or not files:
         return None

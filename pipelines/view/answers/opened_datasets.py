@@ -1,4 +1,4 @@
-"""What the page shows: opened datasets, and the order of a training run."""
+"""The subject of the page: opened datasets, and the order of a training run."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Opened:
         return [None] * len(ids) if self.tokens is None else self.tokens.texts(ids)
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Returns what `make` returned for this key before, as long as that is kept."""
+        """Returns the cached result of `make` for a key."""
         with self._lock:
             if key in self._kept:
                 return self._kept[key]

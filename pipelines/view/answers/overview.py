@@ -48,7 +48,7 @@ class Overview:
         editions: All of them, with counts and sizes, and those that were replaced and
             are kept.
         records: How many records it has.
-        raw_bytes: Their size before compression; None where that is not known.
+        raw_bytes: Their size before compression; None if not known.
         file_bytes: The size of the shards, likewise.
         input_bytes: The size of the input files as they are stored, likewise.
         ratio: `raw_bytes` by `file_bytes`.
@@ -183,7 +183,7 @@ def _datasets(opened: Opened) -> list[dict[str, Any]]:
 def _stored(
     found: list[tuple[Dataset, Split]], columns: ShardColumns
 ) -> list[SplitStorage]:
-    """Returns how each part is stored, by the sizes that are known already."""
+    """Returns the storage of each part, by the sizes already known."""
     stored, at = [], 0
     for part, split in found:
         sizes = None
@@ -257,7 +257,7 @@ def _other_tokenizer(
 
 
 def _order(batches: Batches | None, state_step: int | None) -> dict[str, Any] | None:
-    """Returns what the page says of an order, and how many steps it can show."""
+    """Returns the page's description of an order, and its number of steps."""
     if batches is None:
         return None
     schedule = batches.schedule

@@ -130,7 +130,7 @@ def checked_record(dataset: Dataset, record: int) -> int:
 
 
 def chunk_of(info: ShardInfo, position: int) -> dict[str, int]:
-    """Returns where the chunk of a record is in its shard, and how many it has."""
+    """Returns the place of a record's chunk in its shard, and the chunk's records."""
     footer = cached_footer(info.path, size_of(info), info.records_digest)
     ends = np.cumsum(footer.chunk_records)
     chunk = int(np.searchsorted(ends, position, side="right"))
@@ -143,7 +143,7 @@ def chunk_of(info: ShardInfo, position: int) -> dict[str, int]:
 
 
 def row_format_of(part: Dataset, info: ShardInfo) -> RowFormat | None:
-    """Returns how the packed rows of a shard are stored, None of other records."""
+    """Returns the format of a shard's packed rows, None for other records."""
     packed = packed_of(part, info)
     if packed is None:
         return None
@@ -151,7 +151,7 @@ def row_format_of(part: Dataset, info: ShardInfo) -> RowFormat | None:
 
 
 def preview_of(opened: Opened, data: bytes, row_format: RowFormat | None) -> str | None:
-    """Returns what a record begins with, in a line; None if it has no text."""
+    """Returns the beginning of a record, in a line; None if it has no text."""
     if row_format is not None:
         row = decode_rows(row_format, [data])
         if row.removed.all():
@@ -222,7 +222,7 @@ def source(
     split: str | None = None,
     read: int = 0,
 ) -> Source:
-    """Returns where a record comes from; with `read`, also what the file tells of it.
+    """Returns the origin of a record; with `read`, also facts from the file.
 
     That is the number of a line or of a row group. It takes as long as to read the file
     to that place.
@@ -268,7 +268,7 @@ def _place(place: SourcePlace, detail: Detail) -> dict[str, Any]:
 
 
 def _file_bytes(path: str | None) -> int | None:
-    """Returns the size of a local file, None of another, or if it is not there."""
+    """Returns the size of a local file, None for a remote or missing one."""
     if path is None or "://" in path:
         return None
     try:

@@ -36,7 +36,7 @@ class Field:
     """A field of a record.
 
     Attributes:
-        name: Its name; "" for the whole of a record that is no `tf.train.Example`.
+        name: Its name; "" for the whole of a record that is not a `tf.train.Example`.
         dtype: `bytes`, `float` or `int64`; "" of a feature without values.
         values: How many values it has.
         kind: `text`, `image`, `numbers` or `bytes`: what `shown` is.
@@ -129,7 +129,7 @@ def _image(value: bytes, room: _Room) -> tuple[str | None, str | None]:
 
 
 def _texts(values: list[bytes]) -> list[str] | None:
-    """Returns bytes as texts, None if some are none."""
+    """Returns bytes as texts, None if some are not text."""
     try:
         texts = [value.decode() for value in values]
     except UnicodeDecodeError:
@@ -141,7 +141,7 @@ def _texts(values: list[bytes]) -> list[str] | None:
 
 
 def longest_text(record: bytes) -> str | None:
-    """Returns the begin of the longest text that a record has, None if it has none."""
+    """Returns the beginning of the longest text of a record, None without text."""
     try:
         features = decode_example(record)
     except ValueError:

@@ -24,7 +24,7 @@ class ShardColumns:
 
     Attributes:
         records: Records of each.
-        file_bytes: Size of each file; None where that is not known.
+        file_bytes: Size of each file; None if not known.
         raw_bytes: Size of the records of each, before compression; None likewise.
     """
 
@@ -168,7 +168,7 @@ class Shard:
 def shard(
     opened: Opened, *, shard: int, of: str = "", split: str | None = None
 ) -> Shard:
-    """Returns what is known of a shard; reads its footer."""
+    """Returns the facts known about a shard; reads its footer."""
     dataset = opened.dataset(of, split)
     name = shards_of(dataset).name
     number = checked_number(shard, dataset.num_shards, what="shard", where=name)
@@ -193,7 +193,7 @@ def shard(
 
 
 def size_of(info: ShardInfo) -> int:
-    """Returns the size of a shard's file, in bytes; 0 if it is not there."""
+    """Returns the size of a shard's file, in bytes; 0 if it is missing."""
     if info.file_bytes is not None:
         return info.file_bytes
     found = storage_for(info.path).stat(info.path)

@@ -1,4 +1,4 @@
-"""Which records are in a step, and in which steps a record is seen."""
+"""The records of a step, and the steps in which a record is seen."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def seen(
     first_epoch: int = 0,
     stop_epoch: int | None = None,
 ) -> Seen:
-    """Returns where a record is seen in some epochs, by default in one."""
+    """Returns the sightings of a record in some epochs, by default in one."""
     batches, name = opened.ordered(), opened.name(of)
     number = checked_record(opened.datasets[name], record)
     stop = first_epoch + 1 if stop_epoch is None else stop_epoch

@@ -115,7 +115,7 @@ class MixtureShares:
     Attributes:
         steps: Where windows of steps begin, and where the last ends.
         shares: The share of each dataset in the rows of each window.
-        weights: The weight of each dataset at the begin of each window.
+        weights: The weight of each dataset at the start of each window.
         epochs: How many epochs of each dataset are over at each edge of a window.
     """
 

@@ -1,0 +1,84 @@
+"""Docstrings and comments of the packages keep to the house's English.
+
+A heading names its module, so it is a noun phrase. A docstring names the value that is
+returned. Turns that only a translation has do not come back.
+"""
+
+import ast
+import io
+import pathlib
+import re
+import tokenize
+from collections.abc import Iterator
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PACKAGES = ("dataset", "loader", "pipelines", "transforms")
+ALL = (*PACKAGES, "package", "benchmarks", "examples")
+HEADING = re.compile(r"(What|Which|Whether|Where|How|When|Why)\b")
+
+# A turn -> what to write instead.
+TURNS = {
+    r"\b[Rr]eturns? what\b": 'name the value: "Returns the ..."',
+    r"\bTells whether\b": '"Returns whether ..."',
+    r"\b(the|its|their) begin\b": '"the start" or "the beginning"',
+    r"\bfor ever\b": '"forever"',
+    r"\bis no UTF-8\b": '"is not UTF-8"',
+}
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and the text of docstrings and comments."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(
+            node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        ):
+            text = ast.get_docstring(node)
+            if text is not None:
+                yield node.body[0].lineno, " ".join(text.split())
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def faults(source: str) -> list[str]:
+    """Returns a line for each turn in a source that a native writer would not use."""
+    flat = " ".join(source.split())
+    heading = flat.removeprefix('"""')
+    found = []
+    if HEADING.match(heading):
+        found.append(f"1: the heading asks, name the module's subject: {heading[:60]}")
+    if not any(re.search(turn, flat) for turn in TURNS):
+        return found  # Parsing takes a hundred times as long as this look.
+    for line, text in prose(source):
+        for turn, instead in TURNS.items():
+            if hit := re.search(turn, text):
+                found.append(f"{line}: {hit.group()!r}: write {instead}")
+    return found
+
+
+@pytest.mark.parametrize("package", ALL)
+def test_sources_are_in_plain_english(package: str) -> None:
+    bad = [
+        f"{path.relative_to(ROOT)}:{fault}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for fault in faults(path.read_text(encoding="utf-8"))
+    ]
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ('"""Whether a disk is full."""', "1: the heading asks"),
+        ('def f():\n    """Returns what it was given."""', "2: 'Returns what'"),
+        ("x = 1  # Read from the begin.", "1: 'the begin'"),
+    ],
+)
+def test_turns_are_found(source: str, fault: str) -> None:
+    assert [line.startswith(fault) for line in faults(source)] == [True]
+
+
+def test_plain_sentences_pass() -> None:
+    assert faults('"""The room on a disk."""\n# Returns whatever is there.\n') == []
