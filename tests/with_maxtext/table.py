@@ -94,6 +94,21 @@ def own_checkpoint(lab: Lab) -> None:
     assert ended.losses == {step: whole.losses[step] for step in range(CUT, STEPS)}
 
 
+@run("MaxText's own pipeline: the edition that a pattern names")
+def edition_by_pattern(lab: Lab) -> None:
+    trained = {
+        name: lab.train(f"own-{name}", module=OWN, steps=2, grain_train_files=files)
+        for name, files in {
+            "one": f"{lab.path('one')}/one-train.array_record*",
+            "two": f"{lab.path('two')}/two-train.array_record*",
+            "first": f"{lab.path('replaced')}/replaced-train.array_record-[0-9]*",
+            "second": f"{lab.path('replaced')}/replaced-train.array_record-e00002-*",
+        }.items()
+    }
+    check_same(trained["first"].batches, trained["two"].batches, "replaced")
+    check_same(trained["second"].batches, trained["one"].batches, "the newest")
+
+
 @run("SFT: train once")
 def sft(lab: Lab) -> None:
     done = lab.train(
