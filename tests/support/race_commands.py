@@ -28,8 +28,11 @@ from gristmill.transforms.removal.commit_removal import GatheredCuts, commit_rem
 from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.writing.begin_write import begin_write
 from gristmill.transforms.writing.commit_write import commit_write, pack_report
-from gristmill.transforms.writing.group_elements import assign_record, encode_task
-from gristmill.transforms.writing.write_group import write_group
+from gristmill.transforms.writing.write_group import (
+    assign_record,
+    encode_task,
+    write_group,
+)
 
 NAME = "d"
 RECORDS = 12

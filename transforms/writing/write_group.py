@@ -133,8 +133,8 @@ def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupRe
         job: The job.
         group: Number of the group.
         elements: Its records in any order, and its task anywhere among them, as
-            `group_elements` makes them. They are read once, or not at all if they are
-            a list, and the shards are there.
+            `assign_record` and `encode_task` make them. They are read once, or not at
+            all if they are a list, and the shards are there.
 
     Raises:
         DataLossError: The records are not those that were counted for the plan.
