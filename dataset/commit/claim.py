@@ -132,7 +132,8 @@ class Claim:
         """
         key = self.split if self.there is None else self.key
         known = {*written}
-        for edition in self.strangers:  # Left with their tables by `leave_finished`.
+        # Without `dataset.json`, `leave_finished` leaves them with their tables.
+        for edition in () if self.version else self.strangers:
             path = layout.table_path(self.name, layout.edition_key(self.split, edition))
             table = layout.join(self.output, path)
             with contextlib.suppress(InvalidDatasetError, StorageError):

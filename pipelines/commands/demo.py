@@ -54,7 +54,9 @@ def demo(options: DemoOptions) -> None:
     from gristmill.dataset.storage.paths import path_text
     from gristmill.pipelines.text.records import ShownRecord
 
-    directory = options.directory or tempfile.mkdtemp(prefix="gristmill-demo-")
+    directory = options.directory
+    if directory is None:
+        directory = tempfile.mkdtemp(prefix="gristmill-demo-")
     directory = path_text(directory, "demo")
     if "://" in directory:
         raise InputError(

@@ -430,8 +430,8 @@ class TestTwoAtOnce:
         convert(output, inputs / "old")
         true_check = commit_module.check_files
 
-        def late(place: str, splits: Any) -> None:
-            true_check(place, splits)
+        def late(place: str, splits: Any, **given: Any) -> None:
+            true_check(place, splits, **given)
             if "train.e00002" in splits:  # The last check before dataset.json.
                 monkeypatch.setattr(commit_module, "check_files", true_check)
                 convert(output, inputs / "more", split="val")

@@ -39,7 +39,7 @@ from gristmill.dataset.metadata.choose_state import states_of
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.doctor.dataset_place import Place
+from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.dataset_state import look_at_jobs
 from gristmill.pipelines.text.edition_history import edition_files, made_by
 from gristmill.pipelines.text.status import read_status
@@ -379,12 +379,12 @@ class TestShown:
                 (made / "replaced" / name).read_bytes()
             )
         assert {*verify(replaced, workers=1).leftovers} == gone
-        (finding,) = look_at_jobs(Place(replaced))
+        (finding,) = look_at_jobs(DatasetPlace(replaced))
         assert finding.cure == f"gristmill clean {replaced}"
         assert clean(replaced).files == len(gone)
 
     def test_doctor_says_which_files_a_glob_matches(self, replaced):
-        (finding,) = look_at_jobs(Place(replaced))
+        (finding,) = look_at_jobs(DatasetPlace(replaced))
         assert "d-train.array_record* matches files of replaced editions" in finding.why
         assert "d-train.array_record-e00002-*" in finding.why
 

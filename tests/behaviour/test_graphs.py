@@ -58,9 +58,9 @@ def name_of(chain: list[beam.PTransform]) -> str:
 
 def test_no_transform_is_left_out() -> None:
     public = {
-        name
-        for name in transforms.__all__
-        if issubclass(getattr(transforms, name), beam.PTransform)
+        transform.__name__
+        for transform in (getattr(transforms, name) for name in transforms.__all__)
+        if issubclass(transform, beam.PTransform)
     }
     assert public == {name_of(chain) for chain in GRAPHS}
 

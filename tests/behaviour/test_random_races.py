@@ -14,7 +14,7 @@ from tests.support.races import Race
 SOAK_COMMANDS = int(os.environ.get("GRISTMILL_TEST_COMMANDS", "300"))
 SEEDS = os.environ.get("GRISTMILL_TEST_SEEDS", "2 3")
 ROUNDS = [
-    pytest.param(12, 1, True, marks=pytest.mark.slow),
+    pytest.param(12, 1, True, marks=pytest.mark.soak),
     *(
         pytest.param(SOAK_COMMANDS, seed, unfinished, marks=pytest.mark.soak)
         for seed in map(int, SEEDS.split())

@@ -377,7 +377,7 @@ class TestChanged:
         first.store(replaces=PreparedJob.load_versioned(*where)[1])
         job.write_bytes(described)
         for known in (first, second):
-            with pytest.raises(InvalidDatasetError, match="lacks its list"):
+            with pytest.raises(JobChangedError, match="taken over the output"):
                 load_prepared(*where, known.fingerprint)
         assert PreparedJob.load_versioned(*where, own=second)[0] is second
         # What was seen in between is not remembered.

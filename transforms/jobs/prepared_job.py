@@ -316,7 +316,9 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
     """
     # A process can serve several runs: a later one may allow more damage.
     version = version_of(layout.join(output, layout.job_path(name, split)))
-    found = _load_version(output, name, split, version) if version else None
+    found = None
+    with contextlib.suppress(LookupError):
+        found = _load_version(output, name, split, version) if version else None
     if found is None or found.fingerprint != fingerprint:
         raise JobChangedError(
             "another conversion has taken over the output",
@@ -362,8 +364,9 @@ def check_current(prepared: PreparedJob) -> None:
 
 
 @functools.lru_cache(maxsize=8)
-def _load_version(
-    output: str, name: str, split: str, version: str
-) -> PreparedJob | None:
-    # One that lacks its list of files has begun just now: it is not the one meant.
-    return PreparedJob.load_versioned(output, name, split)[0]
+def _load_version(output: str, name: str, split: str, version: str) -> PreparedJob:
+    found = PreparedJob.load_versioned(output, name, split)[0]
+    if found is None:
+        # Its list of files is still to come: an error is not remembered.
+        raise LookupError(version)
+    return found

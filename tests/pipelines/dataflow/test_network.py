@@ -106,4 +106,5 @@ def test_a_service_that_stays_busy_is_noted_in_time(service, monkeypatch):
     service.busy = [{"Retry-After": "600"}] * 99
     (note,) = check()
     assert "The service is busy" in note
-    assert len(service.busy) == 97  # The second request is made at the deadline.
+    # The second request is made at the deadline, and seldom another.
+    assert len(service.busy) >= 95
