@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
     from gristmill.loader.api import GlobalBatches, global_batches, token_weights
-    from gristmill.loader.base.content import Content
     from gristmill.loader.base.notebook import Description, describe
+    from gristmill.loader.base.state_fields import Content
     from gristmill.loader.data.batches import Batches
     from gristmill.loader.data.dataset import Dataset, ShardInfo
     from gristmill.loader.data.open_dataset import open as open
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
     from gristmill.loader.packed.packed_rows import PackedRows
     from gristmill.loader.provenance.find_document import DocumentPiece, FoundDocument
+    from gristmill.loader.provenance.found_record import PassedShard
     from gristmill.loader.provenance.locate import Location
-    from gristmill.loader.provenance.passed_shards import PassedShard
     from gristmill.loader.provenance.source_fields import Piece, SourcePlace
     from gristmill.loader.reading.cache_counts import CacheCounts
     from gristmill.loader.remote.range_fetcher import ReadCounts

@@ -12,8 +12,10 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.dataset.base.lazy_names import packages_named
-from gristmill.loader.base.content import Content as Content  # A type of GlobalBatches.
 from gristmill.loader.base.indices import IntArray, checked_count, checked_indices
+from gristmill.loader.base.state_fields import (
+    Content as Content,
+)  # A type of GlobalBatches.
 from gristmill.loader.data.batches import Batches, ordered_weights
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.batch_sizes import host_rows

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.base.errors import InputError, StorageMissingError, some_of
 from gristmill.dataset.metadata import layout
@@ -18,6 +17,7 @@ from gristmill.dataset.metadata.read_manifest import (
     check_not_replaced,
     read_split_table,
 )
+from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.dataset.storage.lookup import storage_for
 
 
@@ -57,11 +57,7 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
         path = layout.join(dataset, table.paths[shard])
         if opened is None or opened[0] != shard:
             try:
-                footer = read_footer(
-                    functools.partial(storage.read, path),
-                    int(table.file_bytes[shard]),
-                    path=path,
-                )
+                footer = stored_footer(path, int(table.file_bytes[shard]))
             except StorageMissingError as e:
                 check_not_replaced(dataset, split, manifest.splits[split])
                 raise StorageMissingError(

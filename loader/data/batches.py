@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Self, cast
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError, OutOfRangeError, SystemLimitError
-from gristmill.loader.base.content import Content
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.base.notebook import table_html, table_text
+from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.past_states import removed_since
 from gristmill.loader.order.mixture import Weight

@@ -25,9 +25,9 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds_features import parse_tfds_features
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.loader.base.content import Content
 from gristmill.loader.base.indices import IntArray, checked_index, checked_indices
 from gristmill.loader.base.notebook import table_html
+from gristmill.loader.base.state_fields import Content
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.reading.joined_shards import Parts

@@ -31,9 +31,9 @@ from gristmill.dataset.metadata.tfds_info import parse_info
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.dataset import Dataset, Recipe
+from gristmill.loader.data.open_files import HowToRead, checked_ends
 from gristmill.loader.data.past_dataset import past_dataset
-from gristmill.loader.data.reading_options import HowToRead, checked_ends
-from gristmill.loader.reading.cached_footers import footer_cache
+from gristmill.loader.reading.cached_indexes import footer_cache
 from gristmill.loader.reading.cached_shards import (
     ShardCache,
     no_shards_to_cache,

@@ -1,19 +1,52 @@
-"""Opens plain ArrayRecord files, whose footers are read once, in parallel."""
+"""Opens plain ArrayRecord files, whose footers are read once, in parallel.
+
+It has the options of reading that hold for all that `open` opens.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
 import numpy as np
 
-from gristmill.dataset.base.errors import NotADatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.metadata.match_shards import match_shards
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.data.reading_options import HowToRead, checked_ends
-from gristmill.loader.reading.cached_footers import footer_cache
+from gristmill.loader.reading.batch_reader import BatchReader, Verify
+from gristmill.loader.reading.cached_indexes import footer_cache
 from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
+from gristmill.loader.remote.read_options import ReadOptions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HowToRead:
+    """Arguments of `open` that hold for all datasets it opens; see there."""
+
+    verify: Verify | None
+    options: ReadOptions | None
+    cache_dir: str | None
+    cache_bytes: int | None
+
+    def reader(self, shards: ShardList) -> BatchReader:
+        """Returns what reads shards like this."""
+        return BatchReader(shards, verify=self.verify, read_options=self.options)
+
+
+def checked_ends(counts: IntArray, where: str) -> IntArray:
+    """Returns where the records of each shard end; counts of a dataset can be wrong."""
+    if float(counts.sum(dtype=float)) > 2**62:
+        raise InvalidDatasetError(
+            "dataset has more than 2^62 records by its own count",
+            where=where,
+            cure="restore it from a copy, or convert it again",
+        )
+    ends: IntArray = np.cumsum(counts, dtype=np.int64)
+    return ends
+
 
 _log = logging.getLogger(__name__)
 

@@ -22,7 +22,10 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import DecodeError, InputError, some_of
 from gristmill.dataset.base.example import NO_KIND
 from gristmill.loader.base.indices import IntArray, checked_count
-from gristmill.loader.decode.dtypes import (
+from gristmill.loader.decode.scan import Scan
+from gristmill.loader.decode.values import (
+    BrokenListError,
+    Values,
     cast,
     checked_dtype,
     constant,
@@ -30,9 +33,8 @@ from gristmill.loader.decode.dtypes import (
     kind_of,
     limits_of,
     name_of,
+    values_of,
 )
-from gristmill.loader.decode.scan import Scan
-from gristmill.loader.decode.values import BrokenListError, Values, values_of
 
 _KIND_NAMES = ("nothing", "bytes_list", "float_list", "int64_list")
 

@@ -9,7 +9,7 @@ import time
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.feed import Feed
-from gristmill.loader.feed.step_passes import Passes
+from gristmill.loader.feed.read_ahead import Passes
 from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.stats.causes import Waiting, waits_for
 from gristmill.loader.stats.feed_stats import FeedStats, ReadBatch

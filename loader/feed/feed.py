@@ -27,10 +27,9 @@ from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.base.notebook import table_html
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.batch_source import BatchSource
-from gristmill.loader.feed.read_ahead import ReadAhead
+from gristmill.loader.feed.read_ahead import Passes, ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
 from gristmill.loader.feed.state import batches_as_of, state_of, step_of
-from gristmill.loader.feed.step_passes import Passes
 from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.feed.workers import Workers, explained, iterate_in_workers
 from gristmill.loader.order.schedule import Rows, RowsBySize

@@ -18,10 +18,11 @@ from gristmill.dataset.base.errors import (
     StateMismatchError,
 )
 from gristmill.dataset.metadata.splits import Split
-from gristmill.loader.base.content import Content, content_of
 from gristmill.loader.base.state_fields import (
     NO_FIELD,
+    Content,
     StateFields,
+    content_of,
     field_error,
     is_same,
 )

@@ -10,8 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import StateMismatchError
-from gristmill.loader.base.content import Content, content_of
-from gristmill.loader.base.state_fields import StateFields, field_error
+from gristmill.loader.base.state_fields import (
+    Content,
+    StateFields,
+    content_of,
+    field_error,
+)
 from gristmill.loader.order.batch_sizes import BatchSizes, Resize
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from gristmill.dataset.base.errors import DecodeError, UserFunctionError
+from gristmill.dataset.base.errors import DecodeError, InputError, UserFunctionError
 from gristmill.loader.data.batches import Batches, describe_row, noted
-from gristmill.loader.feed.last_batch import filled_up, rows_there
 from gristmill.loader.feed.window_reads import WindowReads
 from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule
 from gristmill.loader.reading.cache_counts import NOT_CACHED
@@ -206,3 +206,72 @@ class BatchesAhead:
         parts = (np.split(column, ends) for column in together)
         batches = (MixedBatch(*columns) for columns in zip(*parts, strict=True))
         return dict(zip(steps, batches, strict=True))
+
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def rows_there(schedule: Schedule, step: int, rows: RowsBySize) -> BoolArray:
+    """Returns which rows of a host a step's batch has: all, but in a last short one."""
+    full, first = schedule.sizes.size(step), schedule.sizes.start(step)
+    if isinstance(rows, Mapping):
+        rows = rows[full]
+    elif callable(rows):
+        rows = rows(full)
+    there: BoolArray = (np.arange(full) < schedule.stop - first)[rows]
+    return there
+
+
+def filled_up(batch: Any, there: BoolArray, *, mask: str) -> dict[str, Any]:
+    """Returns a batch with zeros for the rows that are not there, and their mask.
+
+    Args:
+        batch: What decode returned for the rows that are there; if there is none, for
+            one of another host, which only tells the types and shapes.
+        there: Which rows are there, bool [rows].
+        mask: The name that `there` gets in the batch.
+
+    Raises:
+        InputError: The batch is no dict of arrays with one row for each record, or has
+            that name already.
+    """
+    if not isinstance(batch, Mapping) or mask in batch:
+        raise InputError(
+            "decode did not return a dict that a mask can be added to",
+            expected=f"a dict of arrays, without {mask!r}",
+            got=f"a dict with {mask!r}" if isinstance(batch, Mapping) else _kind(batch),
+            cure="let decode return a dict of arrays, or choose another name as mask",
+        )
+    filled = {name: _filled(part, there, str(name)) for name, part in batch.items()}
+    return filled | {mask: there}
+
+
+def _filled(part: Any, there: BoolArray, where: str) -> Any:
+    if isinstance(part, Mapping):
+        return {
+            name: _filled(inner, there, f"{where}.{name}")
+            for name, inner in part.items()
+        }
+    rows = max(int(there.sum()), 1)
+    if not isinstance(part, np.ndarray) or not part.ndim or len(part) != rows:
+        raise InputError(
+            "decode returned what cannot be filled up with rows of zeros",
+            where=where,
+            expected=f"a numpy array with a row for each record, {rows:,}",
+            got=_kind(part),
+            cure="let decode return arrays with the records along the first axis, such "
+            "as a PaddedFeature instead of a RaggedFeature",
+        )
+    if there.any() and there.all():
+        return part
+    fill = b"" if part.dtype == object else 0
+    out = np.full((len(there), *part.shape[1:]), fill, part.dtype)
+    if there.any():
+        out[there] = part
+    return out
+
+
+def _kind(part: Any) -> str:
+    if isinstance(part, np.ndarray):
+        return f"an array of shape {part.shape}"
+    return type(part).__name__

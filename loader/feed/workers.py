@@ -23,8 +23,7 @@ import grain
 
 from gristmill.dataset.base.errors import GristmillError, InputError, WorkerDiedError
 from gristmill.dataset.base.system_limits import check_files
-from gristmill.loader.feed.grain_flags import allow_unparsed_flags
-from gristmill.loader.feed.worker_end import end_with_trainer
+from gristmill.loader.feed.worker_process import allow_unparsed_flags, prepare_worker
 
 _START_SECONDS = 30
 # What this process opens for each worker and for all: pipes, and batches on their way.
@@ -131,17 +130,6 @@ def _new_processes(before: set[BaseProcess], workers: int) -> list[BaseProcess]:
             return new if len(new) == workers else []
         time.sleep(_POLL_SECONDS)
     return []  # Grain says what went wrong, when the first batch is asked for.
-
-
-def prepare_worker(*_: int) -> None:
-    """Runs first in a worker."""
-    # JAX may have read the environment already.
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    if "jax" in sys.modules:
-        sys.modules["jax"].config.update("jax_platforms", "cpu")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_trainer()
 
 
 def explained(error: Exception) -> Exception:

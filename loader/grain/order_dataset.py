@@ -12,8 +12,7 @@ import numpy as np
 from gristmill.dataset.base.errors import OutOfRangeError
 from gristmill.loader.base.indices import IntArray, checked_indices
 from gristmill.loader.data.batches import Batches
-from gristmill.loader.feed.grain_flags import allow_unparsed_flags
-from gristmill.loader.feed.worker_end import end_with_trainer
+from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.order.schedule import MixedBatch
 
 # Grain asks for single elements. The order of a thousand positions costs as much as

@@ -17,9 +17,8 @@ import grain
 from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.loader.base.state_fields import field_error
 from gristmill.loader.data.batches import Batches
-from gristmill.loader.feed.grain_flags import allow_unparsed_flags
 from gristmill.loader.feed.state import batches_as_of, step_of
-from gristmill.loader.feed.worker_end import end_with_trainer
+from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.grain.record_state import (
     Reader,
     check_reader,

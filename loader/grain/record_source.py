@@ -23,10 +23,9 @@ from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.storage.object_names import has_magic
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.loader.feed.grain_flags import allow_unparsed_flags
-from gristmill.loader.feed.worker_end import end_with_trainer
+from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
-from gristmill.loader.reading.cached_footers import footer_cache
+from gristmill.loader.reading.cached_indexes import footer_cache
 from gristmill.loader.reading.host_files import cache_dir_text
 from gristmill.loader.reading.shard_list import ShardList, count_files
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.loader.maxtext.replace_iterators import install
+    from gristmill.loader.maxtext.installation import install
 
 __all__ = ["install"]
 

@@ -12,8 +12,8 @@ import runpy
 import sys
 
 from gristmill.dataset.base.errors import GristmillError
+from gristmill.loader.maxtext.installation import check_fed, install_options
 from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.replace_iterators import check_fed, install_options
 
 PRE_TRAIN = "maxtext.trainers.pre_train.train"
 

@@ -8,12 +8,11 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from gristmill.loader.maxtext.data_settings import Side
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.packed import check_rows, packed_batches
 from gristmill.loader.maxtext.records import RecordDatasets
-from gristmill.loader.maxtext.run_changes import Reader
-from gristmill.loader.maxtext.settings import check
+from gristmill.loader.maxtext.restore import IteratorReads
+from gristmill.loader.maxtext.settings import Side, check
 from gristmill.loader.maxtext.sources import Sources, open_sources
 
 # Records of a host that are read as one step, where steps of the order are not those of
@@ -74,7 +73,9 @@ def _packed_iterator(
     max_logging.log(f"gristmill: {side.name} of packed rows: {dataset.batches!r}")
     iterator = PackedIterator(dataset, mesh, side.padded)
     batches_of = functools.partial(sources.batches, side, options)
-    iterator.gristmill_readers = [Reader(dataset, lambda rows: batches_of(rows=rows))]
+    iterator.gristmill_readers = [
+        IteratorReads(dataset, lambda rows: batches_of(rows=rows))
+    ]
     return iterator
 
 

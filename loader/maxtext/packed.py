@@ -15,9 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.packed_split import PackedSplit
-from gristmill.loader.maxtext.data_settings import Side
 from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.settings import refused
+from gristmill.loader.maxtext.settings import Side, refused
 from gristmill.loader.maxtext.sources import Sources
 
 _VOCABULARY_CURE = "set vocab_size as the tokenizer that packed the rows has it"

@@ -1,19 +1,68 @@
-"""The place in the data where post-training goes on.
+"""Post-training's place in the data, and the errors that MaxText drops.
 
 The trainers of MaxText 0.2.5 that use Tunix, `train_sft` and `train_dpo`, save no state
-of the data: resumed, they would train on the first batches again.
+of the data: resumed, they would train on the first batches again. All its
+trainers take errors of the data for their end: without a checkpoint, and with the exit
+code of success.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from gristmill import loader
 from gristmill.dataset.base.errors import StateMismatchError
-from gristmill.loader.maxtext.failures import raise_failure
+
+
+def raising_guard(guard: Callable[[Any], AbstractContextManager[Any]]) -> Any:
+    """Returns MaxText's `loader_exception_guard` for the end of the data alone.
+
+    Errors go on as they are, also those that elastic training takes.
+    """
+
+    @contextlib.contextmanager
+    @functools.wraps(guard)
+    def loader_exception_guard(config: Any) -> Iterator[None]:
+        try:
+            yield
+        except StopIteration:
+            with guard(config):
+                raise
+
+    return loader_exception_guard
+
+
+def keeping_failures(give: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns `__next__` of MaxText's data iterator, which keeps the error it raises.
+
+    Post-training drops it.
+    """
+
+    @functools.wraps(give)
+    def next_batch(iterator: Any) -> Any:
+        try:
+            return give(iterator)
+        except StopIteration:
+            raise
+        except Exception as e:
+            iterator.gristmill_failure = e
+            raise
+
+    return next_batch
+
+
+def raise_failure(iterators: Any) -> None:
+    """Raises the error that one of MaxText's data iterators, or a list, has kept."""
+    for iterator in iterators if isinstance(iterators, list) else [iterators]:
+        failure = getattr(iterator, "gristmill_failure", None)
+        if failure is not None:
+            raise failure
+
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,9 @@ import grain.experimental
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.maxtext.data_settings import Side
-from gristmill.loader.maxtext.elastic import ElasticRecords
 from gristmill.loader.maxtext.options import PREFIX, Options
-from gristmill.loader.maxtext.run_changes import Reader
+from gristmill.loader.maxtext.restore import ElasticRecords, IteratorReads
+from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import Sources
 
 READ_TOGETHER_RECORDS = 256
@@ -40,7 +39,7 @@ class RecordDatasets:
     sources: Sources
     options: Options
     rows: int
-    made: list[Reader] = dataclasses.field(default_factory=list, compare=False)
+    made: list[IteratorReads] = dataclasses.field(default_factory=list, compare=False)
     elastic: list[loader.GlobalBatches] = dataclasses.field(
         default_factory=list, compare=False
     )
@@ -75,7 +74,7 @@ class RecordDatasets:
             process_count=hosts,
             prefetch=self.side.batches_ahead(self.rows),
         )
-        self.made.append(Reader(records, self.batches_of))
+        self.made.append(IteratorReads(records, self.batches_of))
         return records
 
     def batches_of(self, rows: int) -> loader.GlobalBatches:

@@ -1,17 +1,95 @@
-"""Restores states of the data that are read, and refuses those of other kinds."""
+"""The state of MaxText's data: saved for any number of hosts, and restored.
+
+States of other kinds are refused. From a state of other weights or batch sizes a run
+goes on with its own from the first step that no host has begun.
+
+The state of Grain's own elastic iterator is a position alone, which fits every order.
+That of `OrderedIterator` says of which order it is, so that another one is refused.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-from collections.abc import Callable
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Protocol
+
+import grain
+from grain.experimental import ElasticIterator
 
 from gristmill import loader
-from gristmill.dataset.base.errors import StateMismatchError, some_of
-from gristmill.loader.maxtext.elastic import OrderedIterator
+from gristmill.dataset.base.errors import InputError, StateMismatchError, some_of
 from gristmill.loader.maxtext.options import PREFIX, Order
-from gristmill.loader.maxtext.run_changes import change_batches, places_of
+
+_POSITION = "global_next_index"
+_ORDER = "order"
+
+
+class ElasticRecords(ElasticIterator):  # type: ignore[misc]  # Grain has no types.
+    """What MaxText makes instead of Grain's `ElasticIterator`, with its arguments."""
+
+    def __init__(self, batches: loader.GlobalBatches, *args: Any, **named: Any):
+        super().__init__(*args, **named)
+        self._batches = batches
+
+    def __iter__(self) -> OrderedIterator:
+        return OrderedIterator(super().__iter__(), self._batches)
+
+
+class OrderedIterator(grain.DatasetIterator):  # type: ignore[misc]
+    """The iterator that MaxText saves and restores, in one file for all hosts."""
+
+    def __init__(self, positions: grain.DatasetIterator, batches: loader.GlobalBatches):
+        super().__init__(positions)
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return next(self._parent)
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns the position of all hosts and the order, as JSON values."""
+        state: dict[str, Any] = self._parent.get_state()
+        return state | {_ORDER: self._feed(state[_POSITION]).get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Goes to a position of the same order, of any number of hosts.
+
+        Raises:
+            StateMismatchError: It is of another order; the error names the difference.
+            InputError: It is not such a state.
+        """
+        if not isinstance(state, Mapping) or state.keys() != {_POSITION, _ORDER}:
+            raise InputError(
+                "not the state of an elastic iterator in gristmill's order",
+                expected=f"{_POSITION} and {_ORDER}",
+                got=f"{state!r:.200}",
+                cure="go on with the settings of the run that wrote it",
+            )
+        feed = self._feed(0)
+        feed.set_state(state[_ORDER])
+        if feed.batches is not self._batches:
+            raise StateMismatchError(
+                "records were appended to a dataset since the state was written",
+                expected=repr(self._batches),
+                got=repr(feed.batches),
+                cure="leave grain_use_elastic_iterator out where datasets grow, and "
+                "begin the data anew",
+            )
+        self._parent.set_state({_POSITION: state[_POSITION]})
+
+    def close(self) -> None:
+        """Ends what reads ahead."""
+        super().close()
+        self._parent.close()
+
+    def _feed(self, position: int) -> loader.Feed:
+        """Returns a feed at the step up to which the order must be the same."""
+        step = position // self._batches.batch_size
+        return self._batches.feed(process_index=0, process_count=1, start_step=step)
+
 
 ONE_FILE = "process_0.json"
 """The file of a state that all hosts share."""
@@ -85,3 +163,158 @@ def _kinds_of_one_file() -> tuple[type, ...]:
     from grain.experimental import ElasticIterator
 
     return (loader.Feed, OrderedIterator, ElasticIterator)
+
+
+_log = logging.getLogger(__name__)
+
+# Of Grain's operations that may stop within a record: chunks of it, or what did not fit
+# into a row. They read it again, and the records of their last row.
+_IN_A_RECORD = frozenset({"next_index_in_buffer", "parent_state"})
+_HELD_STEPS = 2
+
+
+class HasBatches(Protocol):
+    """What reads batches, from the first step on whenever it is iterated."""
+
+    batches: loader.GlobalBatches
+
+
+@dataclasses.dataclass(frozen=True)
+class IteratorReads:
+    """What one of MaxText's iterators reads, which may be other batches.
+
+    Attributes:
+        reads: What reads batches.
+        batches_of: Makes such batches with another number of rows.
+    """
+
+    reads: HasBatches
+    batches_of: Callable[[int], loader.GlobalBatches]
+
+
+def change_batches(iterators: Iterable[Any], states: Iterable[str]) -> None:
+    """Lets MaxText's iterators go on from states of other weights or batch sizes.
+
+    Up to the first step that no host has begun they have those of the states, and from
+    there on their own. It restarts them, as they are about to be restored.
+
+    Args:
+        iterators: MaxText's data iterators of this host, that have `gristmill_readers`.
+        states: What all hosts have saved, as JSON.
+
+    Raises:
+        StateMismatchError: The states are of a mixture of other datasets.
+    """
+    places = [place for text in states for place in places_of(json.loads(text))]
+    for iterator in iterators:
+        readers: Sequence[IteratorReads] = getattr(iterator, "gristmill_readers", ())
+        for reader in readers:
+            own = reader.reads.batches
+            changed = changed_batches(own, reader.batches_of, places)
+            if changed is not own:
+                reader.reads.batches = changed
+                iterator.reset()
+
+
+def changed_batches(
+    own: loader.GlobalBatches,
+    batches_of: Callable[[int], loader.GlobalBatches],
+    places: Sequence[tuple[dict[str, Any], int]],
+) -> loader.GlobalBatches:
+    """Returns batches that are those of states, and a run's own where no one was yet.
+
+    They are the same object if nothing changes. What else differs is refused where the
+    states are taken.
+
+    Args:
+        own: The batches of the run, of one batch size and one set of weights.
+        batches_of: Makes such batches with another number of rows.
+        places: The states of feeds of all hosts and workers, and how many steps each
+            has begun from there on.
+
+    Raises:
+        StateMismatchError: The states are of a mixture of other datasets.
+    """
+    mixture = own.schedule.mixture
+    if not places or (places[0][0]["mixture"] is None) != (mixture is None):
+        return own
+    state, _ = places[0]
+    _check_names(own, state)
+    sizes = [(0, state["batch_size"])]
+    sizes += [(each["step"], each["batch_size"]) for each in state.get("resized", ())]
+    phases = [] if mixture is None else state["mixture"]["phases"]
+    past = [(each["from_position"], _exact(each["weights"])) for each in phases]
+    weights = [] if mixture is None else [mixture.phases[0].weights]
+    if sizes == [(0, own.batch_size)] and [each for _, each in past] == weights:
+        return own
+    found = batches_of(sizes[0][1])
+    for step, size in sizes[1:]:
+        found = found.resized(size, step=step)
+    for position, each in past:
+        step, _ = found.schedule.sizes.find(position)
+        found = found.with_weights(_named(own, each), step=step)
+    step = max(feed["step"] + begun for feed, begun in places)
+    if sizes[-1][1] != own.batch_size:
+        _tell(step, "batch size", f"{own.batch_size:,} rows")
+        found = found.resized(own.batch_size, step=step)
+    if past and past[-1][1] != weights[0]:
+        named = _named(own, weights[0])
+        parts = (f"{name} {float(share):.4g}" for name, share in named.items())
+        _tell(step, "weights", ", ".join(parts))
+        found = found.with_weights(named, step=step)
+    return found
+
+
+def _check_names(own: loader.GlobalBatches, state: dict[str, Any]) -> None:
+    names = tuple(entry["name"] for entry in state["datasets"])
+    if own.names and names != own.names:
+        raise StateMismatchError(
+            "the checkpoint is of a mixture of other datasets",
+            expected=", ".join(own.names),
+            got=", ".join(names),
+            cure="give the datasets of the checkpoint, in their order and by their "
+            "names, 0 as the weight of those to leave out; to add one, begin the data "
+            "anew, with another run_name and load_full_state_path=.../STEP/items",
+        )
+
+
+def _tell(step: int, what: str, value: str) -> None:
+    _log.warning(
+        "going on with the %s of the checkpoint up to step %s of the data, and with %s "
+        "from there on",
+        *(what, f"{step:,}", value),
+    )
+
+
+def _named(
+    batches: loader.GlobalBatches, weights: Sequence[Fraction]
+) -> dict[str, Fraction]:
+    return dict(zip(batches.names, weights, strict=True))
+
+
+def _exact(weights: Sequence[str]) -> tuple[Fraction, ...]:
+    return tuple(map(Fraction, weights))
+
+
+def places_of(state: Any, held: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yields the states of feeds in what Grain's pipelines have made of them.
+
+    With each comes how many steps its reader has begun from that state on.
+
+    Args:
+        state: A state of one of MaxText's iterators, or a part of it.
+        held: Steps that the operation around it reads again, to go on in a record.
+    """
+    if isinstance(state, dict):
+        if {"feed", "next_row"} <= state.keys():
+            yield state["feed"], max(int(state["next_row"] > 0), held)
+        elif {"version", "step", "mixture"} <= state.keys():
+            yield state, 0
+        else:
+            if not _IN_A_RECORD.isdisjoint(state):
+                held = _HELD_STEPS
+            for part in state.values():
+                yield from places_of(part, held)
+    elif isinstance(state, list):
+        for part in state:
+            yield from places_of(part, held)

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.read_manifest import read_manifest
-from gristmill.loader.maxtext.data_settings import Side
 from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.settings import Side
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from gristmill.dataset.packed.row_format import (
 )
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.packed.row_arrays import (
+from gristmill.loader.packed.segment_arrays import (
     Int32Array,
     RowLayout,
     copy_of,

@@ -24,11 +24,9 @@ from gristmill.dataset.metadata.provenance import (
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 from gristmill.loader.data.open_dataset import open as open_dataset
-from gristmill.loader.provenance.found_record import Found
+from gristmill.loader.provenance.found_record import Found, PassedShard, follow
 from gristmill.loader.provenance.packed_shard import PackedShard
-from gristmill.loader.provenance.passed_shards import PassedShard, follow
-from gristmill.loader.provenance.recorded_source import recorded_source
-from gristmill.loader.provenance.source_place import place_of
+from gristmill.loader.provenance.source_place import place_of, recorded_source
 
 _NO_LIST = "the dataset's list of input files is missing or damaged"
 

@@ -12,10 +12,10 @@ from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import Batches, row_at
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.provenance.document_source import document_source
+from gristmill.loader.provenance.found_record import PassedShard as PassedShard
 from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
-from gristmill.loader.provenance.passed_shards import PassedShard as PassedShard
-from gristmill.loader.provenance.recorded_source import recorded_source
 from gristmill.loader.provenance.source_fields import Piece, SourcePlace
+from gristmill.loader.provenance.source_place import recorded_source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.shards.open_shard import ShardFacts, read_index
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import (
@@ -29,7 +29,6 @@ from gristmill.loader.data.dataset import (
     table_of,
 )
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.open_shard import check_index
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.reading.shard_list import ShardList
 
@@ -178,9 +177,7 @@ def _stored_reader(path: str, index_path: str, file_crc32c: int) -> BatchReader:
 
     That of the dataset lists all objects before it opens one, a thousand in a request.
     """
-    index = parse_index(storage_for(index_path).read(index_path), path=index_path)
-    index.check()
-    check_index(index, file_crc32c)
+    index = read_index(index_path, ShardFacts(file_crc32c=file_crc32c))
     counts = np.array([index.records], np.int64)
     shards = ShardList(
         paths=[path],

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gristmill.loader.base.notebook import table_text
-from gristmill.loader.provenance.passed_shards import PassedShard
+from gristmill.loader.provenance.found_record import PassedShard
 
 _PIECES_SHOWN = 8
 

@@ -1,21 +1,107 @@
-"""The place of a record in the file that it was read from, by the file's format."""
+"""The source of a record: its file, and its place there by the file's format."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.formats.streams.inflated_stream import Compression
 from gristmill.dataset.formats.tar.find_sample import find_sample
-from gristmill.dataset.metadata.provenance import NUMBERED, SourceFile, frame_offset
+from gristmill.dataset.metadata.lineage import read_lineage
+from gristmill.dataset.metadata.provenance import (
+    NUMBERED,
+    SourceFile,
+    frame_offset,
+    part_count,
+    read_damaged_regions,
+    read_source_files,
+    written_position,
+)
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.provenance.chunk_sizes import cached_footer, records_and_bytes
-from gristmill.loader.provenance.found_record import Found, record_number
+from gristmill.loader.data.dataset import Dataset, ShardInfo
+from gristmill.loader.provenance.found_record import (
+    Found,
+    changed_note,
+    follow,
+    record_number,
+)
+
+
+def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
+    """Returns what is known of the source of a shard's record: fields of `Location`."""
+    committed, edition = dataset.committed, info.edition or 1
+    split = None if committed is None else committed.part(edition)
+    before = committed.parts[: committed.place(edition)] if committed else ()
+    shard = info.path.removeprefix(dataset.path).lstrip("/")
+    if split is not None and (parts := part_count(split)) is not None:
+        part, position = written_position(dataset.path, split, shard, record)
+        of_part = f" of part {part} of {parts}" if parts > 1 else ""
+        if split.removed is not None:
+            of_part += ", without those that were removed"
+        return {
+            "source_note": "written by a Python program, with gristmill.dataset.Writer:"
+            f" record {position:,}{of_part}"
+        }
+    if split is None or not info.spans:
+        return {
+            "source_note": "only datasets that gristmill converted from files have a "
+            "list of their sources"
+        }
+    files = read_source_files(dataset.path, split)
+    spans = [
+        span
+        for span in info.spans
+        if span.records > 0 and None not in (span.start_bytes, span.stop_bytes)
+    ]
+    if not files or any(not 0 <= span.file_index < len(files) for span in spans):
+        return {
+            "source_note": "the dataset's list of input files is missing or damaged"
+        }
+    options = split.source.get("options")
+    function = options.get("map") if isinstance(options, dict) else None
+    if info.dropped_records or info.added_records:
+        return file_and_range(spans, files) | {
+            "source_note": f"the function {function} returned more or fewer records "
+            "than it was given: the place of each record was not kept"
+        }
+    ends = np.cumsum([span.records for span in spans])
+    if not spans or ends[-1] != info.records:
+        return {"source_note": "the ranges of the inputs do not add up to the shard"}
+    number = int(np.searchsorted(ends, record, side="right"))
+    span = spans[number]
+    first = int(ends[number]) - span.records
+    file = files[span.file_index]
+    found = Found(
+        file,
+        span,
+        record - first + span.skipped_records,
+        None if function else info.first_record + first - span.skipped_records,
+        [
+            region
+            for region in (
+                read_damaged_regions(dataset.path, shard)
+                if split.quarantined_regions
+                else ()
+            )
+            if region.path == file.path
+        ],
+    )
+    whole = not (split.dropped_records or split.added_records)
+    whole &= not split.quarantined_regions
+    found, fields = follow(
+        found,
+        read_lineage(dataset.path, split),
+        records=split.records if whole else -1,
+        begin=sum(part.records for part in before),
+    )
+    return {"source_note": changed_note(function), **fields, **place_of(dataset, found)}
 
 
 def place_of(dataset: Dataset, found: Found) -> dict[str, Any]:
@@ -135,3 +221,40 @@ def _across_shards(
         runs.append(records_and_bytes(footer, at - first, stop - first, of_part))
         at = stop
     return np.concatenate(runs) if runs else np.empty((0, 2), np.int64)
+
+
+def records_and_bytes(
+    footer: Footer,
+    begin: int,
+    end: int,
+    lengths_of: Callable[[int, int], Sequence[int]],
+) -> IntArray:
+    """Returns int64 [chunks, 2], how many records and bytes of a range each chunk has.
+
+    Args:
+        footer: That of the shard.
+        begin: Number, in the shard, of the first record of the range.
+        end: Number after its last record.
+        lengths_of: Returns the bytes of each record between two numbers, counted from
+            `begin`. It is asked for chunks that reach out of the range.
+    """
+    ends = np.cumsum(footer.chunk_records)
+    begins = ends - footer.chunk_records
+    chunks = slice(
+        int(np.searchsorted(ends, begin, side="right")),
+        int(np.searchsorted(begins, end, side="left")),
+    )
+    firsts, lasts = np.maximum(begins[chunks], begin), np.minimum(ends[chunks], end)
+    sizes = footer.chunk_decoded_bytes[chunks].copy()
+    for chunk in np.flatnonzero(lasts - firsts < footer.chunk_records[chunks]).tolist():
+        part = lengths_of(int(firsts[chunk]) - begin, int(lasts[chunk]) - begin)
+        sizes[chunk] = sum(part)
+    return np.stack([lasts - firsts, sizes], axis=1)
+
+
+@functools.lru_cache(maxsize=64)
+def cached_footer(shard: str, file_bytes: int, digest: str | None) -> Footer:
+    """Returns the footer of a shard of a size and a digest."""
+    # Callers that locate one record often locate all of a batch.
+    del digest  # In the key of the cache: a shard at this path may have been replaced.
+    return stored_footer(shard, file_bytes)

@@ -33,9 +33,12 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.biased_lock import BiasedLock
-from gristmill.loader.reading.decode_chunks import decode_planned, deliver
+from gristmill.loader.reading.decode_chunks import (
+    OfficialShards,
+    decode_planned,
+    deliver,
+)
 from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error
-from gristmill.loader.reading.official_shards import OfficialShards
 from gristmill.loader.reading.read_plan import Wanted, plan_reads
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,

@@ -31,14 +31,19 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import CorruptShardError, InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.shards.open_shard import ShardFacts, check_shard
 from gristmill.dataset.storage.open_file import OpenFile
 from gristmill.dataset.storage.regular_file import open_regular
 from gristmill.loader.base.indices import IntArray, checked_count
-from gristmill.loader.reading.edition_files import EditionFiles
-from gristmill.loader.reading.host_files import cache_root, disk_errors, locked
+from gristmill.loader.reading.host_files import (
+    EditionFiles,
+    cache_root,
+    disk_errors,
+    locked,
+)
 
 _COPY, _TEMPORARY, _IN_USE = ".shard", ".tmp", "in_use"
 # The time of last use of a copy is this exact.
@@ -157,14 +162,12 @@ class ShardCache:
         while piece := file.read(_PIECE_BYTES):
             crc32c = google_crc32c.extend(crc32c, piece)
             size += len(piece)
-        expected = int(self.file_bytes[shard]), int(self._file_crc32cs[shard])
-        if (size, crc32c) != expected:
-            raise CorruptShardError(
-                "fetched shard is not the one that the dataset describes",
-                expected="{:,} bytes, crc32c {:#010x}".format(*expected),
-                got=f"{size:,} bytes, crc32c {crc32c:#010x}",
-                cure="find out what is damaged with `gristmill verify`",
-            )
+        described = ShardFacts(
+            file_bytes=int(self.file_bytes[shard]),
+            file_crc32c=int(self._file_crc32cs[shard]),
+        )
+        fetched = ShardFacts(file_bytes=size, file_crc32c=crc32c)
+        check_shard(described, fetched, where=self._path(shard))
 
 
 def shard_cache(

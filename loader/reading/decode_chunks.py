@@ -1,8 +1,12 @@
-"""Decodes chunks to the wanted records, and checks each record."""
+"""Decodes chunks to the wanted records, and checks each record.
+
+The official reader decodes the chunks that only it can, of local shards.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import google_crc32c
@@ -20,8 +24,9 @@ from gristmill.dataset.arrayrecord.footer import (
     check_blocks,
     logical,
 )
+from gristmill.dataset.arrayrecord.official_reader import OfficialReader
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
-from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.base.errors import CorruptShardError, GristmillError
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.read_plan import ReadPlan, corrupt_record
 from gristmill.loader.reading.shard_file import ReadLimits
@@ -167,3 +172,50 @@ def _raise_first_damage(
         item = int(np.searchsorted(plan.chunk, chunk))
         raise corrupt_record(plan, item, got=found.got or found.what) from found
     raise error
+
+
+# A reader has the footer of its file in memory.
+_OPEN_READERS = 256
+
+
+class OfficialShards:
+    """Official readers of local shards, opened when needed. Safe to share by threads.
+
+    Args:
+        options: For the official reader, beside those for random reads.
+    """
+
+    def __init__(self, options: Mapping[str, str]):
+        options = {"readahead_buffer_size": "0", **options}
+        self._open = functools.partial(OfficialReader, options=options)
+        self._opened = functools.lru_cache(_OPEN_READERS)(self._open)
+
+    def read(self, plan: ReadPlan) -> list[bytes]:
+        """Returns the wanted records of a plan of one shard.
+
+        Raises CorruptShardError, which names the first damaged record.
+        """
+        path = plan.files[0].path
+        try:
+            return self._opened(path).read_records(plan.number.tolist())
+        except CorruptShardError as e:
+            # After an error, a reader fails to read anything else.
+            self._opened.cache_clear()
+            item = self._first_damaged(plan, path)
+            raise corrupt_record(plan, item, got=e.got or e.what) from e
+
+    def _first_damaged(self, plan: ReadPlan, path: str) -> int:
+        """Returns the place in the plan of the first record that cannot be read."""
+        good = 0
+        try:
+            with self._open(path) as reader:
+                for number in plan.number.tolist():
+                    reader.read_records([number])
+                    good += 1
+        except CorruptShardError:
+            return good
+        return 0
+
+    def close(self) -> None:
+        """Forgets all readers, which closes them."""
+        self._opened.cache_clear()

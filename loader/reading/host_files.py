@@ -1,15 +1,17 @@
-"""Files that processes of one host share: their directory, locks and whole writes."""
+"""Files that processes of one host share: their places, locks and whole writes."""
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gristmill.dataset.base.errors import (
     GristmillError,
@@ -100,3 +102,30 @@ def write_whole(path: str, data: bytes) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+class EditionFiles:
+    """Places of files of the shards of a split, in a directory for each edition.
+
+    A directory is named after the content of its edition. So what was fetched before
+    records were appended is used after it, and by who opens an older edition.
+
+    Args:
+        root: The directory that has those of the editions.
+        keys: The name of each, which differs between editions of different content.
+        shards: [editions], how many shards each edition has.
+
+    Attributes:
+        directories: [editions], the directory of each.
+    """
+
+    def __init__(self, root: str, *, keys: Sequence[str], shards: Sequence[int]):
+        self.directories = [os.path.join(root, key) for key in keys]
+        ends = list(itertools.accumulate(shards, initial=0))
+        self._firsts = ends[: len(self.directories)]
+
+    def path(self, shard: int, suffix: str) -> str:
+        """Returns the place of a file, given the number of its shard in the split."""
+        edition = bisect.bisect_right(self._firsts, shard) - 1
+        number = shard - self._firsts[edition]
+        return f"{self.directories[edition]}/{number:08d}{suffix}"

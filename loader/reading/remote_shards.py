@@ -12,10 +12,11 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 
-from gristmill.dataset.base.errors import CorruptShardError, StorageMissingError
+from gristmill.dataset.base.errors import StorageMissingError
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.shards.open_shard import ShardFacts, check_index, check_shard
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
@@ -26,9 +27,7 @@ from gristmill.loader.reading.background_copies import (
 from gristmill.loader.reading.cache_counts import CacheCounter, CacheCounts
 from gristmill.loader.reading.cached_indexes import IndexCache
 from gristmill.loader.reading.cached_shards import ShardCache
-from gristmill.loader.reading.edition_files import EditionFiles
-from gristmill.loader.reading.host_files import cache_root
-from gristmill.loader.reading.open_shard import check_index
+from gristmill.loader.reading.host_files import EditionFiles, cache_root
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.remote.partial_indexes import PartialIndexes
 from gristmill.loader.remote.range_fetcher import RangeFetcher
@@ -140,16 +139,12 @@ class RemoteShards:
         """Returns the generation of a shard, which must be the one of the table."""
         path = self._paths[shard]
         found = self._stat(path)
-        size = int(self._table.file_bytes[shard])
-        crc32c = int(self._table.file_crc32cs[shard])
-        if found.size_bytes != size or found.crc32c not in (None, crc32c):
-            raise CorruptShardError(
-                "shard is not the one that the dataset describes",
-                where=path,
-                expected=f"{size:,} bytes, crc32c {crc32c:#010x}",
-                got=f"{found.size_bytes:,} bytes, crc32c {found.crc32c or 0:#010x}",
-                cure="restore the shard from a copy, or convert it again",
-            )
+        described = ShardFacts(
+            file_bytes=int(self._table.file_bytes[shard]),
+            file_crc32c=int(self._table.file_crc32cs[shard]),
+        )
+        stored = ShardFacts(file_bytes=found.size_bytes, file_crc32c=found.crc32c)
+        check_shard(described, stored, where=path)
         return found.version
 
     def _stat(self, path: str) -> FileInfo:
@@ -169,7 +164,8 @@ class RemoteShards:
         return found
 
     def _check_index(self, shard: int, index: ShardIndex) -> None:
-        check_index(index, int(self._table.file_crc32cs[shard]))
+        crc32c = int(self._table.file_crc32cs[shard])
+        check_index(index, ShardFacts(file_crc32c=crc32c))
 
     def _index_opener(self) -> IndexCache | PartialIndexes:
         """Returns the opener of indexes, created at the first read."""

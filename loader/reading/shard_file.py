@@ -1,17 +1,42 @@
-"""An open shard: its bytes and its index; how much is read and kept open at a time."""
+"""The shards that are open: their bytes and indexes, and the limits of reading.
+
+The index of a shard is a file, or is made of its footer.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import functools
 import operator
 import os
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
-from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, logical
-from gristmill.dataset.metadata.shard_index import ShardIndex
+import numpy as np
+
+from gristmill.dataset.arrayrecord.footer import (
+    BLOCK_BYTES,
+    Footer,
+    logical,
+    read_footer,
+)
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    StorageError,
+    SystemLimitError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_index import (
+    ShardIndex,
+    index_of_footer,
+    map_index,
+    parse_index,
+)
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.open_file import OpenFile
+from gristmill.loader.reading.cached_indexes import FooterCache
 
 # The type of a chunk is in its header at this offset.
 _CHUNK_TYPE_AT = 24
@@ -110,7 +135,7 @@ class ShardFile:
     version: str | None = None
     number: int | None = None
 
-    @property
+    @functools.cached_property
     def has_crc32cs(self) -> bool:
         """Whether the index has a checksum of every record."""
         return len(self.index.crc32cs) == self.index.records
@@ -127,3 +152,113 @@ def is_transposed(chunk: bytes, begin: int) -> bool:
     """Returns whether the chunk that begins at an offset is transposed."""
     header = without_block_headers(chunk[:BLOCK_BYTES], begin)
     return header[_CHUNK_TYPE_AT : _CHUNK_TYPE_AT + 1] == b"t"
+
+
+def open_shard(
+    path: str,
+    *,
+    index_path: str | None = None,
+    footers: FooterCache | None = None,
+) -> ShardFile:
+    """Opens a shard.
+
+    By default the index is the file where a conversion would have put it, if there is
+    one, and otherwise made of the shard's footer; `footers` keeps these. A shard that
+    is damaged, or not the one that was indexed, is a CorruptShardError.
+    """
+    file = _open_bytes(path)
+    if index_path is None:
+        index_path = _found_index(path)
+    if index_path is None:
+        index = _footer_index(path, file, footers)
+    elif "://" in index_path:
+        index = parse_index(storage_for(index_path).read(index_path), path=index_path)
+    else:
+        with _disk_errors(index_path):
+            index = map_index(index_path)
+    if index.file_bytes != file.size_bytes:
+        raise CorruptShardError(
+            "shard does not have the size that its index says",
+            where=path,
+            expected=f"{index.file_bytes:,} bytes, as {index.path} says",
+            got=f"{file.size_bytes:,} bytes",
+            cure="if the shard was truncated, restore it from a copy or convert it "
+            "again; if it was written again, `gristmill index` it again",
+        )
+    return ShardFile(
+        path=path,
+        data=file.data,
+        index=index,
+        transposed=_is_transposed(file.data, index),
+        version=file.version,
+    )
+
+
+class _Opened(NamedTuple):
+    size_bytes: int
+    data: Bytes
+    version: str | None  # The generation of an object, None for a local file.
+    stamp: str  # Differs after the file was written again.
+
+
+def _open_bytes(path: str) -> _Opened:
+    if "://" in path:
+        info = storage_for(path).stat(path)
+        if info is None:
+            raise StorageError("no such shard", where=path, cure="check the path")
+        version = info.version
+        return _Opened(info.size_bytes, StoredBytes(path), version, version)
+    with _disk_errors(path):
+        file = OpenFile(path)
+    return _Opened(file.size_bytes, file, None, file.stamp)
+
+
+def _found_index(path: str) -> str | None:
+    """Returns where a conversion puts the index of a shard, if there is a file."""
+    directory, _, name = path.rpartition("/")
+    index_path = layout.index_path(name)
+    if directory or path.startswith("/"):
+        index_path = f"{directory}/{index_path}"
+    return None if storage_for(index_path).stat(index_path) is None else index_path
+
+
+def _footer_index(path: str, file: _Opened, footers: FooterCache | None) -> ShardIndex:
+    def read() -> Footer:
+        return read_footer(
+            lambda begin, end: file.data[begin:end], file.size_bytes, path=path
+        )
+
+    if footers is None:
+        return index_of_footer(read(), path=path, file_bytes=file.size_bytes)
+    return footers.index(path, file_bytes=file.size_bytes, stamp=file.stamp, read=read)
+
+
+@contextlib.contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        if isinstance(e, StorageError) or e.errno is None:
+            raise
+        if e.errno == errno.EISDIR:
+            cure = "give the files in it, or open a dataset's directory by loader.open"
+        else:
+            cure = SystemLimitError.CURES.get(e.errno) or (
+                "restore the file from a copy, or check the path and its permissions"
+            )
+        raise StorageError(
+            "cannot open a file of the dataset",
+            where=path,
+            got=os.strerror(e.errno),
+            cure=cure,
+        ) from e
+
+
+def _is_transposed(data: Bytes, index: ShardIndex) -> bool:
+    # The first chunk tells: a writer transposes all chunks of a file or none.
+    if not index.chunks or not index.records:
+        return False
+    begin, end = index.chunk_offsets(np.array([0, 1])).tolist()
+    if not 0 < begin < end <= index.file_bytes:
+        return False  # Whoever reads a record is told that the index is damaged.
+    return is_transposed(data[begin : min(end, begin + BLOCK_BYTES)], begin)

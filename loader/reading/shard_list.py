@@ -22,14 +22,16 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.metadata.shard_index import ShardIndex
+from gristmill.dataset.shards.open_shard import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.cache_counts import CacheCounter
-from gristmill.loader.reading.open_shard import (
-    FooterIndexes,
-    check_index,
+from gristmill.loader.reading.cached_indexes import FooterCache
+from gristmill.loader.reading.shard_file import (
+    READ_LIMITS,
+    ReadLimits,
+    ShardFile,
     open_shard,
 )
-from gristmill.loader.reading.shard_file import READ_LIMITS, ReadLimits, ShardFile
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
 # File descriptors that are left to the rest of the process.
@@ -95,7 +97,7 @@ class ShardList:
     check_current: Callable[[], None] | None = None
     index_paths: Sequence[str] | None = None
     remote: StoredShards | None = None
-    footers: FooterIndexes | None = None
+    footers: FooterCache | None = None
 
     @property
     def records(self) -> int:
@@ -151,28 +153,22 @@ class ShardList:
         opened = open_shard(path, index_path=index_path, footers=self.footers)
         if self.file_crc32cs is not None:
             # The shard was opened before its index, in which order they are replaced.
-            check_index(opened.index, int(self.file_crc32cs[shard]))
+            facts = ShardFacts(file_crc32c=int(self.file_crc32cs[shard]))
+            check_index(opened.index, facts)
         return opened
 
     def _compare(self, shard: int, opened: ShardFile) -> None:
-        records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
         taken = int(self.ends[shard]) - self.first_record(shard)
         end = int(self.starts[shard]) + taken
-        found = opened.index.records, opened.index.file_bytes
-        if (
-            records not in (-1, found[0])
-            or size not in (-1, found[1])
-            or end > found[0]
-        ):
-            raise CorruptShardError(
-                "shard is not the one that the dataset describes",
-                where=f"{self.name}, shard {opened.path}",
-                expected=f"{records if records >= 0 else end:,} records"
-                + (f", {size:,} bytes" if size >= 0 else ""),
-                got="{:,} records, {:,} bytes".format(*found),
-                cure="restore the shard and its index from a copy, or convert this "
-                "shard again",
-            )
+        records, size = int(self.file_records[shard]), int(self.file_bytes[shard])
+        found = ShardFacts(opened.index.records, opened.index.file_bytes)
+        if records < 0 and end > opened.index.records:
+            records = end
+        check_shard(
+            ShardFacts(records if records >= 0 else None, size if size >= 0 else None),
+            found,
+            where=f"{self.name}, shard {opened.path}",
+        )
 
 
 class OpenShards:
@@ -287,7 +283,7 @@ class CountedFile(NamedTuple):
 def count_files(
     paths: Sequence[str],
     *,
-    footers: FooterIndexes | None,
+    footers: FooterCache | None,
     limits: ReadLimits = READ_LIMITS,
 ) -> list[CountedFile]:
     """Counts the records of ArrayRecord files by their footers, many at a time.

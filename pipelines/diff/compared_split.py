@@ -9,17 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.lineage import Ancestor, ancestors_of
-from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
+from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.shards.open_shard import ShardFacts, read_index, stored_footer
 from gristmill.dataset.storage.base import map_all
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.data.dataset import Dataset, shards_of, table_of
-from gristmill.loader.reading.open_shard import check_index
 from gristmill.pipelines.diff.differing import Int64, RecordPart
 
 UNKNOWN = -1
@@ -204,11 +202,8 @@ class ComparedSplit:
     def _index(self, shard: int) -> ShardIndex:
         places = shards_of(self.dataset).index_paths
         assert places is not None
-        path = places[shard]
-        index = parse_index(storage_for(path).read(path), path=path)
-        index.check()
-        check_index(index, int(self.table.file_crc32cs[shard]))
-        return index
+        described = ShardFacts(file_crc32c=int(self.table.file_crc32cs[shard]))
+        return read_index(places[shard], described)
 
     def lengths(self, records: Int64) -> Int64:
         """Returns the lengths of records, int64 [n] rising numbers in the split.
@@ -243,9 +238,7 @@ class ComparedSplit:
         if self._index(shard).group_size != 1:
             return np.full(len(records), -1, np.int64)
         path = shards_of(self.dataset).paths[shard]
-        storage = storage_for(path)
-        size = int(self.table.file_bytes[shard])
-        footer = read_footer(functools.partial(storage.read, path), size, path=path)
+        footer = stored_footer(path, int(self.table.file_bytes[shard]))
         return np.asarray(footer.chunk_decoded_bytes[records], np.int64)
 
     def _batches(self, rows: Int64) -> Iterator[Int64]:

@@ -37,6 +37,7 @@ from gristmill.dataset.base.findings import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.shards.open_shard import ShardFacts, check_index
 from gristmill.dataset.storage.base import FileInfo, Storage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.metadata import VerifyTask, check_same
@@ -157,19 +158,9 @@ def _open_index(
     try:
         index = parse_index(content.data, path=path)
         index.check()
-    except UNREADABLE as error:
+        check_index(index, ShardFacts(task.records, task.file_bytes))
+    except (*UNREADABLE, CorruptShardError) as error:
         findings.append(finding_of(relative, error))
-        return None
-    stated = index.records, index.file_bytes
-    if stated != (task.records, task.file_bytes):
-        findings.append(
-            Finding(
-                relative,
-                "shard index is not the one of this shard",
-                expected=f"{task.records:,} records in {task.file_bytes:,} bytes",
-                got=f"{stated[0]:,} records in {stated[1]:,} bytes",
-            )
-        )
         return None
     return index
 

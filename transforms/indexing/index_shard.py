@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import google_crc32c
 import numpy as np
 
-from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.walk import walk_file
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.indexing.plan_index import IndexTask
@@ -61,7 +60,7 @@ def index_shard(task: IndexTask) -> IndexedShard:
     info = storage.stat(path)
     size = 0 if info is None else info.size_bytes
     try:
-        footer = read_footer(functools.partial(storage.read, path), size, path=path)
+        footer = stored_footer(path, size)
     except CorruptShardError:
         # Perhaps it is of another format: of many files, only some were looked at.
         check_formats([FileInfo(path, size)], wanted="arrayrecord")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO
@@ -11,12 +10,17 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.shard_copier import StoredShard
 from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_chunks
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
+from gristmill.dataset.metadata.shard_index import ShardIndex
+from gristmill.dataset.shards.open_shard import (
+    ShardFacts,
+    check_shard,
+    read_index,
+    stored_footer,
+)
 from gristmill.dataset.storage.lookup import storage_for
 
 Int64 = npt.NDArray[np.int64]
@@ -41,18 +45,10 @@ def open_stored(
     storage = storage_for(dataset)
     path = layout.join(dataset, shard)
     index_path = layout.join(dataset, layout.index_path(shard))
-    index = parse_index(storage.read(index_path), path=index_path)
-    index.check()
-    read = functools.partial(storage.read, path)
-    footer = read_footer(read, file_bytes, path=path)
-    if not index.records == footer.records == records:
-        raise CorruptShardError(
-            "shard is not the one that the dataset describes",
-            where=path,
-            expected=f"{records:,} records",
-            got=f"{footer.records:,}, and {index.records:,} in its index",
-            cure="restore it and its index from a copy, or convert the dataset again",
-        )
+    described = ShardFacts(records, file_bytes)
+    index = read_index(index_path, described)
+    footer = stored_footer(path, file_bytes)
+    check_shard(described, ShardFacts(footer.records), where=path)
 
     def opened(begin: int, end: int) -> AbstractContextManager[BinaryIO]:
         return storage.open(path, offset=begin, end=end)

@@ -10,10 +10,10 @@ import numpy as np
 
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.loader.data.dataset import Dataset, ShardInfo, shards_of
-from gristmill.loader.provenance.chunk_sizes import cached_footer
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.loader.provenance.packed_shard import packed_of
 from gristmill.loader.provenance.source_fields import SourcePlace
+from gristmill.loader.provenance.source_place import cached_footer
 from gristmill.pipelines.text.location import source_lines
 from gristmill.pipelines.text.source_details import (
     Detail,

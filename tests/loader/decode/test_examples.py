@@ -1,7 +1,6 @@
 """Examples decoded to arrays, compared with what TensorFlow makes of them.
 
-Covers: loader/decode/dtypes.py, loader/decode/features.py, loader/decode/scan.py,
-loader/decode/values.py.
+Covers: loader/decode/values.py, loader/decode/features.py, loader/decode/scan.py.
 """
 
 import contextlib

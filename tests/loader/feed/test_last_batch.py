@@ -1,4 +1,7 @@
-"""A last batch that is not full is filled up: every record once, on any hosts."""
+"""A last batch that is not full is filled up: every record once, on any hosts.
+
+Covers: loader/feed/step_reads.py.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,7 @@ def test_workers_fill_up_as_threads_do(path) -> None:
 
 
 def test_padding_of_packed_rows_counts_for_no_loss() -> None:
-    from gristmill.loader.feed.last_batch import filled_up
+    from gristmill.loader.feed.step_reads import filled_up
 
     row = np.array([1, 2], "<u4").tobytes() + np.array([5, 6], "<u2").tobytes()
     batch = loader.PackedRows(length=4)([row])

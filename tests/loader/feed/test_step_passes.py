@@ -1,4 +1,7 @@
-"""Passes over steps: their order, their sizes, and what is in memory meanwhile."""
+"""Passes over steps: their order, their sizes, and what is in memory meanwhile.
+
+Covers: loader/feed/read_ahead.py.
+"""
 
 import itertools
 
@@ -7,7 +10,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.loader.feed.step_passes import Passes, steps_of_next
+from gristmill.loader.feed.read_ahead import Passes, steps_of_next
 from gristmill.loader.feed.step_reads import StepReads
 from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch
 

@@ -1,6 +1,6 @@
 """A feed with worker processes: its batches, errors and ends.
 
-Covers: loader/feed/feed.py, loader/feed/grain_flags.py, loader/feed/read_ahead.py,
+Covers: loader/feed/feed.py, loader/feed/workers.py, loader/feed/read_ahead.py,
 loader/feed/shared_memory.py.
 """
 

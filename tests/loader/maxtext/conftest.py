@@ -16,13 +16,13 @@ from tests.support.packed import documents, pack
 @pytest.fixture
 def maxtext(monkeypatch: pytest.MonkeyPatch) -> dict:
     """A new stand-in that is imported as MaxText; by its modules' names."""
-    from gristmill.loader.maxtext import replace_iterators as replace
+    from gristmill.loader.maxtext import installation
 
     found = stand_in.modules()
     for name, module in found.items():
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(replace, "_originals", {})
-    monkeypatch.setattr(replace, "_made", [])
+    monkeypatch.setattr(installation, "_originals", {})
+    monkeypatch.setattr(installation, "_made", [])
     return found
 
 

@@ -1,4 +1,7 @@
-"""Records that MaxText deals to any number of hosts itself."""
+"""Records that MaxText deals to any number of hosts itself.
+
+Covers: loader/maxtext/restore.py.
+"""
 
 import json
 
@@ -9,7 +12,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
 from gristmill.loader.maxtext import install
-from gristmill.loader.maxtext.elastic import ElasticRecords
+from gristmill.loader.maxtext.restore import ElasticRecords
 from tests.support.maxtext import config_of
 
 ELASTIC = {"packing": False, "grain_use_elastic_iterator": True}

@@ -1,4 +1,7 @@
-"""Errors of the data get out of MaxText's trainers, which drop them."""
+"""Errors of the data get out of MaxText's trainers, which drop them.
+
+Covers: loader/maxtext/post_train.py.
+"""
 
 import pathlib
 import shutil
@@ -8,7 +11,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import GristmillError
 from gristmill.loader.maxtext import install
-from gristmill.loader.maxtext.failures import raise_failure
+from gristmill.loader.maxtext.post_train import raise_failure
 from tests.support import maxtext_trainers as trainers
 from tests.support.maxtext import RECORDS, config_of
 

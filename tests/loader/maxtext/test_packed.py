@@ -1,7 +1,7 @@
 """Packed rows as MaxText's batches.
 
 Covers: loader/maxtext/packed.py, loader/maxtext/iterators.py,
-loader/maxtext/data_settings.py.
+loader/maxtext/settings.py.
 """
 
 import dataclasses
@@ -16,10 +16,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.loader.maxtext.data_settings import Side
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.packed import PackedBatches, check_tokens, packed_batches
+from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import open_sources
 from tests.support.maxtext import LENGTH, config_of
 

@@ -10,10 +10,10 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import InputError
-from gristmill.loader.maxtext.data_settings import Side
+from gristmill.loader.maxtext.installation import install
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.records import RecordDatasets
-from gristmill.loader.maxtext.replace_iterators import install
+from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import open_sources
 from tests.support import maxtext as stand_in
 from tests.support.maxtext import (

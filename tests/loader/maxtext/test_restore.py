@@ -1,6 +1,6 @@
 """Checkpoints whose states are of other data or weights than are read.
 
-Covers: loader/maxtext/restore.py, loader/maxtext/run_changes.py.
+Covers: loader/maxtext/restore.py.
 """
 
 import json
@@ -13,8 +13,12 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import StateMismatchError
-from gristmill.loader.maxtext.restore import explained_restore
-from gristmill.loader.maxtext.run_changes import Reader, changed_batches, places_of
+from gristmill.loader.maxtext.restore import (
+    IteratorReads,
+    changed_batches,
+    explained_restore,
+    places_of,
+)
 
 
 def checkpoint_of(folder, names, state):
@@ -96,7 +100,7 @@ class Loaded:
 
     def __init__(self, reads, batches_of=None) -> None:
         self.reads = reads
-        self.gristmill_readers = [Reader(reads, batches_of)]
+        self.gristmill_readers = [IteratorReads(reads, batches_of)]
         self.reset()
 
     def reset(self) -> None:

@@ -7,8 +7,8 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.loader.maxtext.data_settings import Side
 from gristmill.loader.maxtext.options import Options
+from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import Sources, open_sources
 from tests.support.editions import add_edition, replace_by_newest
 from tests.support.maxtext import RECORDS, config_of, files_of

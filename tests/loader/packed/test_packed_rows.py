@@ -1,6 +1,6 @@
 """Packed rows as arrays, compared with what each token by itself says.
 
-Covers: loader/packed/row_arrays.py.
+Covers: loader/packed/segment_arrays.py.
 """
 
 import json
@@ -18,7 +18,7 @@ from gristmill.dataset.base.errors import DecodeError, FormatVersionError, Input
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, encode_rows
-from gristmill.loader.packed.row_arrays import RowLayout
+from gristmill.loader.packed.segment_arrays import RowLayout
 from tests.support.packed_rows import Piece, batch_of, some_rows
 
 ARRAYS = (

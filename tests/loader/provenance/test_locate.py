@@ -1,8 +1,7 @@
 """Where rows come from: every answer is followed to the bytes of the source.
 
-Covers: dataset/metadata/provenance.py, loader/provenance/chunk_sizes.py,
-loader/provenance/found_record.py, loader/provenance/passed_shards.py,
-loader/provenance/recorded_source.py, loader/provenance/source_place.py.
+Covers: dataset/metadata/provenance.py, loader/provenance/source_place.py,
+loader/provenance/found_record.py.
 """
 
 import collections

@@ -1,8 +1,7 @@
 """Reading batches of records from local shards, whole and damaged.
 
 Covers: loader/reading/decode_chunks.py, loader/reading/read_plan.py,
-loader/reading/official_shards.py, loader/reading/shard_file.py,
-loader/reading/shard_list.py.
+loader/reading/shard_file.py, loader/reading/shard_list.py.
 """
 
 import concurrent.futures
@@ -31,8 +30,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.shard_index import index_of_footer, map_index
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.open_shard import open_shard
-from gristmill.loader.reading.shard_file import ReadLimits
+from gristmill.loader.reading.shard_file import ReadLimits, open_shard
 from gristmill.loader.reading.shard_list import ShardList
 from tests.support.datasets import convert
 from tests.support.memory import peak_memory

@@ -1,6 +1,7 @@
 """The cache of footers: each read once per host, damage repaired, and not required.
 
-Covers: loader/reading/host_files.py, loader/reading/open_shard.py.
+Covers: loader/reading/cached_indexes.py, loader/reading/host_files.py,
+loader/reading/shard_file.py.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
-from gristmill.loader.reading import open_shard
+from gristmill.loader.reading import shard_file
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.cached_footers import FooterCache
+from gristmill.loader.reading.cached_indexes import FooterCache
 from gristmill.loader.reading.shard_file import ReadLimits
 from gristmill.loader.reading.shard_list import count_files
 from tests.support.records import text_records, write_array_records
@@ -46,13 +47,13 @@ def cache(tmp_path: pathlib.Path) -> pathlib.Path:
 def footers_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose footers were read."""
     seen: list[str] = []
-    read_footer = open_shard.read_footer
+    read_footer = shard_file.read_footer
 
     def read(*args, path: str):
         seen.append(path)
         return read_footer(*args, path=path)
 
-    monkeypatch.setattr(open_shard, "read_footer", read)
+    monkeypatch.setattr(shard_file, "read_footer", read)
     return seen
 
 
@@ -161,8 +162,8 @@ def test_worker_processes_map_the_same_pages(path, cache, tmp_path) -> None:
     pickled.write_bytes(pickle.dumps(dataset))
     program = """
 import pathlib, pickle, re, sys
-from gristmill.loader.reading import open_shard
-open_shard.read_footer = None
+from gristmill.loader.reading import shard_file
+shard_file.read_footer = None
 dataset = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
 dataset[[0, 299]]
 maps = pathlib.Path("/proc/self/smaps").read_text()
@@ -221,7 +222,7 @@ def test_a_full_disk_is_reported_and_reading_goes_on(
     def full(path: str, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gristmill.loader.reading.cached_footers.write_whole", full)
+    monkeypatch.setattr("gristmill.loader.reading.cached_indexes.write_whole", full)
     assert loader.open(path, cache_dir=cache)[7] == RECORDS[7]
     assert "No space left" in caplog.text
 

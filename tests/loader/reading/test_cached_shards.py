@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.loader.reading.cached_shards import ShardCache
-from gristmill.loader.reading.edition_files import EditionFiles
+from gristmill.loader.reading.host_files import EditionFiles
 
 DATA = [bytes([shard]) * (50 + shard) for shard in range(8)]
 

@@ -1,6 +1,6 @@
 """Shards that are truncated, or cannot be read, while they are in use.
 
-Covers: loader/reading/batch_reader.py, loader/reading/open_shard.py,
+Covers: loader/reading/batch_reader.py, loader/reading/shard_file.py,
 loader/reading/shard_list.py.
 """
 

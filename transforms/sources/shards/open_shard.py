@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import CorruptShardError, StorageError
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
+from gristmill.dataset.shards.open_shard import (
+    ShardFacts,
+    check_index,
+    check_shard,
+    stored_footer,
+)
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 
@@ -125,32 +131,22 @@ def _open(key: _Key) -> OpenShard:
             raise damage
         footer = _footer_of_index(index)
     assert footer is not None
-    described = shard.records if index is None else index.records
-    if described is not None and footer.records != described:
-        raise CorruptShardError(
-            "shard is not the one that the dataset describes",
-            where=shard.path,
-            expected=f"{described:,} records",
-            got=f"{footer.records:,}",
-            cure="restore it from a copy, or run the conversion again",
-        )
+    described = ShardFacts(shard.records if index is None else index.records)
+    check_shard(described, ShardFacts(footer.records), where=shard.path)
     crc32cs = None if index is None else index.crc32cs
     return OpenShard(shard=shard, version=version, footer=footer, crc32cs=crc32cs)
 
 
 def _read_footer(shard: ListedShard) -> Footer:
-    storage = storage_for(shard.path)
-    read = functools.partial(storage.read, shard.path)
-    hashed = shard.index_path is None
-    footer = functools.partial(
-        read_footer, read, shard.size_bytes, path=shard.path, hashed=hashed
+    read = functools.partial(
+        stored_footer, shard.path, shard.size_bytes, hashed=shard.index_path is None
     )
     try:
-        return footer()
+        return read()
     except CorruptShardError:
-        if not storage.remote:
+        if not storage_for(shard.path).remote:
             raise
-        return footer()  # It may have been damaged in transit.
+        return read()  # It may have been damaged in transit.
 
 
 def _footer_of_index(index: ShardIndex) -> Footer:
@@ -187,18 +183,8 @@ def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
         ) from error
     index = parse_index(data, path=path)
     index.check()
-    found: tuple[Any, ...] = index.records, index.file_bytes, index.file_crc32c
-    size_bytes = index.file_bytes if any_size else shard.size_bytes
-    expected = shard.records, size_bytes, shard.file_crc32c
-    if any(b is not None and a != b for a, b in zip(found, expected, strict=True)):
-        raise CorruptShardError(
-            "shard index is not the one of this shard",
-            where=path,
-            expected=_text_of(*expected),
-            got=_text_of(*found),
-            cure="if the dataset was replaced meanwhile, run the pipeline again; "
-            "otherwise restore the index from a copy, or run the conversion again",
-        )
+    size_bytes = None if any_size else shard.size_bytes
+    check_index(index, ShardFacts(shard.records, size_bytes, shard.file_crc32c))
     # If the shard's checksum is not known, its name identifies it: with swapped
     # indexes, two shards would change places.
     own = shard.path[shard.dataset_chars :]
@@ -212,10 +198,3 @@ def _index_of(shard: ListedShard, *, any_size: bool) -> ShardIndex | None:
             "from a copy",
         )
     return index
-
-
-def _text_of(records: int | None, file_bytes: int, file_crc32c: int | None) -> str:
-    known = f"{file_bytes:,} bytes"
-    if records is not None:
-        known = f"{records:,} records in {known}"
-    return known if file_crc32c is None else f"{known} with crc32c {file_crc32c:#010x}"

@@ -13,12 +13,15 @@ from typing import Any
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.maxtext.elastic import OrderedIterator
-from gristmill.loader.maxtext.failures import keeping_failures, raising_guard
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options, Order, Shuffled
-from gristmill.loader.maxtext.post_train import eval_hook, train_hook
-from gristmill.loader.maxtext.restore import explained_restore
+from gristmill.loader.maxtext.post_train import (
+    eval_hook,
+    keeping_failures,
+    raising_guard,
+    train_hook,
+)
+from gristmill.loader.maxtext.restore import OrderedIterator, explained_restore
 
 TRIED = "0.2.5"
 """The version of MaxText that this was last tried with."""
@@ -131,7 +134,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _original(module: str, name: str) -> Any:
-    """Returns MaxText's object of a name, also after it was replaced."""
+    """Returns what MaxText has under a name, also after it was replaced."""
     try:
         found = functools.reduce(getattr, name.split("."), _module(module))
     except AttributeError as e:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gristmill.loader.reading.edition_files import EditionFiles
+from gristmill.loader.reading.host_files import EditionFiles
 
 
 def test_each_edition_counts_its_own_shards() -> None:

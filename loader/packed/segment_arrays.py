@@ -1,6 +1,6 @@
-"""The layout of pieces of packed rows in an array [rows, length].
+"""Arrays [rows, length] of the pieces of packed rows: segments and positions.
 
-Padding is laid out as one more span after the pieces of each row, so that the spans
+Padding is laid out as one more span behind the pieces of each row, so that the spans
 fill the array, and all rows are done at once.
 """
 
@@ -41,7 +41,7 @@ class RowLayout(NamedTuple):
     """The spans of an array [rows, length]: pieces, and the padding of each row.
 
     Attributes:
-        shape: Shape of the array.
+        shape: Of the array.
         spans: int64 [pieces + rows], tokens of each.
         stops: int64 [pieces + rows], where each ends in the flat array.
         pieces: int64 [pieces], which spans are pieces.
@@ -107,7 +107,7 @@ class RowLayout(NamedTuple):
             flat[start:stop] = 0
 
     def is_token(self) -> npt.NDArray[np.bool_]:
-        """Returns the places of tokens in the flat array, bool [rows * length]."""
+        """Returns where tokens are in the flat array, bool [rows * length]."""
         filled = np.zeros(len(self.spans), np.bool_)
         filled[self.pieces] = True
         return np.repeat(filled, self.spans)
@@ -127,7 +127,7 @@ class RowLayout(NamedTuple):
             firsts: uint32 [pieces], what is added, as in `RowBatch`; None for 0.
         """
         rows, length = self.shape
-        # The column where the positions of each span begin: not below -2^31.
+        # Of each span, the column where its positions begin: not below -2^31.
         begins = self.stops - self.spans
         begins -= np.repeat(np.arange(rows) * length, 1 + self.widths)
         if firsts is not None:

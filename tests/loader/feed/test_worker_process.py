@@ -10,13 +10,13 @@ import time
 import psutil
 import pytest
 
-from gristmill.loader.feed.worker_end import end_with_trainer
+from gristmill.loader.feed.worker_process import end_with_trainer
 from tests.support.started import started
 from tests.support.waiting import until
 
 SCRIPT = """
 import multiprocessing, os, signal, sys, time
-from gristmill.loader.feed.worker_end import end_with_trainer
+from gristmill.loader.feed.worker_process import end_with_trainer
 
 def work(begun):
     end_with_trainer()

@@ -1,6 +1,6 @@
 """What is replaced in MaxText, and what is run with it.
 
-Covers: loader/maxtext/replace_iterators.py, loader/maxtext/__main__.py.
+Covers: loader/maxtext/installation.py, loader/maxtext/__main__.py.
 """
 
 import operator
@@ -11,9 +11,8 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import InputError
 from gristmill.loader.maxtext import __main__ as command
-from gristmill.loader.maxtext import install
-from gristmill.loader.maxtext import replace_iterators as replace
-from gristmill.loader.maxtext.elastic import OrderedIterator
+from gristmill.loader.maxtext import install, installation
+from gristmill.loader.maxtext.restore import OrderedIterator
 from tests.support import maxtext as stand_in
 from tests.support.maxtext import RECORDED, RECORDS, config_of, numbers_of
 
@@ -37,7 +36,7 @@ def test_the_stand_in_has_the_recorded_interface(maxtext):
     assert checked >= 12
     for module, names in RECORDED["attributes"].items():
         assert all(hasattr(maxtext[module], name) for name in names)
-    assert RECORDED["maxtext"] == replace.TRIED
+    assert RECORDED["maxtext"] == installation.TRIED
 
 
 def test_get_datasets_is_called_as_it_was_recorded(maxtext, mesh, records):
@@ -90,7 +89,7 @@ def test_another_maxtext_is_refused_with_the_version_that_was_tried(maxtext):
     with pytest.raises(InputError, match="no MaxText here") as refused:
         install()
     assert "make_grain_eval_iterator" in refused.value.expected
-    assert replace.TRIED in refused.value.cure
+    assert installation.TRIED in refused.value.cure
 
 
 def test_no_maxtext_is_refused(monkeypatch):
@@ -130,7 +129,7 @@ def test_the_command_runs_a_trainer_with_its_own_arguments(
     assert sorted(numbers) == [*range(RECORDS)]
     assert sys.argv[1:] == ["base.yml", f"grain_train_files={records}"]
     assert "no data iterator" not in caplog.text
-    replace._made.clear()
+    installation._made.clear()
     command.main(["-m", trainer, "base.yml"])
     assert "toy_trainer asked for no data iterator" in caplog.text
     with pytest.raises(SystemExit):
