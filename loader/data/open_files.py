@@ -32,7 +32,7 @@ class HowToRead:
     cache_bytes: int | None
 
     def reader(self, shards: ShardList) -> BatchReader:
-        """Returns what reads shards like this."""
+        """Returns the reader of some shards."""
         return BatchReader(shards, verify=self.verify, read_options=self.options)
 
 

@@ -134,7 +134,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _original(module: str, name: str) -> Any:
-    """Returns what MaxText has under a name, also after it was replaced."""
+    """Returns the object of MaxText under a name, also after it was replaced."""
     try:
         found = functools.reduce(getattr, name.split("."), _module(module))
     except AttributeError as e:

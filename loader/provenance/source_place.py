@@ -35,7 +35,7 @@ from gristmill.loader.provenance.found_record import (
 
 
 def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str, Any]:
-    """Returns what is known of the source of a shard's record: fields of `Location`."""
+    """Returns the known fields of `Location` for the source of a shard's record."""
     committed, edition = dataset.committed, info.edition or 1
     split = None if committed is None else committed.part(edition)
     before = committed.parts[: committed.place(edition)] if committed else ()

