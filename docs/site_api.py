@@ -57,8 +57,15 @@ def homes() -> dict[str, str]:
     known: list[tuple[Any, str]] = []
     found = {}
     for face in FACES:
-        for name in names_of(face):
-            value = getattr(importlib.import_module(face), name)
+        named = {
+            name: getattr(importlib.import_module(face), name)
+            for name in names_of(face)
+        }
+        # A class is described by its own name, and not by an alias.
+        for name in sorted(
+            named, key=lambda name: getattr(named[name], "__name__", name) != name
+        ):
+            value = named[name]
             full = f"{face}.{name}"
             home = next((at for seen, at in known if seen is value), full)
             found[full] = home
