@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.lazy_names import packages_named
-from gristmill.loader.base.indices import IntArray, checked_count, checked_indices
+from gristmill.loader.base.indices import checked_count
 from gristmill.loader.base.state_fields import (
-    Content as Content,
-)  # A type of GlobalBatches.
+    Content as Content,  # A type of GlobalBatches.
+)
 from gristmill.loader.data.batches import Batches, ordered_weights
 from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.feed.feed_arguments import check_mask, given_rows, host_of
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
@@ -200,13 +201,13 @@ class GlobalBatches(Batches):
             )
         check_decode(decode, self.datasets)
         if mask is not None:
-            _check_mask(mask, decode, self.schedule)
+            check_mask(mask, decode, self.schedule)
         # Imported here: `global_batches` without a feed needs no Grain.
         with packages_named():
             from gristmill.loader.feed.feed import Feed
 
         if rows is None:
-            index, count = _host_of(process_index, process_count, topology)
+            index, count = host_of(process_index, process_count, topology)
             rows_of: RowsOf = functools.partial(
                 host_rows, process_index=index, process_count=count
             )
@@ -226,7 +227,7 @@ class GlobalBatches(Batches):
                 "loader.rows_of(sharding, batch_size=size)",
             )
         else:
-            rows_of = functools.partial(_given_rows, rows)
+            rows_of = functools.partial(given_rows, rows)
         return Feed(
             self,
             rows_of=rows_of,
@@ -280,90 +281,6 @@ class GlobalBatches(Batches):
             from gristmill.loader.grain.order_dataset import OrderDataset
 
         return OrderDataset(self)
-
-
-def _given_rows(
-    rows: npt.ArrayLike | Callable[[int], npt.ArrayLike], batch_size: int
-) -> IntArray:
-    """Returns the rows that a user gave for batches of a size."""
-    given = rows(batch_size) if callable(rows) else rows
-    try:
-        taken = checked_indices(given, stop=batch_size, what="row")
-    except OutOfRangeError as e:
-        raise OutOfRangeError(
-            "the rows are not those of batches of this size",
-            expected=f"rows below {batch_size:,}: the batches have batch_size "
-            f"{batch_size:,}",
-            got=f"row {e.got}",
-            cure="make the rows of the size of the batches: loader.rows_of(sharding, "
-            f"batch_size={batch_size})",
-        ) from e
-    if taken.ndim != 1:
-        raise InputError(
-            "rows are not a list of numbers",
-            got=f"{given!r:.100}",
-            cure="give the rows that this host reads as one list of integers",
-        )
-    return taken
-
-
-def _check_mask(mask: str, decode: Decode | None, schedule: Schedule) -> None:
-    """Refuses a mask that would have nothing to be added to, or to tell."""
-    if not isinstance(mask, str):
-        raise InputError(
-            "the mask is not the name of an array",
-            expected="a text",
-            got=f"mask={mask!r:.100}",
-            cure='give a name, such as mask="mask"',
-        )
-    if decode is None:
-        raise InputError(
-            "a mask is an array beside others, and the feed makes no arrays",
-            got=f"mask={mask!r} without decode",
-            cure="give the feed a decode that returns a dict of arrays",
-        )
-    if schedule.drop_remainder:
-        raise InputError(
-            "a mask tells the rows that fill up a last batch, and these batches leave "
-            "out a last one that is not full",
-            got=f"mask={mask!r} with drop_remainder=True",
-            cure="make the batches with epochs=1, drop_remainder=False",
-        )
-    if schedule.steps is None:
-        raise InputError(
-            "a mask tells the rows that fill up a last batch, and these batches have "
-            "no end: an evaluation would count records again and again",
-            got=f"mask={mask!r} with epochs=None",
-            cure="make the batches with epochs=1, drop_remainder=False",
-        )
-
-
-def _host_of(
-    process_index: int | None, process_count: int | None, topology: str | None
-) -> tuple[int, int]:
-    """Returns the host that was given, or that of JAX's process, and their number."""
-    got = f"process_index={process_index}, process_count={process_count}, "
-    got += f"topology={topology!r}"
-    if topology not in (None, "jax"):
-        raise InputError(
-            "unknown topology",
-            expected="'jax', or none",
-            got=got,
-            cure="give topology='jax', or process_index and process_count",
-        )
-    if topology == "jax" and process_index is None and process_count is None:
-        with packages_named():
-            import jax
-
-        return jax.process_index(), jax.process_count()
-    if topology is None and process_index is not None and process_count is not None:
-        return process_index, process_count
-    raise InputError(
-        "the host of the feed is not given, only in part, or twice",
-        expected='process_index and process_count, or topology="jax"',
-        got=got,
-        cure="on a single host: process_index=0, process_count=1",
-    )
 
 
 def global_batches(

@@ -87,9 +87,7 @@ def output(
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads what is over 512 KiB in pieces of that size, instead of 8 MiB."""
-    for module in ("gcs", "resumable_upload"):
-        name = f"gristmill.dataset.storage.{module}.PIECE_BYTES"
-        monkeypatch.setattr(name, 512 << 10)
+    monkeypatch.setattr("gristmill.dataset.storage.uploads.PIECE_BYTES", 512 << 10)
 
 
 @pytest.fixture(params=["compiled", "numpy"])

@@ -8,20 +8,18 @@ import functools
 import io
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, cast
 
 import google_crc32c
 from google.api_core.exceptions import (
     NotFound,
     PreconditionFailed,
     RequestRangeNotSatisfiable,
-    RetryError,
 )
 
 from gristmill.dataset.base.errors import (
     InputError,
-    StorageChangedError,
     StorageError,
     StorageMissingError,
 )
@@ -33,12 +31,10 @@ from gristmill.dataset.storage.base import (
     for_all,
 )
 from gristmill.dataset.storage.gcs_connection import (
-    CONTENT_TYPE,
     GcsConnection,
-    decode_crc32c,
-    encode_crc32c,
+    blob_info,
+    odd_answer,
 )
-from gristmill.dataset.storage.gcs_diagnosis import is_bad_checksum
 from gristmill.dataset.storage.gcs_emulator import emulator_url
 from gristmill.dataset.storage.object_names import (
     compile_pattern,
@@ -47,15 +43,14 @@ from gristmill.dataset.storage.object_names import (
     split_path,
 )
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, Piece, PrefetchReader
-from gristmill.dataset.storage.resumable_upload import PIECE_BYTES
 from gristmill.dataset.storage.scratch import scratch_directory
+from gristmill.dataset.storage.uploads import ObjectWrites
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"
 _AT_ONCE = 16
 _CHANGES_AT_ONCE = 64  # Copies and deletions.
 _TIMEOUT_SECONDS = 30.0
 _DEADLINE_SECONDS = 120.0
-_UPLOADS = 3  # Attempts to send a file that arrives damaged.
 
 
 def gcs_storage() -> GcsStorage:
@@ -137,6 +132,7 @@ class GcsStorage:
         self._connection = GcsConnection(
             timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
         )
+        self._writes = ObjectWrites(self._connection, self.stat)
         # For concurrent requests. Its threads start when needed.
         self._pool = concurrent.futures.ThreadPoolExecutor(_AT_ONCE)
 
@@ -157,17 +153,6 @@ class GcsStorage:
         """
         return self._connection.authorization(refused=refused)
 
-    def _blob(self, path: str) -> Any:
-        bucket, name = split_path(path)
-        if not name:
-            raise InputError(
-                "path names a bucket, and no object in it",
-                where=path,
-                expected="gs://BUCKET/NAME",
-                cure="add the name of a file",
-            )
-        return self._connection.client.bucket(bucket).blob(name)
-
     def _listing(self, path: str, prefix: str, *, deep: bool) -> Iterator[FileInfo]:
         bucket, _ = split_path(path)
         with self._connection.explained("list objects", path):
@@ -181,9 +166,10 @@ class GcsStorage:
             tokens = set()
             for page in blobs.pages:
                 # An object whose name ends in "/" stands for a directory.
-                yield from (_info(blob) for blob in page if not blob.name.endswith("/"))
+                files = (blob for blob in page if not blob.name.endswith("/"))
+                yield from map(blob_info, files)
                 if blobs.next_page_token in tokens:
-                    raise _odd(path, "another page", "the same page twice")
+                    raise odd_answer(path, "another page", "the same page twice")
                 tokens.add(blobs.next_page_token)
 
     def match(self, pattern: str) -> list[FileInfo]:
@@ -214,7 +200,7 @@ class GcsStorage:
     def stat(self, path: str) -> FileInfo | None:
         if not split_path(path)[1]:
             return None  # A bucket is a directory.
-        blob = self._blob(path)
+        blob = self._connection.blob(path)
         with self._connection.explained("inspect the object", path):
             try:
                 blob.reload(retry=self._connection.retry)
@@ -222,7 +208,7 @@ class GcsStorage:
                 if self._connection.lacks_bucket(e, path):
                     raise
                 return None
-        return _info(blob)
+        return blob_info(blob)
 
     def stat_all(self, paths: Sequence[str]) -> Sequence[FileInfo | None]:
         return list(self._pool.map(self.stat, paths))
@@ -305,13 +291,13 @@ class GcsStorage:
         return list(self._pool.map(self.load, paths))
 
     def write(self, path: str, data: bytes, *, replaces: str | None = None) -> None:
-        self._upload(
+        self._writes.upload(
             path, io.BytesIO(data), len(data), google_crc32c.value(data), replaces
         )
 
     @contextlib.contextmanager
     def temporary(self, directory: str) -> Iterator[str]:
-        # The official writer writes only local files.
+        # An upload needs the size and the checksum of the whole file.
         with contextlib.ExitStack() as stack:
             try:
                 folder = stack.enter_context(scratch_directory())
@@ -340,119 +326,12 @@ class GcsStorage:
                     crc32c = google_crc32c.extend(crc32c, block)
                 file.seek(0)
             size = os.fstat(file.fileno()).st_size
-            self._upload(path, file, size, crc32c, replaces)
-
-    def _upload(
-        self,
-        path: str,
-        file: BinaryIO,
-        size_bytes: int,
-        crc32c: int,
-        replaces: str | None,
-    ) -> None:
-        """Uploads a file; after a failure, checks whether it arrived anyway."""
-        written = (size_bytes, crc32c)
-        with self._connection.explained("write the object", path, writes=True):
-            try:
-                found = self._send(path, file, written, replaces)
-            except RetryError:
-                raise  # The server does not respond, so it cannot be asked.
-            except Exception as e:
-                # The object may exist: if only the response was lost, the retry fails
-                # because the first attempt succeeded.
-                found = self._after_failure(path, e, written, replaces)
-        self._check_written(path, found, written)
-
-    def _check_written(
-        self, path: str, found: FileInfo, written: tuple[int, int]
-    ) -> None:
-        if (found.size_bytes, found.crc32c) != written:
-            raise StorageError(
-                "object does not hold what was written to it",
-                where=path,
-                expected=f"{written[0]:,} bytes, crc32c {written[1]:#010x}",
-                got=f"{found.size_bytes:,} bytes, crc32c {found.crc32c or 0:#010x}",
-                cure="run the same command again",
-            )
-
-    def _send(
-        self,
-        path: str,
-        file: BinaryIO,
-        written: tuple[int, int],
-        replaces: str | None,
-    ) -> FileInfo:
-        """Sends a file, and repeats that if it arrives damaged."""
-        send = self._send_whole if written[0] <= PIECE_BYTES else self._send_pieces
-        generation = None if replaces is None else int(replaces or 0)
-        for _ in range(_UPLOADS - 1):
-            try:
-                return send(path, file, written, generation)
-            except Exception as e:
-                if not is_bad_checksum(e):
-                    raise
-        return send(path, file, written, generation)
-
-    def _send_whole(
-        self, path: str, file: BinaryIO, written: tuple[int, int], replaces: int | None
-    ) -> FileInfo:
-        blob = self._blob(path)
-        # The server checks it before it creates the object.
-        blob.crc32c = encode_crc32c(written[1])
-        blob.upload_from_file(
-            file,
-            rewind=True,
-            size=written[0],
-            checksum=None,
-            content_type=CONTENT_TYPE,
-            if_generation_match=replaces,
-            retry=self._connection.retry,
-        )
-        return _info(blob)
-
-    def _send_pieces(
-        self, path: str, file: BinaryIO, written: tuple[int, int], replaces: int | None
-    ) -> FileInfo:
-        about = self._connection.upload(
-            path,
-            file,
-            size_bytes=written[0],
-            crc32c=encode_crc32c(written[1]),
-            replaces=replaces,
-        )
-        return _described(path, about)
-
-    def _after_failure(
-        self,
-        path: str,
-        error: Exception,
-        written: tuple[int, int],
-        replaces: str | None,
-    ) -> FileInfo:
-        try:
-            found = self.stat(path)
-        except StorageError:
-            raise error from None
-        if found is not None and (found.size_bytes, found.crc32c) == written:
-            return found
-        if isinstance(error, PreconditionFailed):
-            if found is None and not replaces:
-                raise StorageChangedError(
-                    "object was written and deleted while this command ran",
-                    where=path,
-                    expected="no object",
-                    got="a refusal (412) as there was one, and none at a second look",
-                    cure="run one job at a time on these files, and this one again",
-                ) from error
-            raise changed_error(
-                path, expected=replaces or "", got=found.version if found else ""
-            ) from error
-        raise error
+            self._writes.upload(path, file, size, crc32c, replaces)
 
     def delete(self, path: str, *, version: str | None = None) -> None:
         with self._connection.explained("delete the object", path, writes=True):
             try:
-                self._blob(path).delete(
+                self._connection.blob(path).delete(
                     if_generation_match=None if version is None else int(version),
                     retry=self._connection.retry,
                 )
@@ -478,38 +357,7 @@ class GcsStorage:
 
     def link_all(self, links: Iterable[Link]) -> None:
         # A copy takes the service a while.
-        for_all(self._copy, links, at_once=_CHANGES_AT_ONCE)
-
-    def _copy(self, link: Link) -> None:
-        """Copies an object within its bucket: one request, unless it moves far."""
-        source = link.source
-        target = self._blob(link.path)
-        bucket, name = split_path(source.path)
-        version = int(source.version)
-        blob = self._connection.client.bucket(bucket).blob(name, generation=version)
-        # Otherwise the copy has no content type.
-        target.content_type = CONTENT_TYPE
-        written = (source.size_bytes, source.crc32c or 0)
-        with self._connection.explained("copy the object", source.path, writes=True):
-            try:
-                token = None
-                while True:
-                    token, _, _ = target.rewrite(
-                        blob,
-                        token=token,
-                        if_generation_match=int(link.replaces or 0),
-                        if_source_generation_match=version,
-                        retry=self._connection.retry,
-                    )
-                    if token is None:
-                        break
-                found = _info(target)
-            except RetryError:
-                raise
-            except Exception as e:
-                # As after an upload: perhaps only the response was lost.
-                found = self._after_failure(link.path, e, written, link.replaces)
-        self._check_written(link.path, found, written)
+        for_all(self._writes.copy, links, at_once=_CHANGES_AT_ONCE)
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
         return sorted(self.scan(directory, deep=True))
@@ -525,30 +373,3 @@ class GcsStorage:
 def _below(directory: str) -> str:
     _, name = split_path(directory)
     return f"{name.rstrip('/')}/" if name.strip("/") else ""
-
-
-def _info(blob: Any) -> FileInfo:
-    """Returns an object's metadata, as sent by the server."""
-    return _described(f"gs://{blob.bucket.name}/{blob.name}", blob._properties)
-
-
-def _described(path: str, about: Mapping[str, Any]) -> FileInfo:
-    try:
-        text, size = about.get("crc32c"), about.get("size")
-        crc32c = None if text is None else decode_crc32c(text)
-        # Some servers leave out a size of 0: then this is the checksum of nothing.
-        size_bytes = 0 if size is None and crc32c == 0 else int(size)  # type: ignore[arg-type]
-        return FileInfo(path, size_bytes, str(int(about["generation"])), crc32c)
-    except (KeyError, TypeError, ValueError) as e:
-        expected = "numbers for size and generation, base64 for crc32c"
-        raise _odd(path, expected, str(e)) from e
-
-
-def _odd(path: str, expected: str, got: str) -> StorageError:
-    return StorageError(
-        "the server's answer does not describe objects",
-        where=path,
-        expected=expected,
-        got=got,
-        cure="check that the server is Cloud Storage, then run the same command again",
-    )

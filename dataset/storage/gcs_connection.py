@@ -7,8 +7,8 @@ import contextlib
 import os
 import re
 import urllib.parse
-from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import google.auth
 import google_crc32c
@@ -23,9 +23,11 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import (
     GristmillError,
+    InputError,
     StorageError,
     StorageMissingError,
 )
+from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.gcs_diagnosis import diagnosis, names_bucket
 from gristmill.dataset.storage.gcs_emulator import emulator_url
 from gristmill.dataset.storage.gcs_session import GcsSession, describe
@@ -33,7 +35,6 @@ from gristmill.dataset.storage.object_names import split_path
 from gristmill.dataset.storage.patient_retry import PatientRetry
 from gristmill.dataset.storage.prefetch_reader import Piece
 from gristmill.dataset.storage.regular_file import check_size
-from gristmill.dataset.storage.resumable_upload import ResumableUpload
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 CONTENT_TYPE = "application/octet-stream"
@@ -169,32 +170,25 @@ class GcsConnection:
             return self._session.get(url, params=asked).status_code == 404
         return False
 
-    def upload(
-        self,
-        path: str,
-        file: BinaryIO,
-        *,
-        size_bytes: int,
-        crc32c: str,
-        replaces: int | None,
-    ) -> dict[str, Any]:
-        """Sends a large file in pieces, and returns the server's description of it.
+    def blob(self, path: str) -> Any:
+        """Returns the client library's object for a path.
 
-        `replaces` is the generation that it replaces, 0 if there is none, None for any.
-        Raises GoogleAPIError if the server refuses.
+        Raises InputError if the path names a bucket alone.
         """
         bucket, name = split_path(path)
-        url = (
-            f"{self.client.api_endpoint}/upload/storage/v1/b/{bucket}/o"
-            "?uploadType=resumable"
-        )
-        if replaces is not None:
-            url += f"&ifGenerationMatch={replaces}"
-        about = {"name": name, "crc32c": crc32c, "contentType": CONTENT_TYPE}
-        upload = ResumableUpload(
-            self._session, url, about, file=file, size_bytes=size_bytes
-        )
-        return upload.run(lambda: self.retry)
+        if not name:
+            raise InputError(
+                "path names a bucket, and no object in it",
+                where=path,
+                expected="gs://BUCKET/NAME",
+                cure="add the name of a file",
+            )
+        return self.client.bucket(bucket).blob(name)
+
+    @property
+    def session(self) -> GcsSession:
+        """The session that sends the requests."""
+        return self._session
 
     def fetch(
         self, path: str, begin: int, end: int | None, version: str | None
@@ -268,3 +262,35 @@ def decode_crc32c(text: str) -> int:
 def encode_crc32c(crc32c: int) -> str:
     """Encodes a checksum in the form of the API."""
     return base64.b64encode(crc32c.to_bytes(4, "big")).decode()
+
+
+def blob_info(blob: Any) -> FileInfo:
+    """Returns an object's metadata, as sent by the server."""
+    return described_object(f"gs://{blob.bucket.name}/{blob.name}", blob._properties)
+
+
+def described_object(path: str, about: Mapping[str, Any]) -> FileInfo:
+    """Returns an object's metadata from its description in the server's JSON.
+
+    Raises StorageError if it describes no object.
+    """
+    try:
+        text, size = about.get("crc32c"), about.get("size")
+        crc32c = None if text is None else decode_crc32c(text)
+        # Some servers leave out a size of 0: then this is the checksum of nothing.
+        size_bytes = 0 if size is None and crc32c == 0 else int(size)  # type: ignore[arg-type]
+        return FileInfo(path, size_bytes, str(int(about["generation"])), crc32c)
+    except (KeyError, TypeError, ValueError) as e:
+        expected = "numbers for size and generation, base64 for crc32c"
+        raise odd_answer(path, expected, str(e)) from e
+
+
+def odd_answer(path: str, expected: str, got: str) -> StorageError:
+    """Returns the error for an answer that is not one of Cloud Storage."""
+    return StorageError(
+        "the server's answer does not describe objects",
+        where=path,
+        expected=expected,
+        got=got,
+        cure="check that the server is Cloud Storage, then run the same command again",
+    )

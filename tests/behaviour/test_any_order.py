@@ -13,6 +13,7 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.local import LocalStorage
+from gristmill.dataset.storage.uploads import ObjectWrites
 from gristmill.loader import open as open_dataset
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.verify import verify
@@ -37,10 +38,11 @@ class CrashError(BaseException):
 class Steps:
     """Counts what a storage changes, and crashes at one of these steps."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, kind: type, moves: str):
+    def __init__(self, patch: pytest.MonkeyPatch, kind: type, links: tuple[type, str]):
         self.left, self.after = 0, False
-        for name in ("write", "publish", "delete", "delete_tree", moves):
-            patch.setattr(kind, name, self._counted(getattr(kind, name)))
+        names = ("write", "publish", "delete", "delete_tree")
+        for each, name in (*((kind, name) for name in names), links):
+            patch.setattr(each, name, self._counted(getattr(each, name)))
 
     def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def step(*args: Any, **options: Any) -> Any:
@@ -146,12 +148,14 @@ def test_a_dataset_is_what_a_command_has_made(
     for number, records in enumerate(RECORDS):
         junk = b"" if number else b"junk"
         (tmp_path / f"in-{number}").write_bytes(junk + frames_of(records))
-    output, kind, moves = str(tmp_path / "out"), LocalStorage, "_link"
+    output, kind = str(tmp_path / "out"), LocalStorage
+    links: tuple[type, str] = (LocalStorage, "_link")
     with GcsServer("bucket") as server:
         if place == "gs":
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            output, kind, moves = "gs://bucket/out", GcsStorage, "_copy"
-        steps = Steps(monkeypatch, kind, moves)
+            output, kind = "gs://bucket/out", GcsStorage
+            links = (ObjectWrites, "copy")
+        steps = Steps(monkeypatch, kind, links)
         before: dict[str, Content] = {}
         command = command_of(chance, tmp_path, output)
         for _ in range(rounds):

@@ -13,6 +13,8 @@ import pytest
 
 from gristmill.dataset.base.errors import StorageChangedError, StorageError
 from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.gcs_connection import GcsConnection
+from gristmill.dataset.storage.uploads import ObjectWrites
 from tests.support.gcs_server import GcsServer
 
 K256 = 256 << 10
@@ -119,7 +121,10 @@ def test_a_file_that_ends_early_is_named(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
     storage = GcsStorage(deadline_seconds=60)
+    writes = ObjectWrites(
+        GcsConnection(timeout_seconds=30, deadline_seconds=60), storage.stat
+    )
     path = tmp_path / "shard"
     path.write_bytes(DATA)
     with path.open("rb") as file, pytest.raises(StorageChangedError, match="ended"):
-        storage._upload("gs://bucket/a", file, len(DATA) + 1, 0, None)
+        writes.upload("gs://bucket/a", file, len(DATA) + 1, 0, None)
