@@ -31,6 +31,7 @@ from gristmill.dataset.packed.counts import (
     PackedCounts,
     most_pieces_of,
 )
+from gristmill.dataset.packed.supervision_counts import SUPERVISION
 
 VERSION = 1
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
@@ -64,7 +65,16 @@ SKIPPED_COLUMN = "span_skipped_records"
 _ALL_SPAN_COLUMNS = _SPAN_COLUMNS | {SKIPPED_COLUMN: "<i8"}
 # Columns of the shards of packed rows.
 _SEGMENT_COLUMNS = {"segments_bytes": "<i8", "segments_crc32c": "<u4"}
-_ROW_COLUMNS = PACKED_COLUMNS | _SEGMENT_COLUMNS
+# Those that only tables with conversations have.
+_SUPERVISION_COLUMNS = {
+    name: PACKED_COLUMNS[name] for name in (f"packed_{each}" for each in SUPERVISION)
+}
+_ALL_ROW_COLUMNS = PACKED_COLUMNS | _SEGMENT_COLUMNS
+_ROW_COLUMNS = {
+    name: dtype
+    for name, dtype in _ALL_ROW_COLUMNS.items()
+    if name not in _SUPERVISION_COLUMNS
+}
 # Columns that are not stored where they are 0, or that earlier versions lack.
 _REMOVED_COLUMNS = [f"packed_{name}" for name in REMOVED]
 _OPTIONAL_COLUMNS = (*_REMOVED_COLUMNS, f"packed_{MOST_PIECES}")
@@ -204,7 +214,12 @@ class ShardTable:
         if not self.is_packed:
             yield from itertools.repeat(None, end - begin)
             return
-        columns = [self.columns[name][begin:end].tolist() for name in PACKED_COLUMNS]
+        columns = [
+            self.columns[name][begin:end].tolist()
+            if name in self.columns
+            else [0] * (end - begin)
+            for name in PACKED_COLUMNS
+        ]
         for row in zip(*columns, strict=True):
             yield PackedCounts(**dict(zip(_PACKED_FIELDS, row, strict=True)))
 
@@ -213,7 +228,10 @@ class ShardTable:
         if not self.is_packed:
             return None
         # Lanes of digests add up modulo 2**64.
-        sums = (int(self.columns[name][shards].sum()) for name in PACKED_COLUMNS)
+        sums = (
+            int(self.columns[name][shards].sum()) if name in self.columns else 0
+            for name in PACKED_COLUMNS
+        )
         counts = dict(zip(_PACKED_FIELDS, sums, strict=True))
         most, pieces = (
             self.columns[f"packed_{name}"][shards] for name in (MOST_PIECES, "pieces")
@@ -253,6 +271,11 @@ class ShardTable:
             for table in tables:
                 none = np.zeros(len(table.columns["span_file"]), "<i8")
                 table.columns.setdefault(SKIPPED_COLUMN, none)
+        for name in _SUPERVISION_COLUMNS.keys() & {
+            n for t in tables for n in t.columns
+        }:
+            for table in tables:
+                table.columns.setdefault(name, np.zeros(len(table), "<i8"))
         columns = {
             name: np.concatenate([table.columns.pop(name) for table in tables])
             for name in list(tables[0].columns)
@@ -283,6 +306,9 @@ class ShardTable:
         if packed:
             rows = [dataclasses.astuple(counts) for counts in packed]
             columns |= columns_of(PACKED_COLUMNS, rows)
+            for name in _SUPERVISION_COLUMNS:
+                if not columns[name].any():
+                    del columns[name]
             columns |= columns_of(_SEGMENT_COLUMNS, map(_segment_values, reports))
         return cls(paths=[report.path for report in reports], columns=columns)
 
@@ -352,13 +378,13 @@ class ShardTable:
         ):
             raise invalid("has a column span_ends that does not fit the others")
         numbers = dict(_SHARD_COLUMNS)
-        if found := _ROW_COLUMNS.keys() & arrays.keys():
+        if found := _ALL_ROW_COLUMNS.keys() & arrays.keys():
             for name in _OPTIONAL_COLUMNS:
                 arrays.setdefault(name, np.zeros(shards, "<i8"))
             found |= {*_OPTIONAL_COLUMNS}
             if missing := _ROW_COLUMNS.keys() - found:
                 raise invalid(f"lacks the columns {sorted(missing)}")
-            numbers |= _ROW_COLUMNS
+            numbers |= {n: d for n, d in _ALL_ROW_COLUMNS.items() if n in arrays}
         of_spans = {n: d for n, d in _ALL_SPAN_COLUMNS.items() if n in arrays}
         for name, dtype in (numbers | of_spans).items():
             length = shards if name in numbers else spans

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.packed.supervision_counts import SUPERVISION, SupervisionCounts
 
 MOST_PIECES = "most_pieces"
 """The count that earlier versions did not keep."""
@@ -17,17 +18,21 @@ MOST_PIECES = "most_pieces"
 REMOVED = ("removed_documents", "removed_tokens")
 """The counts that are written only where documents were removed."""
 
+OPTIONAL = (*REMOVED, *SUPERVISION)
+"""The counts that are written only where they are not 0."""
+
 _MASK = (1 << 64) - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PackedCounts:
+class PackedCounts(SupervisionCounts):
     """Counts of the rows of one shard, or of several added up.
 
     Tokens of all documents = tokens in rows + truncated tokens. Places of all rows =
     tokens + removed tokens + padding tokens. Counts that only the text can tell are
     made during packing, and stay when documents are removed: empty and truncated
-    documents, special tokens, the size of the text.
+    documents, special tokens, the size of the text. Conversations have those of
+    `SupervisionCounts`, too.
 
     Attributes:
         documents: Documents that have a token, after `--map`.
@@ -86,7 +91,7 @@ class PackedCounts:
         """Returns the counts by name; the digest as 32 hexadecimal digits."""
         fields: dict[str, Any] = dataclasses.asdict(self)
         del fields["digest_low"], fields["digest_high"]
-        for name in REMOVED:
+        for name in OPTIONAL:
             if not fields[name]:
                 del fields[name]
         return fields | {"digest": self.digest.hex}
@@ -99,7 +104,7 @@ class PackedCounts:
         """
         digest = fields["digest"]
         names = [f.name for f in dataclasses.fields(cls) if "digest" not in f.name]
-        known = {MOST_PIECES: 0, **dict.fromkeys(REMOVED, 0), **fields}
+        known = {MOST_PIECES: 0, **dict.fromkeys(OPTIONAL, 0), **fields}
         return cls(
             **{name: int(known[name]) for name in names},
             digest_low=int(digest[16:], 16),

@@ -160,7 +160,7 @@ class VerifyTasks(Sequence[VerifyTask]):
 def _slim(table: ShardTable, *, packed: bool) -> ShardTable:
     """Returns a table without the columns that no task has: they take most memory."""
     kept = (*_COLUMNS, *(_PACKED_COLUMNS if packed else ()))
-    columns = {name: table.columns[name] for name in kept}
+    columns = {name: table.columns[name] for name in kept if name in table.columns}
     return dataclasses.replace(table, columns=columns)
 
 

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
@@ -121,6 +123,10 @@ class Documents(NamedTuple):
         text_bytes: Size of the text that was tokenised, as UTF-8.
         special_tokens: Number of added tokens.
         last_special_tokens: Number of added tokens at the end of each document.
+        spans: The spans of messages of conversations, None of other documents.
+        counts: What only their making can tell: `merged_tokens`, `special_contents`,
+            `open_turns`, conversations set aside, and what was truncated already. Of a
+            conversation set aside there is an empty document.
     """
 
     ids: IdArray
@@ -128,6 +134,8 @@ class Documents(NamedTuple):
     text_bytes: int
     special_tokens: int
     last_special_tokens: int = 0
+    spans: MessageSpans | None = None
+    counts: PackedCounts = PackedCounts()
 
 
 class DocumentReader:

@@ -13,7 +13,19 @@ from gristmill.dataset.base.versioned_arrays import columns_of
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts
+from gristmill.dataset.packed.counts import (
+    MOST_PIECES,
+    OPTIONAL,
+    PACKED_COLUMNS,
+    PackedCounts,
+)
+from gristmill.dataset.packed.message_spans import ROLES
+from gristmill.dataset.packed.supervision_counts import (
+    ASIDE,
+    IN_ROWS,
+    SUPERVISION,
+    SupervisionCounts,
+)
 from tests.support.shards import report
 
 NAMES = [field.name for field in dataclasses.fields(PackedCounts)]
@@ -111,6 +123,35 @@ def test_counts_of_no_removal_are_not_stored() -> None:
     assert ShardTable.decode(table.encode(), where="here").packed_total() == counts
 
 
+def test_counts_of_no_supervision_are_not_stored() -> None:
+    counts = dataclasses.replace(made_up(1), **dict.fromkeys(SUPERVISION, 0))
+    plain = dataclasses.replace(packed_report(1), packed=counts)
+    stored = ShardTable.of([plain]).encode()
+    for written in (plain.to_json(), stored, str(counts.as_dict()).encode()):
+        assert not [name for name in SUPERVISION if name.encode() in written]
+    assert ShardTable.decode(stored, where="here").packed_total() == counts
+    # A table of both has the columns for all of its shards.
+    tables = [ShardTable.of([each]) for each in (plain, packed_report(2), plain)]
+    both = ShardTable.joined(tables)
+    read = ShardTable.decode(both.encode(), where="here")
+    assert list(read.packed(0, 3)) == [counts, made_up(2), counts]
+    assert read.packed_total() == counts + made_up(2) + counts
+
+
+def test_the_counts_of_roles() -> None:
+    counts = made_up(3)
+    assert {*counts.role_tokens} == {*counts.role_trained} == {*ROLES}
+    assert counts.role_tokens["tool_call"] == counts.tool_call_tokens
+    assert counts.trained_tokens == sum(
+        getattr(counts, f"{role}_trained") for role in ROLES
+    )
+    assert counts.role_documents["user"] == counts.user_documents
+    assert IN_ROWS[-1] == "trained_targets"
+    assert {*IN_ROWS} < {*SUPERVISION}
+    assert SupervisionCounts(aside_long=2).set_aside == {"long": 2}
+    assert {*counts.set_aside} == {*ASIDE}
+
+
 def test_other_shards_have_none() -> None:
     plain = report(0)
     assert not {b"packed", b"segments_bytes"} & {*plain.to_json().split(b'"')}
@@ -127,7 +168,8 @@ def test_other_shards_have_none() -> None:
 def test_tables_that_make_no_sense(column: str) -> None:
     table = ShardTable.of([packed_report(0)])
     lost = table.columns.pop(column)
-    if "removed" not in column and column != "packed_most_pieces":  # Can be missing.
+    known = {f"packed_{name}" for name in (*OPTIONAL, MOST_PIECES)}
+    if column not in known:  # Those can be missing.
         with pytest.raises(InvalidDatasetError, match=f"lacks.*{column}"):
             ShardTable.decode(table.encode(), where="here")
     if lost.dtype == "<i8":

@@ -1,0 +1,107 @@
+"""The parts of messages in documents: of whose message tokens are, and the loss."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+ROLES = (
+    "system",
+    "developer",
+    "user",
+    "assistant",
+    "tool",
+    "thinking",
+    "tool_call",
+    "other",
+)
+"""Whose tokens a span has, by number. `thinking` and `tool_call` are parts of what the
+assistant says; `other` are all other roles, and plain text."""
+
+Int64 = npt.NDArray[np.int64]
+
+
+class MessageSpans(NamedTuple):
+    """The spans of messages in a batch of documents.
+
+    The spans of a document are in order, do not overlap, and have a token each. Tokens
+    in no span are text of the template, which is never trained on.
+
+    Attributes:
+        ends: int64 [documents], where the spans of each document end among all.
+        begins: uint32 [spans], the first token of each, from the document's first.
+        lengths: uint32 [spans], in tokens.
+        roles: uint8 [spans], whose tokens they are: index in `ROLES`.
+        messages: uint32 [spans], number of the message in its conversation, from 0.
+        trained: bool [spans], whether the loss counts their tokens.
+        weights: float32 [spans], factor of the loss; 1 where the data have none.
+    """
+
+    ends: Int64
+    begins: npt.NDArray[np.uint32]
+    lengths: npt.NDArray[np.uint32]
+    roles: npt.NDArray[np.uint8]
+    messages: npt.NDArray[np.uint32]
+    trained: npt.NDArray[np.bool_]
+    weights: npt.NDArray[np.float32]
+
+    @property
+    def documents(self) -> Int64:
+        """The document of each span: int64 [spans]."""
+        counts = np.diff(self.ends, prepend=0)
+        return np.repeat(np.arange(len(self.ends)), counts)
+
+    @property
+    def stops(self) -> Int64:
+        """The token after the last of each span, in its document: int64 [spans]."""
+        return self.begins.astype(np.int64) + self.lengths
+
+    @classmethod
+    def none(cls, documents: int = 0) -> Self:
+        """Returns the spans of documents that have none."""
+        return cls(
+            np.zeros(documents, np.int64),
+            np.zeros(0, np.uint32),
+            np.zeros(0, np.uint32),
+            np.zeros(0, np.uint8),
+            np.zeros(0, np.uint32),
+            np.zeros(0, np.bool_),
+            np.zeros(0, np.float32),
+        )
+
+    def check(self, lengths: npt.NDArray[np.int64]) -> None:
+        """Checks the spans of documents of these lengths.
+
+        Args:
+            lengths: [documents], in tokens.
+
+        Raises:
+            ValueError: A span is empty, overlaps the one before it, ends after its
+                document, or has a role or weight that does not exist; or the arrays are
+                not of one length.
+        """
+        sizes = {len(column) for column in self[1:]}
+        ends = np.concatenate([[0], self.ends])
+        if len(sizes) != 1 or ends[-1] not in sizes or (np.diff(ends) < 0).any():
+            raise ValueError(f"spans of {[*sizes]} values end at {ends[-1]:,}")
+        if len(lengths) != len(self.ends):
+            raise ValueError(f"{len(lengths):,} documents, {len(self.ends):,} expected")
+        documents, begins, stops = self.documents, self.begins, self.stops
+        before = np.append(0, stops)[:-1]
+        before[np.append(True, documents[1:] != documents[:-1])[: len(before)]] = 0
+        for what, wrong in (
+            ("is empty", self.lengths == 0),
+            ("overlaps the one before it", begins < before),
+            ("ends after its document", stops > np.asarray(lengths)[documents]),
+            ("has no known role", self.roles >= len(ROLES)),
+            ("has a weight below 0", ~(self.weights >= 0)),
+            ("has a weight without an end", ~np.isfinite(self.weights)),
+        ):
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                raise ValueError(
+                    f"span {at:,} {what}: tokens {int(begins[at]):,} to "
+                    f"{int(stops[at]):,} of document {int(documents[at]):,}"
+                )
