@@ -6,21 +6,19 @@ rows wait in an unnamed file until the last row is added.
 
 from __future__ import annotations
 
-import mmap
-import tempfile
 from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import CorruptShardError, StorageError
+from gristmill.dataset.base.array_spool import ArraySpool
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.packed.join_documents import piece_place
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex
 
-_BATCH_TOKENS = 1 << 18  # Bytes handed out together, apart from a longer document.
-_MAPPED_TOKENS = 1 << 23  # Bytes read before pages are released.
+_BATCH_TOKENS = 1 << 18  # Handed out together, apart from a longer document.
 
 _CURE = (
     "check the dataset with `gristmill verify`, then restore shard and segment index "
@@ -53,22 +51,27 @@ class DocumentSpool:
         segments: The documents of the rows.
         row_format: The encoding of the rows.
         where: The shard, for messages.
+        batch_tokens: How many are given back together, apart from a longer document.
 
     Raises:
         StorageError: The directory for temporary files is missing or full.
     """
 
-    def __init__(self, segments: SegmentIndex, row_format: RowFormat, *, where: str):
+    def __init__(
+        self,
+        segments: SegmentIndex,
+        row_format: RowFormat,
+        *,
+        where: str,
+        batch_tokens: int = _BATCH_TOKENS,
+    ):
         self._segments, self._where = segments, where
-        self._dtype = np.dtype("<u2" if row_format.id_bytes == 2 else "<u4")
+        self._batch_tokens = batch_tokens
         self._lengths = np.zeros(segments.pieces, np.uint32)
         self._starts = np.zeros(segments.pieces, np.int64)
         self._removed = np.zeros(segments.documents, bool)
-        self._tokens = 0
-        try:
-            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        except OSError as e:
-            raise _disk_error(e) from e
+        dtype = "<u2" if row_format.id_bytes == 2 else "<u4"
+        self._tokens = ArraySpool(None, dtype, kept="documents")
 
     def __enter__(self) -> Self:
         return self
@@ -83,7 +86,7 @@ class DocumentSpool:
 
     def close(self) -> None:
         """Releases the file."""
-        self._file.close()
+        self._tokens.close()
 
     def add(self, first_row: int, rows: RowBatch) -> None:
         """Adds consecutive rows; those never added are lost.
@@ -114,14 +117,8 @@ class DocumentSpool:
         # Treated as rows that were not added: their documents are left out.
         self._lengths[pieces] = np.where(removed, 0, rows.lengths)
         self._removed[index.piece_documents[pieces][removed]] = True
-        self._starts[pieces] = self._tokens + np.cumsum(lengths) - lengths
-        rest = memoryview(rows.tokens.astype(self._dtype).tobytes())
-        try:
-            while rest:
-                rest = rest[self._file.write(rest) :]
-        except OSError as e:
-            raise _disk_error(e) from e
-        self._tokens += len(rows.tokens)
+        self._starts[pieces] = len(self._tokens) + np.cumsum(lengths) - lengths
+        self._tokens.append(rows.tokens)
 
     def batches(self) -> Iterator[SpooledDocuments]:
         """Yields the documents in their order, about a mebibyte at a time.
@@ -146,23 +143,27 @@ class DocumentSpool:
         self._check(order, lengths, there)
         sums = np.concatenate(([0], np.cumsum(lengths)))
         token_ends = sums[piece_ends]
-        with _Tokens(self._file.fileno(), self._dtype, self._tokens) as tokens:
-            document, documents = 0, segments.documents
-            while document < documents:
-                done = int(token_ends[document - 1]) if document else 0
-                stop = int(np.searchsorted(token_ends, done + _BATCH_TOKENS, "right"))
-                # Empty ones count too.
-                stop = min(max(stop, document + 1), document + _BATCH_TOKENS, documents)
-                numbers = document + np.flatnonzero(there[document:stop])
-                own = slice(
-                    int(piece_ends[document - 1]) if document else 0,
-                    int(piece_ends[stop - 1]),
-                )
-                good = there[owners[own]]
-                ids = tokens.gather(starts[own][good], lengths[own][good])
-                before = np.where(numbers > 0, token_ends[numbers - 1], 0)
-                yield SpooledDocuments(numbers, token_ends[numbers] - before, ids)
-                document = stop
+        document, documents = 0, segments.documents
+        while document < documents:
+            done = int(token_ends[document - 1]) if document else 0
+            stop = int(np.searchsorted(token_ends, done + self._batch_tokens, "right"))
+            # Empty ones count too.
+            stop = min(
+                max(stop, document + 1), document + self._batch_tokens, documents
+            )
+            numbers = document + np.flatnonzero(there[document:stop])
+            own = slice(
+                int(piece_ends[document - 1]) if document else 0,
+                int(piece_ends[stop - 1]),
+            )
+            good = there[owners[own]]
+            begins = starts[own][good]
+            ids = self._tokens.gather(begins, begins + lengths[own][good])
+            before = np.where(numbers > 0, token_ends[numbers - 1], 0)
+            yield SpooledDocuments(
+                numbers, token_ends[numbers] - before, ids.astype(np.uint32)
+            )
+            document = stop
 
     def _check(
         self, order: npt.NDArray[np.intp], lengths: Int64, there: npt.NDArray[np.bool_]
@@ -181,51 +182,3 @@ class DocumentSpool:
                 got=f"from token {int(firsts[at]):,} on",
                 cure=_CURE,
             )
-
-
-def _disk_error(error: OSError) -> StorageError:
-    return StorageError(
-        "documents cannot be kept on disk until they are packed",
-        where=tempfile.gettempdir(),
-        got=str(error),
-        cure="free space there, or set TMPDIR to a directory on a larger disk",
-    )
-
-
-class _Tokens:
-    """Tokens in a file, read by their place.
-
-    Args:
-        descriptor: Descriptor of the file.
-        dtype: Type of a stored token.
-        tokens: Number of tokens.
-    """
-
-    def __init__(self, descriptor: int, dtype: np.dtype[np.generic], tokens: int):
-        size_bytes = tokens * dtype.itemsize
-        self._mapped = None
-        self._tokens = np.zeros(0, dtype)
-        self._read = 0
-        if tokens:
-            self._mapped = mmap.mmap(descriptor, size_bytes, prot=mmap.PROT_READ)
-            self._tokens = np.frombuffer(self._mapped, dtype)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._tokens = np.zeros(0, self._tokens.dtype)
-        if self._mapped is not None:
-            self._mapped.close()
-
-    def gather(self, starts: Int64, lengths: Int64) -> npt.NDArray[np.uint32]:
-        """Returns runs of tokens, end to end."""
-        befores = np.cumsum(lengths) - lengths
-        places = np.repeat(starts - befores, lengths)
-        places += np.arange(len(places))
-        self._read += len(places)
-        if self._mapped is not None and self._read >= _MAPPED_TOKENS:
-            self._mapped.madvise(mmap.MADV_DONTNEED)
-            self._read = 0
-        found: npt.NDArray[np.uint32] = self._tokens[places].astype(np.uint32)
-        return found

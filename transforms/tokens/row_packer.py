@@ -9,6 +9,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError, DataLossError
 from gristmill.dataset.packed.counts import PackedCounts
@@ -23,7 +24,6 @@ from gristmill.dataset.packed.join_documents import (
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.tokens.array_spool import ArraySpool
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.packing import Packing, begins_of, plan_rows
 

@@ -8,16 +8,15 @@ So the records go to a file as they come, and only what decides their order is k
 from __future__ import annotations
 
 import array
-import contextlib
-import os
 from collections.abc import Iterator
 
 import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import DataLossError, StorageError
+from gristmill.dataset.base.errors import DataLossError
 
 _BATCH_RECORDS = 1024
 _BATCH_BYTES = 4 << 20
@@ -28,41 +27,29 @@ class RecordSpool:
 
     Memory: 28 bytes a record while they come, and some 130 at most while they are
     sorted; where records have order keys, 50 bytes more and the key. Disk: the
-    records, in one file.
+    records, in an unnamed file.
 
     Args:
-        path: Local file to create.
+        directory: Local directory of the file.
+
+    Raises:
+        StorageError: The directory is missing or full.
     """
 
-    def __init__(self, path: str):
-        self._path = path
+    def __init__(self, directory: str):
+        self._directory = directory
         self._keys: list[bytes] = []
         self._hashes = bytearray()
         self._offsets = array.array("Q", [0])
         self._crc32cs = array.array("I")
-        try:
-            self._file = open(path, "w+b", buffering=1 << 20)  # noqa: SIM115
-        except OSError as e:
-            raise self._failed(e) from e
+        self._data = ArraySpool(directory, np.uint8, kept="records")
 
     def close(self) -> None:
-        """Closes the file."""
-        # This writes buffered data, which fails on a full disk. That error was already
-        # raised.
-        with contextlib.suppress(OSError):
-            self._file.close()
+        """Deletes the file."""
+        self._data.close()
 
     def __len__(self) -> int:
         return len(self._crc32cs)
-
-    def _failed(self, error: OSError) -> StorageError:
-        return StorageError(
-            "cannot keep records on the way into a shard",
-            where=self._path,
-            got=error.strerror or str(error),
-            cure="free some space, then run again: a shard needs disk for its records "
-            "and for its own file",
-        )
 
     def add(self, record: bytes, place: bytes, order_key: bytes | None = None) -> None:
         """Takes one record.
@@ -72,10 +59,7 @@ class RecordSpool:
             place: The hash of its content.
             order_key: What it is sorted by before its content. For all records or none.
         """
-        try:
-            self._file.write(record)
-        except OSError as e:
-            raise self._failed(e) from e
+        self._data.append(np.frombuffer(record, np.uint8))
         self._offsets.append(self._offsets[-1] + len(record))
         self._crc32cs.append(google_crc32c.value(record))
         self._hashes += place
@@ -130,32 +114,29 @@ class RecordSpool:
 
         Raises:
             DataLossError: The file does not hold what was written to it.
+            StorageError: The file cannot be read, or is shorter than it was.
         """
-        try:
-            self._file.flush()
-        except OSError as e:
-            raise self._failed(e) from e
-        descriptor = self._file.fileno()
-        records: list[bytes] = []
-        crc32cs: list[int] = []
-        size = 0
-        for number in order.tolist():
-            begin, end = self._offsets[number], self._offsets[number + 1]
-            record = os.pread(descriptor, end - begin, begin)
-            crc32c = self._crc32cs[number]
-            if google_crc32c.value(record) != crc32c:
+        lengths = self._lengths[order]
+        begins = np.frombuffer(self._offsets, np.uint64)[order].astype(np.int64)
+        crc32cs = np.frombuffer(self._crc32cs, np.uint32)[order]
+        sums = np.cumsum(lengths)
+        begin = 0
+        while begin < len(order):
+            done = int(sums[begin - 1]) if begin else 0
+            # The record that reaches the size is the last of a batch.
+            end = 1 + int(np.searchsorted(sums, done + _BATCH_BYTES))
+            rows = slice(begin, min(end, begin + _BATCH_RECORDS))
+            records = self._data.runs(begins[rows], begins[rows] + lengths[rows])
+            expected = crc32cs[rows].tolist()
+            if (found := [*map(google_crc32c.value, records)]) != expected:
+                wrong = next(n for n, c in enumerate(found) if c != expected[n])
+                size, place = len(records[wrong]), int(begins[rows][wrong])
                 raise DataLossError(
                     "records changed on the way into a shard",
-                    where=f"{self._path}, byte offset {begin:,}",
-                    expected=f"crc32c {crc32c:#010x} of {end - begin:,} bytes",
-                    got=f"{google_crc32c.value(record):#010x} of {len(record):,}",
+                    where=f"a file in {self._directory}, byte offset {place:,}",
+                    expected=f"crc32c {expected[wrong]:#010x} of {size:,} bytes",
+                    got=f"{found[wrong]:#010x}",
                     cure="check disk and memory of this machine, then run again",
                 )
-            records.append(record)
-            crc32cs.append(crc32c)
-            size += len(record)
-            if len(records) >= _BATCH_RECORDS or size >= _BATCH_BYTES:
-                yield records, crc32cs
-                records, crc32cs, size = [], [], 0
-        if records:
-            yield records, crc32cs
+            yield records, expected
+            begin += len(records)

@@ -6,6 +6,7 @@ repeated, or runs twice at once, writes the same bytes under the same names.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable
 from contextlib import closing
@@ -150,7 +151,10 @@ def write_group(job: WriteJob, group: int, elements: Iterable[bytes]) -> GroupRe
     # The task, which says the edition, may come last.
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     storage = storage_for(job.output)
-    with storage.temporary(temporary) as path, closing(RecordSpool(path)) as spool:
+    with (
+        storage.temporary(temporary) as path,
+        closing(RecordSpool(os.path.dirname(path))) as spool,
+    ):
         for element in elements:
             if element[0] == RECORD:
                 spool.add(element[RECORD_BEGIN:], element[1:RECORD_BEGIN])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import tempfile
 
 import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import CorruptShardError, StorageError
-from gristmill.dataset.packed import document_spool
 from gristmill.dataset.packed.document_spool import DocumentSpool
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from tests.support.document_rows import PackedRows, Piece, packed_rows
@@ -38,10 +37,16 @@ def made_up(seed: int, id_bytes: int = 2) -> tuple[list[list[int]], PackedRows]:
 
 
 def spooled(
-    rows: PackedRows, *, lost: tuple[int, ...] = (), batch: int = 4
+    rows: PackedRows,
+    *,
+    lost: tuple[int, ...] = (),
+    batch: int = 4,
+    batch_tokens: int = 1 << 18,
 ) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    with DocumentSpool(rows.index, rows.row_format, where="here") as spool:
+    with DocumentSpool(
+        rows.index, rows.row_format, where="here", batch_tokens=batch_tokens
+    ) as spool:
         for begin in range(0, len(rows.records), batch):
             if begin // batch not in lost:
                 records = rows.records[begin : begin + batch]
@@ -60,14 +65,10 @@ def spooled(
 
 @pytest.mark.parametrize("id_bytes", [2, 3, 4])
 @pytest.mark.parametrize("tokens", [1, 50, 1 << 20])
-def test_documents_are_those_that_were_packed(
-    id_bytes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(document_spool, "_BATCH_TOKENS", tokens)
-    monkeypatch.setattr(document_spool, "_MAPPED_TOKENS", 2 * tokens)
+def test_documents_are_those_that_were_packed(id_bytes: int, tokens: int) -> None:
     for seed in range(5):
         documents, rows = made_up(seed, id_bytes)
-        assert spooled(rows) == dict(enumerate(documents))
+        assert spooled(rows, batch_tokens=tokens) == dict(enumerate(documents))
 
 
 def test_documents_of_lost_rows_are_left_out() -> None:
@@ -86,15 +87,10 @@ def test_nothing_but_empty_documents() -> None:
 
 def test_a_disk_without_space(monkeypatch: pytest.MonkeyPatch) -> None:
     _, rows = made_up(2)
-    full = functools.partial(open, "/dev/full", "r+b")
-    monkeypatch.setattr(document_spool.tempfile, "TemporaryFile", full)
-    with pytest.raises(StorageError, match="cannot be kept on disk") as caught:
+    monkeypatch.setattr(tempfile, "tempdir", "/dev/null/none")
+    with pytest.raises(StorageError, match="cannot keep documents") as caught:
         spooled(rows)
     assert "TMPDIR" in str(caught.value.cure)
-    monkeypatch.undo()
-    monkeypatch.setattr(document_spool.tempfile, "tempdir", "/dev/null/none")
-    with pytest.raises(StorageError, match="cannot be kept on disk"):
-        spooled(rows)
 
 
 def test_other_rows() -> None:

@@ -25,21 +25,26 @@ class ArraySpool:
     The file goes with the process, however that ends.
 
     Args:
-        directory: Directory of the file.
+        directory: Directory of the file; None for that of temporary files.
         dtype: Type of the values.
+        kept: Plural noun for the values, for messages.
 
     Raises:
         StorageError: The directory is missing or full. Raised by all methods but
             `close`.
     """
 
-    def __init__(self, directory: str, dtype: npt.DTypeLike) -> None:
-        self._directory, self.dtype = directory, np.dtype(dtype)
+    def __init__(
+        self, directory: str | None, dtype: npt.DTypeLike, *, kept: str = "tokens"
+    ) -> None:
+        self._is_default = directory is None
+        self._directory = tempfile.gettempdir() if directory is None else directory
+        self.dtype, self._kept = np.dtype(dtype), kept
         self._size = 0
         self._is_flushed = True
         try:
             self._file = tempfile.TemporaryFile(  # noqa: SIM115
-                buffering=_BUFFER_BYTES, dir=directory
+                buffering=_BUFFER_BYTES, dir=self._directory
             )
         except OSError as e:
             raise self._failed(e) from e
@@ -78,6 +83,15 @@ class ArraySpool:
         is_new = begins[1:] != ends[:-1]
         begins = begins[np.append(True, is_new)[: len(begins)]]
         ends = ends[np.append(is_new, True)[: len(ends)]]
+        return np.frombuffer(b"".join(self.runs(begins, ends)), self.dtype)
+
+    def runs(self, begins: Int64, ends: Int64) -> list[bytes]:
+        """Returns the bytes of runs of values, one read each.
+
+        Args:
+            begins: int64 [runs], start of each.
+            ends: int64 [runs].
+        """
         sizes = ((ends - begins) * self.dtype.itemsize).tolist()
         offsets = (begins * self.dtype.itemsize).tolist()
         descriptor, pread = self._flushed(), os.pread
@@ -88,7 +102,7 @@ class ArraySpool:
         if [*map(len, runs)] != sizes:
             # More than the system reads at once, or less than was written.
             runs = [self._read_all(*run) for run in zip(sizes, offsets, strict=True)]
-        return np.frombuffer(b"".join(runs), self.dtype)
+        return runs
 
     def mapped(self) -> npt.NDArray[Any]:
         """Returns all values, mapped from disk: their memory can be reclaimed."""
@@ -132,13 +146,15 @@ class ArraySpool:
 
     def _failed(self, error: OSError) -> StorageError:
         cure = (
-            "free some space there, then run again: a shard needs disk for its tokens "
-            "and for its own file"
+            "free some space there, then run again: a shard needs disk for its "
+            f"{self._kept} and for its own file"
         )
-        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        if self._is_default:
+            cure = "free space there, or set TMPDIR to a directory on a larger disk"
+        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
             cure = "keep that directory while the command runs, then run again"
         return StorageError(
-            "cannot keep tokens on the way into a shard",
+            f"cannot keep {self._kept} on the way into a shard",
             where=self._directory,
             got=error.strerror or str(error),
             cure=cure,

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.errors import StorageError
-from gristmill.transforms.tokens.array_spool import ArraySpool
 
 
 @given(st.lists(st.integers(0, 99), max_size=5), st.data())
