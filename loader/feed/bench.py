@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.data.batches import Batches
@@ -12,7 +13,7 @@ from gristmill.loader.feed.feed import Feed
 from gristmill.loader.feed.read_ahead import Passes
 from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.stats.causes import Waiting, waits_for
-from gristmill.loader.stats.feed_stats import FeedStats, ReadBatch
+from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
 
 _LEAST_BATCHES = 3
 
@@ -53,17 +54,36 @@ class Measured:
     Attributes:
         alone: Batches made one after the other.
         fed: The work of a feed for a trainer.
+        cached: The same trainer with batches that are in memory, if asked for.
         step_seconds: How long the trainer took for a step.
     """
 
     alone: Alone
     fed: FeedStats
     step_seconds: float
+    cached: FeedStats | None = None
 
     @property
     def waiting(self) -> Waiting:
         """What the trainer waited for."""
         return waits_for(self.fed)
+
+
+class _Repeated:
+    """Batches in memory, given again and again."""
+
+    def __init__(self, batches: list[ReadBatch]):
+        self._batches, self._meter = itertools.cycle(batches), Meter()
+
+    def __next__(self) -> Any:
+        self._meter.asked()
+        batch = next(self._batches)
+        self._meter.given(batch)
+        return batch.batch
+
+    @property
+    def stats(self) -> FeedStats:
+        return self._meter.stats
 
 
 def measure(
@@ -75,6 +95,7 @@ def measure(
     prefetch: int = 2,
     step_seconds: float = 0.0,
     seconds: float = 5.0,
+    repeat_cached: int = 0,
 ) -> Measured:
     """Reads batches, first alone, then through a feed for a trainer.
 
@@ -86,6 +107,8 @@ def measure(
         prefetch: As in `GlobalBatches.feed`.
         step_seconds: How long the trainer takes for a step; it sleeps.
         seconds: How long to measure; a quarter of it without a feed.
+        repeat_cached: Number of batches to repeat from memory, for another quarter of
+            the time; 0 for none.
 
     Raises:
         InputError: The number of steps is limited, or the hosts cannot share a batch.
@@ -107,8 +130,13 @@ def measure(
         start_step=alone.batches + 1,  # These batches are not in memory yet.
     )
     with feed:
-        fed = _measure_feed(feed, step_seconds, seconds * 3 / 4)
-    return Measured(alone=alone, fed=fed, step_seconds=step_seconds)
+        share = 1 / 2 if repeat_cached else 3 / 4
+        fed = _measure_feed(feed, step_seconds, seconds * share)
+    cached = None
+    if repeat_cached:
+        kept = _batches_in_memory(batches, rows, decode, repeat_cached)
+        cached = _measure_feed(_Repeated(kept), step_seconds, seconds / 4)
+    return Measured(alone=alone, fed=fed, step_seconds=step_seconds, cached=cached)
 
 
 def _measure_alone(
@@ -142,6 +170,20 @@ def _measure_alone(
     )
 
 
+def _batches_in_memory(
+    batches: Batches, rows: slice, decode: Decode | None, count: int
+) -> list[ReadBatch]:
+    """Returns the first batches; all of them are in memory at once."""
+    reads = StepReads(batches, rows=rows, decode=decode, in_turn=(0, 1))
+    kept: list[ReadBatch] = []
+    for step in range(count):
+        read = reads.read([step])
+        if read.error is not None:
+            raise read.error
+        kept += read.batches
+    return kept
+
+
 def _next_batches(passes: Passes) -> list[ReadBatch]:
     """Returns the batches of the next pass, or raises its error."""
     batches, error = next(passes)
@@ -150,7 +192,9 @@ def _next_batches(passes: Passes) -> list[ReadBatch]:
     return batches
 
 
-def _measure_feed(feed: Feed, step_seconds: float, seconds: float) -> FeedStats:
+def _measure_feed(
+    feed: Feed | _Repeated, step_seconds: float, seconds: float
+) -> FeedStats:
     next(feed)
     stop = time.perf_counter() + seconds  # Starting does not count.
     time.sleep(step_seconds)

@@ -40,6 +40,7 @@ from gristmill.loader.stats.feed_stats import (
     Meter,
     ReadBatch,
 )
+from gristmill.loader.stats.trace_spans import RECEIVE, WAIT, span
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch of a size, or raises InputError."""
@@ -134,7 +135,8 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         """
         self._meter.asked()
         try:
-            read = self._next_read()
+            with span(WAIT, step=self._step):
+                read = self._next_read()
         except BaseException:
             self._meter.failed()
             raise
@@ -349,7 +351,7 @@ def _next_batch(iterator: Any, step: int) -> ReadBatch:
             raise
         raise error from None
     try:
-        with limits_named():
+        with limits_named(), span(RECEIVE, step=step):
             batch: ReadBatch = unpack(element)
     except GristmillError as e:
         e.add_note(f"in the batch of step {step:,}")

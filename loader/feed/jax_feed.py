@@ -19,6 +19,7 @@ from gristmill.dataset.base.system_limits import limits_named
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.feed.global_arrays import RowsRead, global_arrays
 from gristmill.loader.stats.feed_stats import SUMS, FeedStats, Meter, ReadBatch
+from gristmill.loader.stats.trace_spans import SEND, WAIT, span
 
 _END = object()
 _PATIENCE_SECONDS = 5
@@ -108,7 +109,8 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
         """
         self._meter.asked()
         try:
-            loaded = self._next_loaded()
+            with span(WAIT, batch=self._given):
+                loaded = self._next_loaded()
         except BaseException:
             self._meter.failed()
             raise
@@ -238,7 +240,8 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             state, stats = self._feed_state(), self._feed_stats()
             if batch is not _END:
                 started = time.perf_counter()
-                arrays = global_arrays(batch, self._sharding, self._rows)
+                with span(SEND, batch=self._loaded):
+                    arrays = global_arrays(batch, self._sharding, self._rows)
                 took = time.perf_counter() - started
                 # Counted here: Ctrl-C may lose a batch between here and the caller.
                 self._loaded += 1

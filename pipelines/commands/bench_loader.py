@@ -66,6 +66,12 @@ class BenchOptions:
     seconds: float = number(
         "Duration of the measurement, in seconds.", "SECONDS", 5.0, least=0.1
     )
+    repeat_cached: int = integer(
+        "Number of batches to repeat from memory at the end: the trainer's speed with "
+        "a feed that costs nothing. 0 leaves it out.",
+        0,
+        least=0,
+    )
     cache_dir: str | None = text(
         "Local directory that keeps data of buckets, fetched once per host.",
         "DIR",
@@ -84,8 +90,9 @@ def bench_loader(options: BenchOptions, *, as_json: bool) -> None:
 
     DATASET is any path that gristmill.loader.open accepts. First makes batches one
     after the other, to separate waiting for storage from processor time. Then a feed
-    reads ahead for a trainer that sleeps --step-ms per step. The last lines name what
-    limits it, and what to do.
+    reads ahead for a trainer that sleeps --step-ms per step. With --repeat-cached, the
+    same trainer then takes batches from memory. The last lines name what limits it, and
+    what to do.
     """
     from gristmill.dataset.base.errors import GristmillError, UserFunctionError
     from gristmill.loader import global_batches
@@ -117,6 +124,7 @@ def bench_loader(options: BenchOptions, *, as_json: bool) -> None:
             prefetch=options.prefetch,
             step_seconds=options.step_ms / 1000,
             seconds=options.seconds,
+            repeat_cached=options.repeat_cached,
         )
     except GristmillError:
         raise
@@ -210,6 +218,13 @@ def measured_text(measured: Measured, how: str) -> str:
         ("cause", f"{waiting.cause}: {waiting.text}"),
         ("", waiting.cure),
     ]
+    if (cached := measured.cached) is not None:
+        gain = cached.records_per_second / max(fed.records_per_second, 1e-9)
+        speed = rate(cached.records_per_second, cached.record_bytes_per_second)
+        lines[-2:-2] = [
+            ("in memory", speed),
+            ("", f"{gain:.2f} times fed: the most that a faster feed can gain"),
+        ]
     cache = fed.cache
     if cache.hits or cache.misses:
         local = cache.hits / (cache.hits + cache.misses)

@@ -228,3 +228,28 @@ def test_one_host_of_several_reads_its_rows(dataset):
         assert measured[part]["records"] == 16 * measured[part]["batches"]
     error = bench(dataset, "--batch-size=64", "--hosts=3", code=2)
     assert "the global batch does not divide among the hosts" in error
+
+
+@pytest.mark.alone
+def test_batches_in_memory_show_what_a_faster_feed_would_give(
+    dataset, tmp_path, monkeypatch
+):
+    (tmp_path / "waiting_module.py").write_text(
+        "import time\n\n\ndef decode(records):\n    time.sleep(0.05)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    options = ["--batch-size", 50, "--step-ms", 2, "--prefetch", 1]
+    options += ["--decode", "waiting_module:decode"]
+    found = bench_json(dataset, *options, "--repeat-cached", 3)
+    cached = found["cached"]
+    assert cached["records"] == 50 * cached["batches"]
+    # It waits for nothing, while the feed waits for each decode.
+    assert cached["wait_seconds"] < 0.1 * found["fed"]["wait_seconds"]
+    speed = (cached["batches"] - 1) / (cached["wait_seconds"] + cached["busy_seconds"])
+    assert 4 < 50 * speed / found["records_per_second"] < 26
+    text = bench(dataset, *options, "--seconds", 0.4, "--repeat-cached", 1)
+    (line,) = (line for line in text.splitlines() if "times fed" in line)
+    assert float(line.split()[0]) > 4
+    lines = [line.split()[0] for line in text.splitlines() if line[2] != " "]
+    assert lines[-2:] == ["in", "cause"]
+    assert bench_json(dataset, "--batch-size", 50)["cached"] is None
