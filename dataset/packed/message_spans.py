@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ ROLES = (
 )
 """Whose tokens a span has, by number. `thinking` and `tool_call` are parts of what the
 assistant says; `other` are all other roles, and plain text."""
+
+OTHER = ROLES.index("other")
 
 Int64 = npt.NDArray[np.int64]
 
@@ -48,6 +50,11 @@ class MessageSpans(NamedTuple):
     weights: npt.NDArray[np.float32]
 
     @property
+    def columns(self) -> tuple[Any, ...]:
+        """The arrays [spans], as they are listed above."""
+        return self[1:]
+
+    @property
     def documents(self) -> Int64:
         """The document of each span: int64 [spans]."""
         counts = np.diff(self.ends, prepend=0)
@@ -71,6 +78,101 @@ class MessageSpans(NamedTuple):
             np.zeros(0, np.float32),
         )
 
+    def among(
+        self,
+        ours: npt.NDArray[np.bool_],
+        counts: Int64,
+        lengths: npt.NDArray[np.uint32],
+    ) -> Self:
+        """Returns these spans among documents of plain text, which are trained on.
+
+        Args:
+            ours: bool [documents], which documents these are the spans of.
+            counts: int64 [documents], spans of each; 0 or 1 for the others.
+            lengths: uint32 [documents], in tokens.
+        """
+        is_ours = np.repeat(ours, counts)
+        others: tuple[Any, ...] = (0, lengths[~ours & (counts > 0)], OTHER, 0, True, 1)
+        columns: list[npt.NDArray[Any]] = []
+        own: npt.NDArray[Any]
+        for own, value in zip(self.columns, others, strict=True):
+            column = np.empty(len(is_ours), own.dtype)
+            column[is_ours] = own
+            column[~is_ours] = value
+            columns.append(column)
+        return type(self)(np.cumsum(counts), *columns)
+
+    def taken(self, spans: npt.NDArray[np.bool_]) -> Self:
+        """Returns some of the spans, of the same documents.
+
+        Args:
+            spans: bool [spans], which.
+        """
+        ends = np.append(0, np.cumsum(spans))[self.ends]
+        return type(self)(ends, *(column[spans] for column in self.columns))
+
+    def joined(self) -> Self:
+        """Returns the spans with those as one that go on from each other.
+
+        Untrained ones get weight 1. So spans that are cut at any token come back.
+        """
+        weights = np.where(self.trained, self.weights, np.float32(1))
+        whole = self._replace(weights=weights)
+        same = np.zeros(len(weights), np.bool_)
+        same[1:] = self.begins[1:] == self.stops[:-1]
+        for column in (self.documents, *whole.columns[2:]):
+            same[1:] &= column[1:] == column[:-1]
+        if not same.any():
+            return whole
+        first = np.flatnonzero(~same)
+        lengths = np.add.reduceat(self.lengths, first, dtype=np.uint32)
+        return whole.taken(~same)._replace(lengths=lengths)
+
+    def within(self, tokens: npt.NDArray[Any]) -> Self:
+        """Returns the spans of documents that are cut after so many tokens.
+
+        Args:
+            tokens: [documents], the most tokens of each.
+        """
+        left = np.asarray(tokens, np.int64)[self.documents] - self.begins
+        if (left >= self.lengths).all():
+            return self
+        lengths = np.minimum(self.lengths, np.maximum(left, 0)).astype(np.uint32)
+        return self._replace(lengths=lengths).taken(left > 0)
+
+    def of_pieces(
+        self,
+        documents: npt.NDArray[Any],
+        firsts: npt.NDArray[Any],
+        lengths: npt.NDArray[Any],
+    ) -> Self:
+        """Returns the spans of pieces of the documents, from the first token of each.
+
+        Args:
+            documents: [pieces], the document of each.
+            firsts: [pieces], its first token there.
+            lengths: [pieces], its tokens.
+        """
+        counts = np.diff(self.ends, prepend=0)
+        owners = documents.astype(np.int64)
+        pieces = np.repeat(np.arange(len(owners)), counts[owners])
+        numbers = np.arange(len(pieces))
+        numbers -= np.repeat(np.cumsum(counts[owners]) - counts[owners], counts[owners])
+        numbers += (self.ends - counts)[owners][pieces]
+        firsts = firsts.astype(np.int64)
+        stops = firsts + lengths
+        begins = np.maximum(self.begins[numbers], firsts[pieces])
+        ends = np.minimum(self.stops[numbers], stops[pieces])
+        there = begins < ends
+        begins -= firsts[pieces]
+        kept = numbers[there]
+        return type(self)(
+            np.cumsum(np.bincount(pieces[there], minlength=len(owners))),
+            begins[there].astype(np.uint32),
+            (ends - firsts[pieces] - begins)[there].astype(np.uint32),
+            *(column[kept] for column in self.columns[2:]),
+        )
+
     def check(self, lengths: npt.NDArray[np.int64]) -> None:
         """Checks the spans of documents of these lengths.
 
@@ -82,7 +184,7 @@ class MessageSpans(NamedTuple):
                 document, or has a role or weight that does not exist; or the arrays are
                 not of one length.
         """
-        sizes = {len(column) for column in self[1:]}
+        sizes = {len(column) for column in self.columns}
         ends = np.concatenate([[0], self.ends])
         if len(sizes) != 1 or ends[-1] not in sizes or (np.diff(ends) < 0).any():
             raise ValueError(f"spans of {[*sizes]} values end at {ends[-1]:,}")

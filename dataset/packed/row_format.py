@@ -19,11 +19,16 @@ from gristmill.dataset.packed.example_rows import (
     decode_examples,
     encode_examples,
 )
+from gristmill.dataset.packed.message_spans import MessageSpans
+from gristmill.dataset.packed.span_bytes import SpanError, decode_spans, encode_spans
 
 MAX_POSITIONS = 1 << 31
 """Tokens that a document can have: the positions are an int32 for trainers."""
 
+# Bits of the first word of a row; the number of pieces is below them.
 _FIRSTS_FOLLOW = 1 << 31
+_SPANS_FOLLOW = 1 << 30
+_WEIGHTS_FOLLOW = 1 << 29
 _WORD_BYTES = 4
 _ID_BYTES = (2, 3, 4)
 
@@ -79,12 +84,15 @@ class RowBatch(NamedTuple):
         firsts: uint32 [pieces], position of its first token in its document, and
             `REMOVED_PIECE` if that was removed.
         tokens: uint32 [tokens], all pieces end to end; 0 if removed.
+        spans: The spans of messages, with a piece for each document; none in those
+            removed. None if the rows are of no conversations.
     """
 
     row_ends: npt.NDArray[np.int64]
     lengths: npt.NDArray[np.uint32]
     firsts: npt.NDArray[np.uint32]
     tokens: npt.NDArray[np.uint32]
+    spans: MessageSpans | None = None
 
     @property
     def removed(self) -> npt.NDArray[np.bool_]:
@@ -104,6 +112,10 @@ class RowHeads(NamedTuple):
         row_ends, lengths, firsts: As in `RowBatch`.
         token_counts: int64 [rows], tokens of each row.
         token_bytes: int64 [rows], offset of the tokens in the record.
+        span_bytes: int64 [rows], offset of the spans in the record: its size where
+            there are none.
+        supervised: bool [rows], whether there are.
+        weighted: bool [rows], whether these have weights.
     """
 
     row_ends: npt.NDArray[np.int64]
@@ -111,6 +123,9 @@ class RowHeads(NamedTuple):
     firsts: npt.NDArray[np.uint32]
     token_counts: npt.NDArray[np.int64]
     token_bytes: npt.NDArray[np.int64]
+    span_bytes: npt.NDArray[np.int64]
+    supervised: npt.NDArray[np.bool_]
+    weighted: npt.NDArray[np.bool_]
 
 
 def is_removed(firsts: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
@@ -123,9 +138,9 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
 
     Raises:
         InputError: A row has no piece or too many tokens, a piece has no token, or an
-            id or a position does not fit. The error names the row.
+            id, a position or a span does not fit. The error names the row.
     """
-    ends, lengths, firsts, tokens = batch
+    ends, lengths, firsts, tokens, spans = batch
     if not len(ends):
         return []
     starts = np.concatenate([[0], ends[:-1]])
@@ -140,6 +155,7 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
     if row_format.rows == "example":
         return encode_examples(row_format.length, *batch)
     pieces = ends - starts
+    supervision = None if spans is None else encode_spans(spans, ends)
     later = np.logical_or.reduceat(firsts > 0, starts)
     # The words of all heads, end to end.
     sizes = 1 + pieces * (1 + later)
@@ -147,6 +163,9 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
     word_starts = word_ends - sizes
     words = np.empty(int(word_ends[-1]), "<u4")
     words[word_starts] = np.where(later, pieces | _FIRSTS_FOLLOW, pieces)
+    if supervision is not None:
+        marks = np.where(supervision.weighted, _SPANS_FOLLOW | _WEIGHTS_FOLLOW, 0)
+        words[word_starts] |= (marks | _SPANS_FOLLOW).astype("<u4")
     places = np.repeat(word_starts + 1 - starts, pieces) + np.arange(len(lengths))
     words[places] = lengths
     if later.any():
@@ -154,15 +173,17 @@ def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
         words[(places + np.repeat(pieces, pieces))[follow]] = firsts[follow]
     heads = words.view(np.uint8).data
     low = tokens.astype("<u2").view(np.uint8).data
-    parts = [(heads, word_ends * _WORD_BYTES), (low, token_ends * 2)]
+    parts = [_cut(heads, word_ends * _WORD_BYTES), _cut(low, token_ends * 2)]
     if row_format.id_bytes > 2:
         high = (tokens >> 16).astype("u1" if row_format.id_bytes == 3 else "<u2")
         stops = token_ends * high.itemsize
-        parts.append((high.view(np.uint8).data, stops))
-    return [b"".join(row) for row in zip(*(_cut(*part) for part in parts), strict=True)]
+        parts.append(_cut(high.view(np.uint8).data, stops))
+    if supervision is not None:
+        parts.append(supervision.parts)
+    return [b"".join(row) for row in zip(*parts, strict=True)]
 
 
-def _cut(data: memoryview, ends: npt.NDArray[np.int64]) -> list[memoryview]:
+def _cut(data: memoryview, ends: npt.NDArray[np.int64]) -> Sequence[bytes | memoryview]:
     stops = ends.tolist()
     return [
         data[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)
@@ -176,7 +197,7 @@ def _check_fit(
     token_ends: npt.NDArray[np.int64],
 ) -> None:
     """Raises InputError if rows cannot be encoded."""
-    ends, lengths, firsts, tokens = batch
+    ends, lengths, firsts, tokens, spans = batch
     if len(tokens) != token_ends[-1]:
         what = "tokens of rows do not add up"
         raise _unfit(what, len(ends) - 1, int(token_ends[-1]), len(tokens))
@@ -199,6 +220,12 @@ def _check_fit(
         at = int(np.argmax(tokens >= limit))
         row = int(np.searchsorted(token_ends, at, side="right"))
         raise _unfit("token does not fit", row, f"ids below {limit:,}", int(tokens[at]))
+    if spans is not None:
+        there = np.where(batch.removed, 0, lengths)
+        try:
+            spans.check(there)
+        except ValueError as e:
+            raise _unfit(str(e), 0, "spans of the pieces of these rows", "") from e
 
 
 def _unfit(what: str, row: int, expected: object, got: object = 0) -> InputError:
@@ -242,7 +269,8 @@ def decode_rows(row_format: RowFormat, records: Sequence[bytes]) -> RowBatch:
     ends = np.cumsum(heads.token_counts)
     tokens = np.empty(int(ends[-1]) if len(ends) else 0, np.uint32)
     read_tokens(row_format, records, heads, tokens, ends - heads.token_counts)
-    return RowBatch(heads.row_ends, heads.lengths, heads.firsts, tokens)
+    spans = read_spans(records, heads)
+    return RowBatch(heads.row_ends, heads.lengths, heads.firsts, tokens, spans)
 
 
 def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
@@ -253,12 +281,16 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
     """
     if not len(records):
         none, counts = np.zeros(0, np.uint32), np.zeros(0, np.int64)
-        return RowHeads(counts, none, none, counts, counts)
+        marks = np.zeros(0, np.bool_)
+        return RowHeads(counts, none, none, counts, counts, counts, marks, marks)
     sizes = np.fromiter(map(len, records), np.int64, len(records))
     _check_sizes(sizes, np.full(len(sizes), _WORD_BYTES))
     counts = np.frombuffer(b"".join([record[:4] for record in records]), "<u4")
-    later = counts >= _FIRSTS_FOLLOW
-    pieces = (counts & (_FIRSTS_FOLLOW - 1)).astype(np.int64)
+    later, supervised, weighted = (
+        (counts & np.uint32(mark)) > 0
+        for mark in (_FIRSTS_FOLLOW, _SPANS_FOLLOW, _WEIGHTS_FOLLOW)
+    )
+    pieces = (counts & np.uint32(_WEIGHTS_FOLLOW - 1)).astype(np.int64)
     if not pieces.all():
         raise _damaged("it has no piece", int(np.argmin(pieces)), "one or more", 0)
     firsts_at = _WORD_BYTES * (1 + pieces)
@@ -288,13 +320,18 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
         firsts[np.repeat(later, pieces)] = np.frombuffer(b"".join(parts), "<u4")
     token_counts = np.add.reduceat(lengths, row_starts, dtype=np.int64)
     whole = tokens_at + token_counts * row_format.id_bytes
-    if (sizes != whole).any():
-        row = int(np.argmax(sizes != whole))
+    # Each piece has a count of spans, of a byte or more.
+    fits = np.where(supervised, sizes >= whole + pieces, sizes == whole)
+    fits &= supervised >= weighted
+    if not fits.all():
+        row = int(np.argmin(fits))
         got = f"{int(sizes[row]):,} bytes"
         expected = (
             f"{int(whole[row]):,} bytes: {int(pieces[row]):,} pieces, and "
             f"{int(token_counts[row]):,} tokens of {row_format.id_bytes} bytes"
         )
+        if supervised[row]:
+            expected += ", and spans behind them"
         raise _damaged("its counts do not add up", row, expected, got)
     for what, expected, wrong in _wrong_pieces(lengths, firsts):
         row = int(np.searchsorted(row_ends, wrong, side="right"))
@@ -310,7 +347,55 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
             got=f"{int(token_counts[row]):,}",
             cure="give the length that the dataset was packed with",
         )
-    return RowHeads(row_ends, lengths, firsts, token_counts, tokens_at)
+    return RowHeads(
+        *(row_ends, lengths, firsts, token_counts, tokens_at),
+        *(whole, supervised, weighted),
+    )
+
+
+def read_spans(records: Sequence[bytes], heads: RowHeads) -> MessageSpans | None:
+    """Decodes the spans of "packed" rows, with a piece for each document.
+
+    Where others have spans, all tokens of rows without are in one of `OTHER`, which is
+    trained.
+
+    Args:
+        records: The rows.
+        heads: Heads of the same records.
+
+    Returns:
+        None if no row has spans.
+
+    Raises:
+        DecodeError: The spans of a record are damaged.
+    """
+    if not heads.supervised.any():
+        return None
+    rows = np.flatnonzero(heads.supervised)
+    pieces = np.diff(heads.row_ends, prepend=0)
+    ours = np.repeat(heads.supervised, pieces)
+    starts = heads.span_bytes[rows].tolist()
+    try:
+        found = decode_spans(
+            [records[row][at:] for row, at in zip(rows.tolist(), starts, strict=True)],
+            heads.weighted[rows],
+            np.cumsum(pieces[rows]),
+            heads.lengths[ours],
+        )
+    except SpanError as e:
+        raise _damaged(
+            f"spans of messages make no sense: {e}", int(rows[e.row]), "spans", "others"
+        ) from e
+    removed = is_removed(heads.firsts)
+    counts = np.ones(len(ours), np.int64)
+    counts[ours] = np.diff(found.ends, prepend=0)
+    if (wrong := (counts > 0) & removed & ours).any():
+        row = int(np.searchsorted(heads.row_ends, np.argmax(wrong), side="right"))
+        raise _damaged("a removed piece has spans", row, "none", int(counts[wrong][0]))
+    if ours.all():
+        return found
+    counts[removed] = 0
+    return found.among(ours, counts, heads.lengths)
 
 
 def _check_sizes(sizes: npt.NDArray[np.int64], least: npt.NDArray[np.int64]) -> None:

@@ -1,0 +1,245 @@
+"""The bytes of the spans of messages behind the tokens of a packed row.
+
+`docs/reference/format.md` has the layout: varints of the counts and lengths, weights
+where there are any, and a byte for each span. Most spans take two or three bytes. A
+batch of rows is encoded and decoded at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.varints import encode_varints, varints_at
+from gristmill.dataset.packed.message_spans import MessageSpans
+
+Int64 = npt.NDArray[np.int64]
+
+_ROLE = 7
+_TRAINED, _NEXT_MESSAGE, _GAP = 3, 4, 5  # Bits of the byte of a span.
+_FAR = 7  # The gap that says: gap and message follow as varints.
+_MOST_MESSAGES = 1 << 32
+_WEIGHT_BYTES = 4
+_NUMBER_BYTES = 5
+
+
+class SpanError(Exception):
+    """The bytes of spans make no sense.
+
+    Attributes:
+        row: The number of the row.
+    """
+
+    def __init__(self, what: str, row: int) -> None:
+        super().__init__(what)
+        self.row = row
+
+
+class SpanBytes(NamedTuple):
+    """The spans of rows as bytes.
+
+    Attributes:
+        parts: The bytes of each row.
+        weighted: bool [rows], whether they have weights.
+    """
+
+    parts: list[bytes]
+    weighted: npt.NDArray[np.bool_]
+
+
+def encode_spans(spans: MessageSpans, row_ends: Int64) -> SpanBytes:
+    """Encodes the spans of the pieces of rows; the inverse of `decode_spans`.
+
+    Args:
+        spans: The spans, with a piece for each document.
+        row_ends: int64 [rows], where the pieces of each row end among all.
+    """
+    piece_counts = np.diff(spans.ends, prepend=0)
+    span_ends = np.append(0, spans.ends)[row_ends]
+    pieces, counts = (np.diff(ends, prepend=0) for ends in (row_ends, span_ends))
+    gaps, steps = _steps_of(spans)
+    far = (gaps >= _FAR) | (steps < 0) | (steps > 1)
+    heads = spans.roles | spans.trained.astype(np.uint8) << _TRAINED
+    heads |= np.where(far, _FAR << _GAP, gaps << _GAP | steps << _NEXT_MESSAGE).astype(
+        np.uint8
+    )
+    # The numbers of all rows, end to end.
+    fars: Int64 = np.cumsum(far) - far
+    rows = np.repeat(np.arange(len(row_ends)), counts)
+    at_pieces = np.arange(len(piece_counts)) - np.repeat(row_ends - pieces, pieces)
+    far_counts = _sums(far.astype(np.int64), span_ends)
+    sizes = pieces + counts + 2 * far_counts
+    begins = np.cumsum(sizes) - sizes
+    values = np.empty(int(sizes.sum()), np.int64)
+    values[at_pieces + np.repeat(begins, pieces)] = piece_counts
+    base = begins + pieces - (span_ends - counts)
+    base -= 2 * (np.cumsum(far_counts) - far_counts)
+    places = base[rows] + np.arange(len(far)) + 2 * fars
+    values[places] = spans.lengths
+    values[places[far] + 1] = gaps[far]
+    values[places[far] + 2] = np.where(steps < 0, -2 * steps - 1, 2 * steps)[far]
+    data, lengths = encode_varints(values)
+    number_ends = np.append(0, np.cumsum(lengths))[np.cumsum(sizes)]
+    weighted = _sums((spans.trained & (spans.weights != 1)).astype(int), span_ends) > 0
+    kept = spans.trained & weighted[rows]
+    weight_ends = np.cumsum(_sums(kept.astype(np.int64), span_ends)) * _WEIGHT_BYTES
+    weights = spans.weights[kept].astype("<f4").tobytes()
+    columns = (data.tobytes(), number_ends), (weights, weight_ends)
+    parts = [_cut(*column) for column in (*columns, (heads.tobytes(), span_ends))]
+    return SpanBytes([b"".join(row) for row in zip(*parts, strict=True)], weighted)
+
+
+def _steps_of(spans: MessageSpans) -> tuple[Int64, Int64]:
+    """Returns the tokens between each span and the one before, and the message's step.
+
+    The first span of a piece comes after its begin, and after message -1.
+    """
+    counts = np.diff(spans.ends, prepend=0)
+    first = (spans.ends - counts)[counts > 0]
+    before = np.append(0, spans.stops)[:-1]
+    before[first] = 0
+    messages = spans.messages.astype(np.int64)
+    earlier = np.append(0, messages)[:-1]
+    earlier[first] = -1
+    return spans.begins - before, messages - earlier
+
+
+def _sums(values: Int64, ends: Int64) -> Int64:
+    """Returns the sums of runs of values that end there."""
+    return np.diff(np.append(0, np.cumsum(values))[ends], prepend=0)
+
+
+def _cut(data: bytes, ends: Int64) -> list[bytes]:
+    stops = ends.tolist()
+    return [data[begin:end] for begin, end in zip([0, *stops[:-1]], stops, strict=True)]
+
+
+def decode_spans(
+    parts: Sequence[bytes],
+    weighted: npt.NDArray[np.bool_],
+    row_ends: Int64,
+    lengths: npt.NDArray[np.uint32],
+) -> MessageSpans:
+    """Decodes the spans of rows, with a piece for each document.
+
+    Args:
+        parts: The bytes of each row.
+        weighted: bool [rows], whether they have weights.
+        row_ends: int64 [rows], where the pieces of each row end among all.
+        lengths: uint32 [pieces], tokens of each.
+
+    Raises:
+        SpanError: They make no sense. Each has one encoding, so no bit of them can
+            change without a change of what is decoded, or this error.
+    """
+    sizes = np.fromiter(map(len, parts), np.int64, len(parts))
+    stops = np.cumsum(sizes)
+    pieces = np.diff(row_ends, prepend=0)
+    data = np.frombuffer(b"".join(parts), np.uint8)
+    numbers = _Numbers(data, stops - sizes, stops)
+    rows = np.repeat(np.arange(len(parts)), pieces)
+    at_pieces = np.arange(len(rows)) - np.repeat(row_ends - pieces, pieces)
+    piece_counts = numbers.read(rows, at_pieces)
+    # A span has a token, and none is in two.
+    numbers.require(piece_counts <= lengths, rows, "more spans than tokens")
+    counts = _sums(piece_counts, row_ends)
+    short = sizes < pieces + 2 * counts
+    numbers.require(~short, np.arange(len(parts)), "they are cut short")
+    span_ends = np.cumsum(counts)
+    owners = np.repeat(np.arange(len(parts)), counts)
+    in_row = np.arange(len(owners)) - np.repeat(span_ends - counts, counts)
+    heads = data[np.repeat(stops - counts, counts) + in_row]
+    trained = (heads >> _TRAINED & 1).astype(np.bool_)
+    far = heads >> _GAP == _FAR
+    kept = trained & weighted[owners]
+    weight_counts = _sums(kept.astype(np.int64), span_ends)
+    far_counts = _sums(far.astype(np.int64), span_ends)
+    weights_at = stops - counts - _WEIGHT_BYTES * weight_counts
+    numbers.check_end(pieces + counts + 2 * far_counts, weights_at)
+    fars = np.cumsum(far) - far
+    fars -= np.repeat(np.cumsum(far_counts) - far_counts, counts)
+    places = pieces[owners] + in_row + 2 * fars
+    sizes_of = numbers.read(owners, places)
+    gaps = (heads >> _GAP).astype(np.int64)
+    steps = (heads >> _NEXT_MESSAGE & 1).astype(np.int64)
+    if far.any():
+        numbers.require(steps[far] == 0, owners[far], "a span has two messages")
+        gaps[far] = numbers.read(owners[far], places[far] + 1)
+        folded = numbers.read(owners[far], places[far] + 2)
+        steps[far] = np.where(folded & 1, -(folded + 1 >> 1), folded >> 1)
+        near = (gaps < _FAR) & (steps >= 0) & (steps <= 1)
+        numbers.require(~(near & far), owners, "a span is written in a longer way")
+    ends = np.cumsum(piece_counts)
+    piece_of = np.repeat(np.arange(len(ends)), piece_counts)
+    before = np.append(0, np.cumsum(gaps + sizes_of))
+    span_stops = before[1:] - before[(ends - piece_counts)[piece_of]]
+    numbers.require(sizes_of > 0, owners, "a span has no token")
+    within = span_stops <= lengths[piece_of]
+    numbers.require(within, owners, "a span ends after its piece")
+    sums = np.append(0, np.cumsum(steps))
+    messages = sums[1:] - sums[(ends - piece_counts)[piece_of]] - 1
+    known = (messages >= 0) & (messages < _MOST_MESSAGES)
+    numbers.require(known, owners, "a span has no message")
+    weights = np.ones(len(heads), np.float32)
+    if kept.any():
+        begins = np.repeat(weights_at, weight_counts)
+        firsts = np.cumsum(weight_counts) - weight_counts
+        begins += _WEIGHT_BYTES * (np.arange(len(begins)) - firsts[owners[kept]])
+        found = data[begins[:, np.newaxis] + np.arange(_WEIGHT_BYTES)]
+        weights[kept] = found.reshape(-1).view("<f4")
+        good = np.isfinite(weights) & (weights >= 0)
+        numbers.require(good, owners, "a weight is no number above 0")
+    some = _sums((weights != 1).astype(np.int64), span_ends) > 0
+    numbers.require(some >= weighted, np.arange(len(parts)), "all weights are 1")
+    return MessageSpans(
+        ends,
+        (span_stops - sizes_of).astype(np.uint32),
+        sizes_of.astype(np.uint32),
+        heads & np.uint8(_ROLE),
+        messages.astype(np.uint32),
+        trained,
+        weights,
+    )
+
+
+class _Numbers:
+    """The varints with which the bytes of each row begin.
+
+    Args:
+        data: uint8 [bytes], those of all rows.
+        starts: int64 [rows], where those of each begin.
+        stops: int64 [rows].
+    """
+
+    def __init__(self, data: npt.NDArray[np.uint8], starts: Int64, stops: Int64):
+        self._data, self._starts, self._stops = data, starts, stops
+        self._lasts = np.flatnonzero(data < 0x80)
+        self._firsts = np.searchsorted(self._lasts, starts)
+
+    def read(self, rows: Int64, places: Int64) -> Int64:
+        """Returns some numbers of rows, given which of the row each is."""
+        at = self._firsts[rows] + places
+        self.require(at < len(self._lasts), rows, "they are cut short")
+        last = self._lasts[at]
+        self.require(last < self._stops[rows], rows, "they are cut short")
+        first = np.where(places > 0, self._lasts[at - 1] + 1, self._starts[rows])
+        self.require(last - first < _NUMBER_BYTES, rows, "a number is too large")
+        long = (last > first) & (self._data[last] == 0)
+        self.require(~long, rows, "a number is written in a longer way")
+        return varints_at(self._data, first)[0] if len(first) else first
+
+    def check_end(self, counts: Int64, ends: Int64) -> None:
+        """Checks that the last of so many numbers of each row ends there."""
+        at = self._firsts + counts - 1
+        rows = np.arange(len(at))
+        self.require(at < len(self._lasts), rows, "they are cut short")
+        good = self._lasts[at] == ends - 1
+        self.require(good, rows, "their counts do not add up")
+
+    def require(self, holds: npt.NDArray[np.bool_], rows: Int64, what: str) -> None:
+        """Raises SpanError for the first row of which something does not hold."""
+        if not holds.all():
+            raise SpanError(what, int(rows[np.argmin(holds)]))

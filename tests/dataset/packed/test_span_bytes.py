@@ -1,0 +1,374 @@
+"""The spans of messages in packed rows: bytes, ways back, and every damage."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gristmill.dataset.base.errors import DecodeError, InputError
+from gristmill.dataset.base.example import decode_example, encode_example
+from gristmill.dataset.packed.example_rows import REMOVED_PIECE
+from gristmill.dataset.packed.message_spans import OTHER, ROLES
+from gristmill.dataset.packed.row_format import (
+    RowBatch,
+    RowFormat,
+    decode_rows,
+    encode_rows,
+)
+from tests.support.conversation_rows import (
+    Said,
+    Token,
+    conversation,
+    equal,
+    spans_of,
+    tokens_of,
+)
+from tests.support.packed_rows import batch_of, rows_of
+
+LENGTH = 12
+
+
+seeds = st.integers(0, 1 << 32)
+
+
+def supervised(seed: int) -> tuple[RowBatch, random.Random]:
+    """Returns rows, each token of which is in a message or not."""
+    chance = random.Random(seed)
+    rows = []
+    for _ in range(chance.randrange(4)):
+        left, row = LENGTH, []
+        while left and (not row or chance.random() < 0.6):
+            size = chance.randint(1, left)
+            first = chance.choice((0, 0, 5))
+            row.append((first, [chance.randrange(1 << 16) for _ in range(size)]))
+            left -= size
+        rows.append(row)
+    batch = batch_of(rows)
+    weights = chance.random() < 0.5
+    documents = [
+        conversation(chance, length, weights=weights)
+        for length in batch.lengths.tolist()
+    ]
+    return batch._replace(spans=spans_of(documents)), chance
+
+
+def by_hand(batch: RowBatch) -> list[bytes]:
+    """Returns what stands behind the tokens of each row."""
+    found, piece = [], 0
+    spans = batch.spans
+    assert spans is not None
+    for end in batch.row_ends.tolist():
+        numbers, heads, weights = [], [], []
+        counts = np.diff(spans.ends, prepend=0)[piece:end].tolist()
+        numbers += counts
+        for number in range(piece, end):
+            stop, message = 0, -1
+            last = int(spans.ends[number])
+            for at in range(last - counts[number - piece], last):
+                gap = int(spans.begins[at]) - stop
+                step = int(spans.messages[at]) - message
+                stop = int(spans.begins[at] + spans.lengths[at])
+                message = int(spans.messages[at])
+                numbers.append(stop - int(spans.begins[at]))
+                head = int(spans.roles[at]) | int(spans.trained[at]) << 3
+                if gap < 7 and step in (0, 1):
+                    head |= gap << 5 | step << 4
+                else:
+                    head |= 7 << 5
+                    numbers += [gap, -2 * step - 1 if step < 0 else 2 * step]
+                heads.append(head)
+                if spans.trained[at]:
+                    weights.append(spans.weights[at])
+        data = b""
+        for number in numbers:
+            while number > 127:
+                data += bytes([number & 127 | 128])
+                number >>= 7
+            data += bytes([number])
+        if any(weight != 1 for weight in weights):
+            data += np.array(weights, "<f4").tobytes()
+        found.append(data + bytes(heads))
+        piece = end
+    return found
+
+
+@given(seeds)
+def test_rows_come_back(seed: int) -> None:
+    batch, _ = supervised(seed)
+    packed = RowFormat(LENGTH)
+    plain = encode_rows(packed, batch._replace(spans=None))
+    records = encode_rows(packed, batch)
+    for record, before, behind in zip(records, plain, by_hand(batch), strict=True):
+        assert record[4:] == before[4:] + behind
+        word, was = (int.from_bytes(each[:4], "little") for each in (record, before))
+        assert word & ~(1 << 29) == was | 1 << 30
+    example = RowFormat(LENGTH, 2, "example")
+    for row_format in (packed, example):
+        decoded = decode_rows(row_format, encode_rows(row_format, batch))
+        assert rows_of(decoded) == rows_of(batch)
+        expected = batch.spans if len(batch.row_ends) else None
+        assert equal(decoded.spans, expected)
+
+
+@given(seeds)
+def test_rows_of_plain_text_among_them_are_trained(seed: int) -> None:
+    batch, chance = supervised(seed)
+    for row_format in (RowFormat(LENGTH), RowFormat(LENGTH, 2, "example")):
+        plain = encode_rows(row_format, batch._replace(spans=None))
+        ours = encode_rows(row_format, batch)
+        chosen = [chance.random() < 0.5 for _ in ours]
+        mixed = [
+            one if taken else other
+            for one, other, taken in zip(ours, plain, chosen, strict=True)
+        ]
+        found = decode_rows(row_format, mixed)
+        assert found.tokens.tolist() == batch.tokens.tolist()
+        if not any(chosen):
+            assert found.spans is None
+            continue
+        assert batch.spans is not None
+        assert found.spans is not None
+        lengths = batch.lengths.tolist()
+        expected = tokens_of(batch.spans, lengths)
+        rows = np.searchsorted(batch.row_ends, np.arange(len(lengths)), side="right")
+        for piece, row in enumerate(rows.tolist()):
+            if not chosen[row]:
+                expected[piece] = [Said(OTHER, 0, True, 1.0)] * lengths[piece]
+        assert tokens_of(found.spans, lengths) == expected
+
+
+USER, ASSISTANT = Said(2, 0, False, 1.0), Said(3, 1, True, 1.0)
+ROW: list[Token] = [None, USER, USER, None, ASSISTANT, ASSISTANT, ASSISTANT]
+
+
+def test_golden_bytes() -> None:
+    half = [Said(3, 1, True, 0.5)] * 2
+    pieces = [ROW, [None] * 9 + half, [Said(3, 4, True, 1.0)]]
+    batch = batch_of([[(0, [1] * len(ROW))], [(0, [2] * 11)], [(5, [3])]])
+    found = encode_rows(RowFormat(LENGTH), batch._replace(spans=spans_of(pieces)))
+    assert [record.hex() for record in found] == [
+        # Pieces and spans; length; tokens; spans of the piece, lengths; bytes of spans.
+        "0100004007000000" + "0100" * 7 + "020203323b",
+        # With weights, and a span that is far away.
+        "010000600b000000" + "0200" * 11 + "010209040000003feb",
+        # A piece that does not begin its document, of its message 4.
+        "010000c0010000000500000003000101000aeb",
+    ]
+
+
+def test_a_run_takes_about_three_bytes() -> None:
+    turn: list[Token] = [None] * 4
+    document: list[Token] = []
+    for message in range(8):
+        role = 3 if message % 2 else 2
+        document += turn + [Said(role, message, role == 3, 1.0)] * (60 + 20 * message)
+    batch = batch_of([[(0, [7] * len(document))]])
+    row_format = RowFormat(2048)
+    sizes = [
+        len(encode_rows(row_format, batch._replace(spans=spans))[0])
+        for spans in (None, spans_of([document]))
+    ]
+    trained = 4
+    assert sizes[1] - sizes[0] <= 3 * 2 * trained
+    assert sizes[1] <= 1.02 * sizes[0]
+
+
+@settings(max_examples=500)
+@given(seeds)
+def test_no_bit_of_them_can_change_unseen(seed: int) -> None:
+    batch, chance = supervised(seed)
+    row_format = RowFormat(LENGTH)
+    records = encode_rows(row_format, batch)
+    if not records:
+        return
+    row = chance.randrange(len(records))
+    size = len(records[row])
+    changed = bytearray(records[row])
+    what = chance.choice(["flip", "cut", "add", "drop"])
+    if what == "flip":
+        changed[chance.randrange(size)] ^= 1 << chance.randrange(8)
+    elif what == "cut":
+        del changed[chance.randrange(size) :]
+    elif what == "add":
+        changed += chance.randbytes(chance.randint(1, 9))
+    else:
+        del changed[chance.randrange(size)]
+    records[row] = bytes(changed)
+    try:
+        found = decode_rows(row_format, records)
+    except DecodeError as e:
+        if e.row != row:
+            raise
+        return
+    # What is decoded says other things, and has these bytes.
+    assert (
+        found.spans is None
+        or len(records) > 1
+        or (encode_rows(row_format, found) == records)
+    )
+    assert not equal(found.spans, batch.spans) or rows_of(found) != rows_of(batch)
+
+
+def row_with(behind: str, *, marks: int = 1 << 30, tokens: int = 12) -> bytes:
+    """Returns a row of a piece with these bytes behind its tokens."""
+    head = (1 | marks).to_bytes(4, "little") + tokens.to_bytes(4, "little")
+    return head + b"\1\0" * tokens + bytes.fromhex(behind)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (row_with(""), "counts do not add up"),
+        (row_with("00", marks=1 << 29), "counts do not add up"),
+        (row_with("", marks=1 << 29), "counts do not add up"),
+        (row_with("0d" + "01" * 26), "more spans than tokens"),
+        (row_with("01"), "cut short"),
+        (row_with("80" * 5), "cut short"),
+        (row_with("8000"), "longer way"),
+        (row_with("808080808001"), "too large"),
+        (row_with("01 ffffffff7f 0b"), "after its piece"),
+        (row_with("01 00 0b"), "no token"),
+        (row_with("01 0d 0b"), "after its piece"),
+        (row_with("01 0c 2b"), "after its piece"),
+        (row_with("01 01 01 0b"), "do not add up"),
+        (row_with("01 01 07 00 fb"), "two messages"),
+        (row_with("01 01 07 eb"), "do not add up"),
+        (row_with("01 01 01 02 eb"), "longer way"),
+        (row_with("01 01 01 00 eb"), "longer way"),
+        (row_with("01 01 07 01 eb"), "no message"),
+        (row_with("01 01 0b"), "no message"),
+        (row_with("00", marks=3 << 29), "all weights are 1"),
+        (row_with("01 01 0000803f 1b", marks=3 << 29), "all weights are 1"),
+        (row_with("01 01 000080bf 1b", marks=3 << 29), "no number above 0"),
+        (row_with("01 01 0000c07f 1b", marks=3 << 29), "no number above 0"),
+        (row_with("01 01 0000 1b", marks=3 << 29), "do not add up"),
+    ],
+)
+def test_damaged_spans_are_named(record: bytes, message: str) -> None:
+    good = row_with("01 01 1b")
+    with pytest.raises(DecodeError, match=message) as raised:
+        decode_rows(RowFormat(LENGTH), [good, record, good])
+    assert raised.value.row == 1
+
+
+def test_removed_pieces_have_none() -> None:
+    row_format = RowFormat(LENGTH)
+    batch = batch_of([[(0, [0] * 7), (0, [5])]])
+    firsts = batch.firsts | np.array([REMOVED_PIECE, 0], np.uint32)
+    good = batch._replace(firsts=firsts, spans=spans_of([[], [ASSISTANT]]))
+    for kind in (row_format, RowFormat(LENGTH, 2, "example")):
+        decoded = decode_rows(kind, encode_rows(kind, good))
+        assert equal(decoded.spans, good.spans)
+        assert rows_of(decoded) == rows_of(good)
+    with pytest.raises(InputError, match="ends after its document"):
+        encode_rows(row_format, good._replace(spans=spans_of([ROW, [ASSISTANT]])))
+    (record,) = encode_rows(row_format, batch._replace(spans=spans_of([ROW, [None]])))
+    changed = bytearray(record)
+    changed[3] |= 1 << 7  # First positions follow.
+    changed[12:12] = np.array([REMOVED_PIECE, 0], "<u4").tobytes()
+    with pytest.raises(DecodeError, match="removed piece has spans"):
+        decode_rows(row_format, [bytes(changed)])
+
+
+def example(**changed: list[float]) -> bytes:
+    batch = batch_of([[(0, [1] * len(ROW))]])._replace(spans=spans_of([ROW]))
+    (record,) = encode_rows(RowFormat(LENGTH, 2, "example"), batch)
+    return encode_example({**decode_example(record), **changed})
+
+
+def test_golden_example() -> None:
+    features = decode_example(example())
+    assert features["inputs_role"] == [0, 3, 3, 0, 4, 4, 4, 0, 0, 0, 0, 0]
+    assert features["inputs_message"] == [0, 1, 1, 0, 2, 2, 2, 0, 0, 0, 0, 0]
+    assert features["inputs_trained"] == [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0]
+    assert "inputs_weight" not in features
+    half = [0.5 * one for one in features["inputs_trained"]]
+    (found,) = {
+        *decode_rows(
+            RowFormat(LENGTH, 2, "example"), [example(inputs_weight=half)]
+        ).spans.weights.tolist()[1:]
+    }
+    assert found == 0.5
+
+
+ROLE = [0, 3, 3, 0, 4, 4, 4, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"inputs_role": [9, *ROLE[1:]]}, "inputs_role is none"),
+        ({"inputs_role": [*ROLE[:-1], 1]}, "inputs_role of padding"),
+        ({"inputs_role": [1, *ROLE[1:]]}, "inputs_message of no message"),
+        ({"inputs_message": [0] * 12}, "inputs_message of no message"),
+        ({"inputs_message": [1 << 40 if r else 0 for r in ROLE]}, "out of range"),
+        ({"inputs_trained": [2] * 12}, "inputs_trained is not 0 or 1"),
+        ({"inputs_trained": [1] * 12}, "inputs_trained is not 0 or 1"),
+        ({"inputs_weight": [1.0] * 12}, "inputs_weight of no trained token"),
+        ({"inputs_weight": [-1.0] * 12}, "inputs_weight is no weight"),
+        ({"inputs_weight": [1] * 12}, "another length"),
+        ({"inputs_role": ROLE[1:]}, "another length"),
+        ({"inputs_trained": []}, "another length"),
+    ],
+)
+def test_damaged_examples_are_named(changed: dict, message: str) -> None:
+    row_format = RowFormat(LENGTH, 2, "example")
+    with pytest.raises(DecodeError, match=message) as raised:
+        decode_rows(row_format, [example(), example(**changed)])
+    assert raised.value.row == 1
+
+
+def test_an_example_without_one_of_the_features() -> None:
+    features = decode_example(example())
+    del features["inputs_message"]
+    with pytest.raises(DecodeError, match="not such an example"):
+        decode_rows(RowFormat(LENGTH, 2, "example"), [encode_example(features)])
+
+
+@given(seeds)
+def test_pieces_of_documents(seed: int) -> None:
+    chance = random.Random(seed)
+    lengths = [chance.randrange(10) for _ in range(chance.randrange(6))]
+    documents = [conversation(chance, length) for length in lengths]
+    spans = spans_of(documents)
+    assert tokens_of(spans, lengths) == documents
+    pieces = []
+    for number, length in enumerate(lengths):
+        some = {chance.randint(0, length) for _ in range(chance.randrange(4))}
+        borders = sorted({*some, 0, length})
+        pieces += [
+            (number, begin, end - begin) for begin, end in itertools.pairwise(borders)
+        ]
+    chance.shuffle(pieces)
+    owners, firsts, sizes = np.array(pieces, np.int64).reshape(-1, 3).T
+    cut = spans.of_pieces(owners, firsts, sizes)
+    expected = [documents[d][f : f + n] for d, f, n in pieces]
+    assert tokens_of(cut, sizes.tolist()) == expected
+    # Put together again, in the order of the documents.
+    order = np.lexsort((firsts, owners))
+    again = spans.of_pieces(owners[order], firsts[order], sizes[order])
+    per_document = np.bincount(owners, minlength=len(lengths))
+    whole = again._replace(
+        ends=np.append(0, again.ends)[np.cumsum(per_document)],
+        begins=(again.begins + firsts[order][again.documents]).astype(np.uint32),
+    )
+    assert equal(whole.joined(), spans)
+    # What is cut off at the end is gone.
+    most = [chance.randrange(10) for _ in lengths]
+    kept = [tokens[:n] for tokens, n in zip(documents, most, strict=True)]
+    within = spans.within(np.array(most))
+    assert tokens_of(within, [*map(len, kept)]) == kept
+
+
+def test_joined_spans_have_one_form() -> None:
+    spans = spans_of([[USER, USER, ASSISTANT], [ASSISTANT]])
+    cut = spans.of_pieces(np.array([0, 0, 1]), np.array([0, 1, 0]), np.array([1, 2, 1]))
+    cut = cut._replace(ends=np.array([3, 4]), begins=np.array([0, 1, 2, 0], np.uint32))
+    cut.weights[:2] = 0.5  # Untrained.
+    assert equal(cut.joined(), spans)
+    assert len(ROLES) == 8
