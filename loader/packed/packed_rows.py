@@ -11,12 +11,14 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import (
     RowFormat,
     RowsKind,
     decode_rows,
     read_heads,
+    read_spans,
     read_tokens,
 )
 from gristmill.loader.base.indices import checked_count
@@ -36,6 +38,11 @@ ARRAYS = (
     "inputs_segmentation",
     "targets_segmentation",
 )
+SUPERVISION = ("targets_mask", "targets_weights", "inputs_mask", "labels")
+"""Arrays that are made only under a name that is given."""
+
+IGNORED = -100
+"""The label of places that are not trained, as PyTorch has it."""
 
 _STORED = ("length", "id_bytes", "rows")
 _INT32_BYTES = 4
@@ -43,7 +50,7 @@ _INT32_BYTES = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackedRows:
-    """Decodes a batch of packed rows to int32 arrays [rows, length].
+    """Decodes a batch of packed rows to arrays [rows, length], int32 but for weights.
 
     They have the names that MaxText gives them:
 
@@ -57,6 +64,16 @@ class PackedRows:
     - `inputs_position`: the number of the token in its piece, from 0 on; 0 for padding.
     - `targets_position`: the same numbers.
 
+    In rows of conversations, `targets_segmentation` is 0 also where the target is not
+    trained on. Further arrays are made under the names that are given for them, of all
+    rows:
+
+    - `targets_mask`: 1 where there is a target that is trained on, else 0.
+    - `targets_weights`: float32, its weight: 1 unless the data have others, else 0.
+    - `inputs_mask`: 1 at each such token itself, for trainers that shift by themselves;
+      0 at the first token of a piece.
+    - `labels`: `targets` where they are trained on, else -100.
+
     It is configuration and pickles: give it to `feed(decode=...)`, or call it with a
     list of records.
 
@@ -66,7 +83,8 @@ class PackedRows:
         rows: How rows are stored: "packed", or "example" for `tf.train.Example`.
         document_positions: Whether positions are those in the document, also in a piece
             that does not begin it.
-        names: Other names of arrays, by those above; None leaves an array out.
+        names: Other names of arrays, by those above; None leaves an array out. The
+            arrays below the others have no name unless one is given.
     """
 
     length: int
@@ -82,14 +100,13 @@ class PackedRows:
         RowFormat(self.length, self.id_bytes, self.rows)
         object.__setattr__(self, "names", dict(self.names))
         for name in self.names:
-            if name not in ARRAYS:
+            if name not in (*ARRAYS, *SUPERVISION):
                 raise InputError(
                     f"packed rows have no array {name!r}",
-                    expected=f"names for {', '.join(ARRAYS)}",
+                    expected=f"names for {', '.join((*ARRAYS, *SUPERVISION))}",
                     cure="correct the name",
                 )
-        given = [self.names.get(name, name) for name in ARRAYS]
-        given = [name for name in given if name is not None]
+        given = [*self._given.values()]
         if not given or len(set(given)) < len(given):
             raise InputError(
                 "each array of a batch needs a name of its own",
@@ -147,16 +164,16 @@ class PackedRows:
                 )
         return cls(**first, document_positions=document_positions, names=names or {})
 
-    def __call__(self, records: Sequence[bytes]) -> dict[str, Int32Array]:
+    def __call__(self, records: Sequence[bytes]) -> dict[str, npt.NDArray[Any]]:
         """Decodes a batch.
 
         Raises:
             DecodeError: A record is not a packed row of this length, or has a token
                 that int32 cannot hold.
         """
-        inputs, layout, firsts = self._read(records)
-        out = {"inputs": inputs}
-        if self._has("targets"):
+        inputs, layout, firsts, spans = self._read(records)
+        out: dict[str, npt.NDArray[Any]] = {"inputs": inputs}
+        if self._has("targets", "labels"):
             out["targets"] = layout.successors(inputs)
         if self._has("inputs_position", "targets_position"):
             numbers = layout.positions(firsts if self.document_positions else None)
@@ -166,19 +183,49 @@ class PackedRows:
         if self._has("inputs_segmentation", "targets_segmentation"):
             numbers = layout.segments()
             out["inputs_segmentation"] = numbers
-            if self._has("targets_segmentation"):
+            if self._has("targets_segmentation") and spans is None:
                 out["targets_segmentation"] = numbers = copy_of(numbers)
                 numbers.reshape(-1)[layout.last_tokens] = 0
-        names = {name: self.names.get(name, name) for name in ARRAYS}
-        return {key: out[name] for name, key in names.items() if key is not None}
+            elif self._has("targets_segmentation") and spans is not None:
+                values = layout.numbers()[spans.documents]
+                out["targets_segmentation"] = layout.spread(spans, values)
+        if self._has(*SUPERVISION):
+            self._add_masks(out, layout, spans)
+        return {key: out[name] for name, key in self._given.items()}
+
+    def _add_masks(
+        self,
+        out: dict[str, npt.NDArray[Any]],
+        layout: RowLayout,
+        spans: MessageSpans | None,
+    ) -> None:
+        """Adds the arrays of `SUPERVISION` that are wanted."""
+        ones = np.ones(len(layout.pieces) if spans is None else len(spans.roles), "i4")
+        weights = ones.astype(np.float32) if spans is None else spans.weights
+        if self._has("targets_mask", "labels"):
+            out["targets_mask"] = mask = layout.spread(spans, ones)
+            if self._has("labels"):
+                out["labels"] = labels = copy_of(out["targets"])
+                labels[mask == 0] = IGNORED
+        if self._has("targets_weights"):
+            out["targets_weights"] = layout.spread(spans, weights)
+        if self._has("inputs_mask"):
+            out["inputs_mask"] = layout.spread(spans, ones, shift=1)
+
+    @property
+    def _given(self) -> dict[str, str]:
+        """The names of the arrays that are wanted."""
+        given = dict(zip(ARRAYS, ARRAYS, strict=True)) | dict(self.names)
+        return {name: key for name, key in given.items() if key is not None}
 
     def _has(self, *names: str) -> bool:
-        return any(self.names.get(name, name) is not None for name in names)
+        given = self._given
+        return any(name in given for name in names)
 
     def _read(
         self, records: Sequence[bytes]
-    ) -> tuple[Int32Array, RowLayout, npt.NDArray[np.uint32]]:
-        """Returns the tokens [rows, length], where they are, and the first positions.
+    ) -> tuple[Int32Array, RowLayout, npt.NDArray[np.uint32], MessageSpans | None]:
+        """Returns the tokens [rows, length], where they are, first positions, spans.
 
         Raises DecodeError as `__call__` does.
         """
@@ -195,9 +242,9 @@ class PackedRows:
             )
             starts = np.arange(len(records)) * self.length
             read_tokens(row_format, records, heads, tokens.reshape(-1), starts)
-            firsts = heads.firsts
+            firsts, spans = heads.firsts, read_spans(records, heads)
         else:
-            row_ends, lengths, firsts, ids = decode_rows(row_format, records)
+            row_ends, lengths, firsts, ids, spans = decode_rows(row_format, records)
             sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
             counts = np.diff(sums[row_ends], prepend=0)
             layout = RowLayout.of(self.length, row_ends, lengths, counts, firsts)
@@ -214,7 +261,7 @@ class PackedRows:
                 cure="decode such rows by a function of your own: "
                 "docs/reference/format.md has one",
             )
-        return tokens, layout, firsts
+        return tokens, layout, firsts, spans
 
 
 def splits_of(datasets: Iterable[Dataset]) -> Iterator[tuple[Dataset, Split | None]]:

@@ -6,12 +6,13 @@ fill the array, and all rows are done at once.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.packed.example_rows import REMOVED_PIECE
+from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import is_removed
 from gristmill.loader.base.indices import IntArray
 
@@ -115,8 +116,7 @@ class RowLayout(NamedTuple):
     def segments(self) -> Int32Array:
         """Returns the number of each token's piece in its row, from 1 on."""
         numbers = np.zeros(len(self.spans), np.int32)
-        before = np.repeat(self.row_ends - self.widths, self.widths)
-        numbers[self.pieces] = np.arange(1, len(self.pieces) + 1) - before
+        numbers[self.pieces] = self.numbers()
         numbers[self.removed] = 0
         return copy_of(np.repeat(numbers, self.spans).reshape(self.shape))
 
@@ -138,6 +138,46 @@ class RowLayout(NamedTuple):
         np.subtract(columns, spread, out=out)
         self.clear_padding(out)
         return out
+
+    def spread(
+        self, spans: MessageSpans | None, values: npt.NDArray[Any], *, shift: int = 0
+    ) -> npt.NDArray[Any]:
+        """Returns an array with a value at each target that is trained, 0 elsewhere.
+
+        A target is the successor of its place: it is trained if the token behind that
+        place is. The first token of a piece is the target of no place.
+
+        Args:
+            spans: The spans of messages, with a piece for each document; None if all
+                tokens are trained.
+            values: int32 or float32 [spans], the value of each; [pieces] without spans.
+            shift: 1 to have each value at the token itself, and not before it.
+        """
+        stops = self.stops[self.pieces]
+        begins = stops - self.spans[self.pieces]
+        if spans is None:
+            there = np.ones(len(begins), np.bool_)
+            there[np.isin(self.pieces, self.removed)] = False
+            first, last = begins[there], stops[there] - 1
+        else:
+            there = spans.trained
+            owners, kept = spans.documents[there], spans.begins[there]
+            first = begins[owners] + np.maximum(kept, 1) - 1
+            last = begins[owners] + spans.stops[there] - 1
+        borders = np.empty(2 * len(first) + 2, np.int64)
+        borders[0], borders[-1] = 0, self.shape[0] * self.shape[1]
+        borders[1:-1:2], borders[2:-1:2] = first + shift, last + shift
+        filled = np.zeros(len(borders) - 1, values.dtype)
+        filled[1::2] = values[there]
+        array = np.repeat(filled, np.diff(borders)).reshape(self.shape)
+        return copy_of(array.view(np.int32)).view(values.dtype)
+
+    def numbers(self) -> Int32Array:
+        """Returns the number of each piece in its row, from 1 on: int32 [pieces]."""
+        before = np.repeat(self.row_ends - self.widths, self.widths)
+        return np.arange(1, len(self.pieces) + 1, dtype=np.int32) - before.astype(
+            np.int32
+        )
 
     def successors(self, tokens: Int32Array) -> Int32Array:
         """Returns the token that follows each one in its piece, 0 for the last."""
