@@ -214,10 +214,11 @@ class ShardTable:
         if not self.is_packed:
             yield from itertools.repeat(None, end - begin)
             return
+        shards = len(range(len(self))[begin:end])  # There may be fewer than asked for.
         columns = [
             self.columns[name][begin:end].tolist()
             if name in self.columns
-            else [0] * (end - begin)
+            else [0] * shards
             for name in PACKED_COLUMNS
         ]
         for row in zip(*columns, strict=True):

@@ -26,6 +26,7 @@ from gristmill.dataset.base.text_column import Texts, encode_texts
 from gristmill.dataset.base.versioned_arrays import load_arrays
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.packed.counts import PackedCounts
 from tests.support.memory import limited_memory
 from tests.support.shards import report
 
@@ -412,3 +413,15 @@ class TestSkippedRecords:
         taken = joined.taken(np.array([3, 2, 0]))
         skipped = [[s.skipped_records for s in taken.spans(n)] for n in range(3)]
         assert skipped == [[0, 0], [3, 3], [0, 0]]
+
+
+def test_counts_of_packed_rows_end_with_the_shards():
+    counts = [PackedCounts(documents=number + 1, tokens=9) for number in range(3)]
+    reports = [
+        report(number, packed=one, segments_bytes=1, segments_crc32c=2)
+        for number, one in enumerate(counts)
+    ]
+    table = ShardTable.of(reports)
+    assert "packed_user_tokens" not in table.columns  # No conversations.
+    for begin, end in ((0, 3), (0, 9000), (1, 4), (3, 5)):
+        assert list(table.packed(begin, end)) == counts[begin:end]
