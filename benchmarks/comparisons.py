@@ -152,11 +152,7 @@ PEERS = {
 }  # fmt: skip
 
 # Those of the README, by what is made: datasets, tokens, batches.
-IN_SHORT = (
-    ("beam", "tfds", "converter", "mds_write"),
-    ("megatron", "datatrove"),
-    ("guide", "bucket", "tf_data", "mds_read", "packing", "maxtext_records", "maxtext"),
-)
+IN_SHORT = ("beam", "megatron", "guide", "mds_read", "maxtext_records")
 
 # Bounds, which are no peers.
 BOUNDS = {

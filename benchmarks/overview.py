@@ -7,7 +7,6 @@ peers.md, and a short one into README.md, between the marks `<!-- peers: begin -
 
 from __future__ import annotations
 
-import itertools
 import json
 import pathlib
 import re
@@ -214,7 +213,7 @@ class Overview:
             "| peer | compared | by CPU time | by wall time | measured |",
             "| --- | --- | ---: | ---: | --- |",
         ]
-        for key in itertools.chain.from_iterable(IN_SHORT):
+        for key in IN_SHORT:
             one = PEERS[key]
             results = self._results(one.report)
             if results is not None:

@@ -22,7 +22,7 @@ from packaging.version import InvalidVersion, Version
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Where each version begins.
-HOME = "docs/index.html"
+HOME = "README.html"
 _REDIRECT = """\
 <!doctype html>
 <html lang="en">
@@ -74,7 +74,7 @@ def build(out: pathlib.Path, *, jobs: str = "auto", version: str = "") -> int:
 
 def versions_in(site: pathlib.Path) -> list[str]:
     """Returns the versions that a site holds, newest first; others follow by name."""
-    names = [path.parent.parent.name for path in site.glob(f"*/{HOME}")]
+    names = [path.parent.name for path in site.glob(f"*/{HOME}")]
 
     def age(name: str) -> tuple[bool, Version, str]:
         try:

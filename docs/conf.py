@@ -32,7 +32,7 @@ extensions = [
 
 # --- The pages.
 
-root_doc = "docs/index"
+root_doc = "README"
 source_suffix = {".md": "markdown"}
 include_patterns = [
     "docs/**",
@@ -103,7 +103,7 @@ html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "use_edit_page_button": False,
-    "header_links_before_dropdown": 7,
+    "header_links_before_dropdown": 5,
     "back_to_top_button": False,
     "pygments_light_style": "tango",
     "pygments_dark_style": "github-dark",

@@ -36,37 +36,26 @@ def rows(head: str, lines: Iterable[Iterable[str]]) -> str:
 
 # --- Commands.
 
-
-_ABOUT_COMMANDS = """\
-# All commands and options
-
-What `gristmill COMMAND --help` shows, and the environment variable of each option.
-[The command line](cli.md) explains the commands, with examples.
-
-"""
+_SEVERAL = "of several commands"
 
 
-def commands_page() -> str:
-    """Returns the page of all commands."""
-    names = cli.list_commands(click.Context(cli))
-    parts = [
-        _ABOUT_COMMANDS
-        + rows(
-            "command | what it does",
-            ([f"[{name}](#{name})", _paragraphs(name)[0]] for name in names),
-        )
-    ]
-    parts += [_command(name) for name in names]
-    parts.append(
-        "## Options of all commands\n\n"
-        + _options(with_common_options(click.Command("all")).params)
-    )
-    return "\n\n".join(parts) + "\n"
+def command_line_page() -> str:
+    """Returns the page of the command line, with the options that the code has."""
+    text = (_FOLDER / "cli.md").read_text(encoding="utf-8")
+    parts = {_SEVERAL: _shared_options()}
+    parts |= {f"of {name}": _command(name) for name in _names()}
+    for about, part in parts.items():
+        begin, end = (f"<!-- options {about}: {mark} -->" for mark in ("begin", "end"))
+        before, found, rest = text.partition(begin)
+        after = rest.partition(end)[2]
+        if not (found and after):
+            raise ValueError(f"cli.md has no place for the options {about}")
+        text = f"{before}{begin}\n{part}{end}{after}"
+    return text
 
 
-def _paragraphs(name: str) -> list[str]:
-    text = inspect.cleandoc(_found(name).help or "")
-    return [" ".join(each.split()) for each in text.split("\n\n") if each[:1] != "\b"]
+def _names() -> list[str]:
+    return cli.list_commands(click.Context(cli))
 
 
 def _found(name: str) -> click.Command:
@@ -76,36 +65,63 @@ def _found(name: str) -> click.Command:
     return command
 
 
+def _own_options(name: str) -> list[list[str]]:
+    """Returns the cells of a command's options, without those of all commands."""
+    common = {each.name for each in with_common_options(click.Command("all")).params}
+    common |= {"help", "json", "as_json"}
+    return [
+        _cells(each)
+        for each in _found(name).params
+        if isinstance(each, click.Option) and each.name not in common
+    ]
+
+
+def _shared() -> dict[str, list[str]]:
+    """Returns the options that several commands have alike: their commands."""
+    found: dict[str, list[str]] = {}
+    for name in _names():
+        for cells in _own_options(name):
+            found.setdefault("\0".join(cells), []).append(name)
+    return {cells: names for cells, names in found.items() if len(names) > 1}
+
+
 def _command(name: str) -> str:
-    command = _found(name)
+    """Returns how a command is used, and its options; those of others by name."""
     usage = ["gristmill", name, "[OPTIONS]"]
-    for each in command.params:
+    for each in _found(name).params:
         if isinstance(each, click.Argument):
             word = each.metavar or str(each.name).upper()
             word += "..." if each.nargs == -1 and "..." not in word else ""
             usage.append(word if each.required else f"[{word}]")
-    common = {each.name for each in with_common_options(click.Command("all")).params}
-    own = [each for each in command.params if each.name not in common]
-    parts = [f"## {name}", f"```text\n{' '.join(usage)}\n```", *_paragraphs(name)]
-    table = _options(own)
-    return "\n\n".join([*parts, table] if table else parts)
+    parts = [f"```text\n{' '.join(usage)}\n```"]
+    shared = _shared()
+    options = _own_options(name)
+    own = [cells for cells in options if "\0".join(cells) not in shared]
+    if own:
+        parts.append(rows(_HEAD, own))
+    others = [cells[0] for cells in options if cells not in own]
+    if others:
+        names = ", ".join(f"`{cell.strip('`').split()[0]}`" for cell in others)
+        parts.append(f"[Shared with other commands](#{_ANCHOR}): {names}.")
+    return "\n\n".join(parts) + "\n"
 
 
-def _options(params: Iterable[click.Parameter]) -> str:
-    lines = []
-    for each in params:
-        if isinstance(each, click.Option) and each.name != "help":
-            names = ", ".join([*each.opts, *each.secondary_opts])
-            variable = each.envvar if isinstance(each.envvar, str) else ""
-            lines.append(
-                [
-                    f"`{names} {_value(each)}`".replace(" `", "`"),
-                    f"`{variable}`" if variable else "",
-                    _default(each),
-                    each.help or "",
-                ]
-            )
-    return rows("option | variable | default | effect", lines) if lines else ""
+_HEAD = "option | default | effect"
+_ANCHOR = "options-of-several-commands"
+
+
+def _shared_options() -> str:
+    cells = [[*key.split("\0"), ", ".join(names)] for key, names in _shared().items()]
+    return rows(f"{_HEAD} | commands", sorted(cells)) + "\n"
+
+
+def _cells(option: click.Option) -> list[str]:
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    return [
+        f"`{names} {_value(option)}`".replace(" `", "`"),
+        _default(option),
+        option.help or "",
+    ]
 
 
 def _value(option: click.Option) -> str:
@@ -306,7 +322,7 @@ def environment_page() -> str:
         "# Environment variables\n\n"
         "Every option of a command is also an environment variable, such as "
         "`GRISTMILL_CONVERT_GROUP_SIZE` for `--group-size` of\n`convert`: "
-        "[all commands and options](commands.md) lists them. These are the others.\n\n"
+        "[the command line](cli.md) lists the options. These are the others.\n\n"
         + rows(
             "variable | read by | effect",
             ([f"`{name}`", *told] for name, told in sorted(VARIABLES.items())),
@@ -322,7 +338,7 @@ def environment_page() -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "commands.md": commands_page,
+    "cli.md": command_line_page,
     "environment.md": environment_page,
     "metrics.md": metrics_page,
 }

@@ -63,7 +63,9 @@ def write_texts(app: Sphinx, error: Exception | None) -> None:
     whole = []
     folders = 0
     for page in pages_in_order(app):
-        if re.fullmatch(r"docs/(\w+/)?index", page.docname):
+        if page.docname == app.config.root_doc or re.fullmatch(
+            r"docs/\w+/index", page.docname
+        ):
             folders += 1
             listed += ["", f"## {page.title}", ""]
         elif "/" not in page.docname and folders > 1:

@@ -37,8 +37,7 @@ def entries_of(markdown: str) -> list[tuple[str, str, str]]:
 
 def add_navigation(app: Sphinx, docname: str, source: list[str]) -> None:
     """Makes the navigation of what the index pages list."""
-    del app
-    if docname.rpartition("/")[2] != "index":
+    if docname != app.config.root_doc and not docname.endswith("/index"):
         return
     pages = "\n".join(f"{title} <{page}>" for title, page, _ in entries_of(source[0]))
     if pages:

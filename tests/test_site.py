@@ -26,7 +26,7 @@ PAGES = sorted(
         *(ROOT / name for name in BESIDE),
     ]
 )
-HOME = ROOT / "docs" / "index.md"
+HOME = ROOT / "README.md"
 
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]+`")
@@ -83,7 +83,7 @@ def test_links_of_pages_lead_somewhere() -> None:
 
 
 def test_broken_links_are_found(tmp_path: pathlib.Path) -> None:
-    page = ROOT / "docs" / "index.md"
+    page = ROOT / "docs" / "any.md"
     text = "[a](#no) [b](no.md) [c](train/loader.md#no) [d](train/loader.md#the-feed)"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pathlib.Path, "read_text", lambda *_, **__: text)
@@ -96,7 +96,7 @@ def test_broken_links_are_found(tmp_path: pathlib.Path) -> None:
 def navigation(page: pathlib.Path = HOME) -> list[pathlib.Path]:
     """Returns the pages that can be reached by the lists of index pages."""
     found = [page]
-    if page.name == "index.md":
+    if page == HOME or page.name == "index.md":
         for _, target, _ in entries_of(page.read_text(encoding="utf-8")):
             found += navigation((page.parent / target).resolve())
     return found
@@ -127,8 +127,8 @@ def test_versions_are_listed_newest_first(tmp_path: pathlib.Path) -> None:
     assert [entry["version"] for entry in menu if entry["preferred"]] == ["0.10.0"]
     assert menu[2]["url"] == "https://example.org/mill/0.9.0/"
     page = (tmp_path / "index.html").read_text()
-    assert 'content="0; url=0.10.0/docs/index.html"' in page
-    assert (tmp_path / "0.10.0/docs/index.html").is_file()
+    assert 'content="0; url=0.10.0/README.html"' in page
+    assert (tmp_path / "0.10.0/README.html").is_file()
 
 
 # --- What is built.
@@ -207,7 +207,7 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
         assert not re.search(r"url\(\W?https?:|@import\W+https?:", text), name
 
     # The menu of versions knows the version, and finds the list of all of them.
-    options = (site / "docs" / "index.html").read_text(encoding="utf-8")
+    options = (site / "README.html").read_text(encoding="utf-8")
     assert "theme_switcher_version_match = '7.0'" in options
     assert "theme_switcher_json_url = '../switcher.json'" in options
 
@@ -249,7 +249,7 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
     optional = listed.partition("## Optional\n")[2]
     assert optional.count("](") == 2
     assert "](CHANGELOG.md)" in optional
-    assert "README.md" in listed.partition("## Tutorials\n")[0]
+    assert "README.md" in listed.partition("## Get started\n")[0]
     for page in PAGES:
         name = page.relative_to(ROOT).as_posix()
         assert f"]({name})" in listed

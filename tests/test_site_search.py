@@ -18,26 +18,26 @@ MINISEARCH = "03c27931eb603af1d3358579e9885eafdb6a2f5fa9929557b3e77d7e99d06d03"
 QUESTIONS = {
     "resume": "tutorials/train train/loader",
     "out of memory": "reference/errors train/troubleshooting",
-    "how many shards": "prepare/tuning",
-    "group size": "prepare/tuning",
+    "how many shards": "prepare/plan",
+    "group size": "prepare/plan",
     "deterministic": "concepts/determinism",
     "determinsm": "concepts/determinism",
     "evaluatoin": "train/evaluation",
     "number of hosts": "concepts/determinism train/loader train/evaluation",
     "TFRecord": "prepare/inputs",
-    "zstd": "prepare/tuning",
+    "zstd": "prepare/plan",
     "429": "concepts/reliability train/storage train/waiting",
     "permission denied": "reference/errors deploy/iam train/troubleshooting",
     "MaxText": "train/maxtext",
     "slow": "train/troubleshooting",
     "why is my training slow?": "train/troubleshooting train/waiting",
-    "shuffle quality": "prepare/tuning concepts/determinism",
+    "shuffle quality": "prepare/plan concepts/determinism",
     "evaluation": "train/evaluation",
-    "--group-size": "reference/cli reference/commands",
-    "--on-corrupt": "reference/cli reference/commands",
+    "--group-size": "reference/cli",
+    "--on-corrupt": "reference/cli",
     "GRISTMILL_": "reference/environment",
     "GRISTMILL_CACHE_DIR": "reference/environment",
-    "GRISTMILL_CONVERT_GROUP_SIZE": "reference/commands",
+    "GRISTMILL_CONVERT_GROUP_SIZE": "reference/cli",
     "global_batches": "reference/api/loader train/loader",
     "ExampleDecoder": "train/decoding reference/api/loader",
     "loader.open": "reference/api/loader train/loader",
@@ -49,14 +49,14 @@ QUESTIONS = {
     "append records": "prepare/change reference/cli",
     "torchtitan": "train/frameworks",
     "prometheus": "train/waiting reference/metrics",
-    "install": "README",
+    "install": "README tutorials/install",
     "exit code": "reference/cli",
     "gristmill plan": "prepare/plan reference/cli",
     "/dev/shm": "train/troubleshooting reference/doctor",
-    "tokenizer": "prepare/pack",
+    "tokenizer": "prepare/pack tutorials/own_documents",
     "orbax": "train/global_arrays",
     "glossary": "concepts/glossary",
-    "s3": "reference/errors train/choose_storage",
+    "s3": "reference/errors train/storage",
 }
 ASK = """async (questions) => {
     const found = [];
@@ -160,7 +160,7 @@ def test_pages_that_users_want_are_found_first() -> None:
 
         # But code and tables, which scroll, nothing is wider than the phone; names in
         # tables stay whole.
-        names = ("reference/api/loader", "reference/commands", "train/maxtext")
+        names = ("reference/api/loader", "reference/cli", "train/maxtext")
         for name in names:
             page.goto((site / f"docs/{name}.html").as_uri())
             assert page.evaluate(WIDER) == [], name

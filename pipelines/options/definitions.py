@@ -1,7 +1,7 @@
 """Every option of every pipeline, described once.
 
 The command line, the metadata of the Dataflow templates and the tables in
-docs/reference/commands.md are built from these descriptions. Nothing heavy is
+docs/reference/cli.md are built from these descriptions. Nothing heavy is
 imported here: the command line starts with this module.
 """
 

@@ -215,7 +215,7 @@ def test_guide_word_by_word(tmp_path):
 
 @pytest.mark.slow
 def test_how_to_of_a_first_job(tmp_path):
-    _, project, build, plan, _, submit, status, verify = blocks(
+    _, project, build, plan, _, submit, status, verify, _ = blocks(
         "dataflow.md", ROOT / "docs" / "prepare"
     )
     # No worker runs: what the job would have made is made here, before it is verified.

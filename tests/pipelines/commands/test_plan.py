@@ -10,7 +10,6 @@ import pytest
 
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import main
-from gristmill.pipelines.commands.plan import plan
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 
@@ -90,12 +89,3 @@ def test_what_cannot_be_planned(
     code, _, err = run(capsys, "plan", "texts", "--hosts", "3", "--batch-size", "10")
     assert code == 2
     assert "does not divide among the hosts" in err
-
-
-def test_the_page_has_every_option() -> None:
-    page = pathlib.Path(__file__).parents[3] / "docs" / "prepare" / "plan.md"
-    text = page.read_text(encoding="utf-8")
-    common = {"--quiet", "--verbose", "--log-file"}  # See docs/reference/cli.md.
-    options = {name for param in plan.params for name in param.opts if "--" in name}
-    assert len(options - common) == 10
-    assert [name for name in options - common if f"`{name}" not in text] == []
