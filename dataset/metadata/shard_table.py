@@ -276,7 +276,8 @@ class ShardTable:
             n for t in tables for n in t.columns
         }:
             for table in tables:
-                table.columns.setdefault(name, np.zeros(len(table), "<i8"))
+                none = np.zeros(len(table), _SUPERVISION_COLUMNS[name])
+                table.columns.setdefault(name, none)
         columns = {
             name: np.concatenate([table.columns.pop(name) for table in tables])
             for name in list(tables[0].columns)

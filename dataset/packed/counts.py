@@ -91,6 +91,7 @@ class PackedCounts(SupervisionCounts):
         """Returns the counts by name; the digest as 32 hexadecimal digits."""
         fields: dict[str, Any] = dataclasses.asdict(self)
         del fields["digest_low"], fields["digest_high"]
+        fields["digest_spans"] = f"{self.digest_spans:016x}" * (self.digest_spans > 0)
         for name in OPTIONAL:
             if not fields[name]:
                 del fields[name]
@@ -109,6 +110,7 @@ class PackedCounts(SupervisionCounts):
             **{name: int(known[name]) for name in names},
             digest_low=int(digest[16:], 16),
             digest_high=int(digest[:16], 16),
+            digest_spans=int(fields.get("digest_spans", "0"), 16),
         )
 
     def __add__(self, other: PackedCounts) -> PackedCounts:
@@ -116,7 +118,7 @@ class PackedCounts(SupervisionCounts):
             field.name: getattr(self, field.name) + getattr(other, field.name)
             for field in dataclasses.fields(self)
         }
-        for lane in ("digest_low", "digest_high"):
+        for lane in ("digest_low", "digest_high", "digest_spans"):
             added[lane] &= _MASK
         added[MOST_PIECES] = most_pieces_of(
             np.array([self.most_pieces, other.most_pieces]),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.packed.join_documents import piece_place
+from gristmill.dataset.packed.message_spans import STORED, MessageSpans
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex
 
@@ -35,17 +36,20 @@ class SpooledDocuments(NamedTuple):
         numbers: int64 [documents], their numbers in the shard.
         lengths: int64 [documents], tokens of each.
         ids: uint32 [tokens], all tokens end to end.
+        spans: The spans of their messages, None if the rows have none.
     """
 
     numbers: Int64
     lengths: Int64
     ids: npt.NDArray[np.uint32]
+    spans: MessageSpans | None = None
 
 
 class DocumentSpool:
     """Joins the documents of one shard from its rows.
 
-    Memory: about 30 bytes a piece, and a few mebibytes. Disk: the tokens of the shard.
+    Memory: about 30 bytes a piece, 12 more of conversations, and a few mebibytes. Disk:
+    the tokens of the shard, and 18 bytes a span of a message.
 
     Args:
         segments: The documents of the rows.
@@ -72,6 +76,9 @@ class DocumentSpool:
         self._removed = np.zeros(segments.documents, bool)
         dtype = "<u2" if row_format.id_bytes == 2 else "<u4"
         self._tokens = ArraySpool(None, dtype, kept="documents")
+        self._spans: ArraySpool | None = None
+        self._span_starts = np.zeros(0, np.int64)
+        self._span_counts = np.zeros(0, np.uint32)
 
     def __enter__(self) -> Self:
         return self
@@ -85,8 +92,10 @@ class DocumentSpool:
         return int(np.count_nonzero(self._removed))
 
     def close(self) -> None:
-        """Releases the file."""
+        """Releases the files."""
         self._tokens.close()
+        if self._spans is not None:
+            self._spans.close()
 
     def add(self, first_row: int, rows: RowBatch) -> None:
         """Adds consecutive rows; those never added are lost.
@@ -119,6 +128,22 @@ class DocumentSpool:
         self._removed[index.piece_documents[pieces][removed]] = True
         self._starts[pieces] = len(self._tokens) + np.cumsum(lengths) - lengths
         self._tokens.append(rows.tokens)
+        if rows.spans is not None:
+            self._add_spans(pieces, rows.spans, rows.positions)
+
+    def _add_spans(
+        self, pieces: slice, spans: MessageSpans, firsts: npt.NDArray[np.uint32]
+    ) -> None:
+        """Adds the spans of pieces, from the first token of their documents."""
+        if self._spans is None:
+            self._spans = ArraySpool(None, STORED, kept="documents")
+            self._span_starts = np.zeros(self._segments.pieces, np.int64)
+            self._span_counts = np.zeros(self._segments.pieces, np.uint32)
+        counts = np.diff(spans.ends, prepend=0)
+        self._span_starts[pieces] = len(self._spans) + spans.ends - counts
+        self._span_counts[pieces] = counts
+        begins = spans.begins + firsts[spans.documents]
+        self._spans.append(spans._replace(begins=begins).stored())
 
     def batches(self) -> Iterator[SpooledDocuments]:
         """Yields the documents in their order, about a mebibyte at a time.
@@ -161,9 +186,31 @@ class DocumentSpool:
             ids = self._tokens.gather(begins, begins + lengths[own][good])
             before = np.where(numbers > 0, token_ends[numbers - 1], 0)
             yield SpooledDocuments(
-                numbers, token_ends[numbers] - before, ids.astype(np.uint32)
+                numbers,
+                token_ends[numbers] - before,
+                ids.astype(np.uint32),
+                self._spans_of(numbers, owners[own][good], order[own][good]),
             )
             document = stop
+
+    def _spans_of(
+        self, numbers: Int64, owners: npt.NDArray[np.uint32], pieces: Int64
+    ) -> MessageSpans | None:
+        """Returns the spans of documents.
+
+        Args:
+            numbers: int64 [documents], which documents.
+            owners: uint32 [pieces], of which of them each piece is, in order.
+            pieces: int64 [pieces], the pieces in the index.
+        """
+        if self._spans is None:
+            return None
+        starts, counts = self._span_starts[pieces], self._span_counts[pieces]
+        stored = self._spans.gather(starts, starts + counts)
+        by_piece = np.searchsorted(numbers, owners)
+        totals = np.bincount(by_piece, weights=counts, minlength=len(numbers))
+        ends = np.cumsum(totals.astype(np.int64))
+        return MessageSpans.of_stored(ends, stored).joined()
 
     def _check(
         self, order: npt.NDArray[np.intp], lengths: Int64, there: npt.NDArray[np.bool_]

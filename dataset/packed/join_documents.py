@@ -26,6 +26,15 @@ from gristmill.dataset.packed.document_crc32cs import (
 )
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.packed.supervision import (
+    document_counts,
+    role_counts,
+    roles_of,
+    span_sums,
+    spans_digest,
+    trained_targets,
+)
+from gristmill.dataset.packed.supervision_counts import IN_ROWS
 
 RECOUNTED = (
     "documents",
@@ -37,6 +46,7 @@ RECOUNTED = (
     MOST_PIECES,
     "digest_low",
     "digest_high",
+    *IN_ROWS,
 )
 """Fields of `PackedCounts` that rows and their segment index tell."""
 
@@ -54,11 +64,13 @@ class JoinedDocuments(NamedTuple):
         lengths: uint32 [documents], in tokens; 0 for a document without a row.
         crc32cs: uint32 [documents], of the ids as little-endian uint32.
         counts: Counts of the rows: the fields in `RECOUNTED`; the others are 0.
+        span_sums: uint64 [documents], as `span_sums`; 0 of documents without spans.
     """
 
     lengths: Uint32
     crc32cs: Uint32
     counts: PackedCounts
+    span_sums: npt.NDArray[np.uint64]
 
 
 def join_documents(
@@ -66,7 +78,7 @@ def join_documents(
 ) -> JoinedDocuments:
     """Joins the pieces of every document of a shard.
 
-    Memory: 10 bytes a document, 20 for each piece of a cut document, and a few times a
+    Memory: 19 bytes a document, 20 for each piece of a cut document, and a few times a
     batch.
 
     Args:
@@ -105,6 +117,9 @@ class DocumentJoiner:
         none = np.zeros(0, np.uint32)
         self._cut = [(np.zeros(0, np.int64), none, none)]
         self._removed = np.zeros(index.documents, bool)
+        self._span_sums = np.zeros(index.documents, np.uint64)
+        self._roles = np.zeros(index.documents, np.uint8)
+        self._supervision = PackedCounts()
         self._rows = self._pieces = self._tokens = self._whole = 0
         self._removed_pieces = self._removed_tokens = 0
         # A chunk of a shard can be a single row: this many together cost much less.
@@ -133,6 +148,12 @@ class DocumentJoiner:
         crc32cs = crc32cs_of(rows.tokens, rows.lengths)
         removed = rows.removed
         self._take_removed(rows, removed)
+        if rows.spans is not None:
+            np.add.at(self._span_sums, documents, span_sums(rows.spans, rows.positions))
+            np.bitwise_or.at(self._roles, documents, roles_of(rows.spans))
+            self._supervision += role_counts(rows.spans)
+            trained = trained_targets(rows.spans)
+            self._supervision += PackedCounts(trained_targets=trained)
         is_cut = self._is_cut[documents] & ~removed
         whole = ~is_cut & ~removed
         self._lengths[documents[whole]] = rows.lengths[whole]
@@ -241,8 +262,13 @@ class DocumentJoiner:
             most_pieces=int(np.diff(index.row_ends, prepend=0).max(initial=0)),
         )
         digest = digest_of(self._lengths, self._crc32cs)
-        counts += PackedCounts(digest_low=digest.low, digest_high=digest.high)
-        return JoinedDocuments(self._lengths, self._crc32cs, counts)
+        counts += self._supervision + document_counts(self._roles)
+        counts += PackedCounts(
+            digest_low=digest.low,
+            digest_high=digest.high,
+            digest_spans=spans_digest(self._span_sums, self._crc32cs, self._lengths),
+        )
+        return JoinedDocuments(self._lengths, self._crc32cs, counts, self._span_sums)
 
     def _join_cut(self) -> int:
         """Joins documents of several pieces, and returns their number."""

@@ -22,6 +22,14 @@ assistant says; `other` are all other roles, and plain text."""
 
 OTHER = ROLES.index("other")
 
+STORED = np.dtype(
+    [
+        *(("begins", "<u4"), ("lengths", "<u4"), ("roles", "u1")),
+        *(("messages", "<u4"), ("trained", "?"), ("weights", "<f4")),
+    ]
+)
+"""A span as a row of one array."""
+
 Int64 = npt.NDArray[np.int64]
 
 
@@ -64,6 +72,18 @@ class MessageSpans(NamedTuple):
     def stops(self) -> Int64:
         """The token after the last of each span, in its document: int64 [spans]."""
         return self.begins.astype(np.int64) + self.lengths
+
+    @classmethod
+    def of_stored(cls, ends: Int64, stored: npt.NDArray[Any]) -> Self:
+        """Returns the spans that are rows of `STORED`."""
+        return cls(ends, *(stored[name].copy() for name in STORED.names or ()))
+
+    def stored(self) -> npt.NDArray[Any]:
+        """Returns the spans as rows of `STORED`."""
+        rows = np.empty(len(self.begins), STORED)
+        for name, column in zip(STORED.names or (), self.columns, strict=True):
+            rows[name] = column
+        return rows
 
     @classmethod
     def none(cls, documents: int = 0) -> Self:

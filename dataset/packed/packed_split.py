@@ -10,6 +10,8 @@ from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetErro
 from gristmill.dataset.packed.counts import PackedCounts
 
 FORMAT = 1
+SUPERVISED_FORMAT = 2
+"""The format of rows with spans of messages, which earlier versions refuse."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,7 @@ class PackedSplit:
         vocabulary_size: Upper bound of ids, exclusive.
         method: How documents were put into rows, such as `best-fit`.
         counts: Counts of the rows of all shards.
+        supervised: Whether the rows have spans of messages.
     """
 
     rows: str
@@ -33,15 +36,17 @@ class PackedSplit:
     vocabulary_size: int
     method: str
     counts: PackedCounts
+    supervised: bool = False
 
     def encode(self) -> dict[str, Any]:
         """Returns the description for `dataset.json`."""
         own = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name != "counts"
+            if field.name not in ("counts", "supervised")
         }
-        return {"format": FORMAT, **own, **self.counts.as_dict()}
+        known = SUPERVISED_FORMAT if self.supervised else FORMAT
+        return {"format": known, **own, **self.counts.as_dict()}
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any], *, where: str) -> Self:
@@ -55,9 +60,9 @@ class PackedSplit:
             FormatVersionError: Its format is unknown.
             InvalidDatasetError: It is invalid.
         """
-        if fields.get("format") != FORMAT:
+        if (known := fields.get("format")) not in (FORMAT, SUPERVISED_FORMAT):
             raise FormatVersionError.unknown(
-                "packed rows", where=where, expected=FORMAT, got=fields.get("format")
+                "packed rows", where=where, expected=SUPERVISED_FORMAT, got=known
             )
         try:
             found = cls(
@@ -67,6 +72,7 @@ class PackedSplit:
                 vocabulary_size=int(fields["vocabulary_size"]),
                 method=str(fields["method"]),
                 counts=PackedCounts.of_dict(fields),
+                supervised=known == SUPERVISED_FORMAT,
             )
         except (KeyError, TypeError, ValueError) as e:
             raise _invalid(where, f"{type(e).__name__}: {e}") from e

@@ -27,6 +27,7 @@ class SupervisionCounts:
         aside_special: Those whose contents hold the text of a special token.
         aside_malformed: Those that are not conversations.
         aside_template: Those at which the template fails.
+        digest_spans: Sum of the digests of the spans of all documents, modulo 2**64.
     """
 
     system_tokens: int = 0
@@ -63,6 +64,7 @@ class SupervisionCounts:
     aside_special: int = 0
     aside_malformed: int = 0
     aside_template: int = 0
+    digest_spans: int = 0
 
     @property
     def role_tokens(self) -> dict[str, int]:
@@ -78,6 +80,11 @@ class SupervisionCounts:
     def role_documents(self) -> dict[str, int]:
         """The documents in rows that have a token of each role."""
         return {role: getattr(self, f"{role}_documents") for role in ROLES}
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether the rows have spans of messages."""
+        return any(self.role_tokens.values())
 
     @property
     def trained_tokens(self) -> int:
@@ -99,5 +106,8 @@ ASIDE = tuple(
 )
 """Reasons to set a conversation aside."""
 
-IN_ROWS = SUPERVISION[: 3 * len(ROLES) + 1]
+IN_ROWS = (*SUPERVISION[: 3 * len(ROLES) + 1], "digest_spans")
 """The names of the counts that rows tell."""
+
+MADE = tuple(name for name in SUPERVISION if name not in IN_ROWS)
+"""The names of the counts that only the making of conversations tells."""

@@ -165,7 +165,16 @@ class RowsCheck:
         unknown = set() if counts.most_pieces else {MOST_PIECES}
         recounted = {n: getattr(joined, n) for n in RECOUNTED if n not in unknown}
         wrong = [n for n, got in recounted.items() if getattr(counts, n) != got]
-        if wrong and all(name.startswith("digest") for name in wrong):
+        if wrong == ["digest_spans"]:
+            self._found(
+                Finding(
+                    self._path,
+                    "messages are not where they were packed, or not trained as then",
+                    expected=f"digest {counts.digest_spans:016x} of their spans",
+                    got=f"{joined.digest_spans:016x}",
+                )
+            )
+        elif wrong and all(name.startswith("digest") for name in wrong):
             self._found(
                 Finding(
                     self._path,

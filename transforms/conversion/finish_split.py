@@ -208,7 +208,7 @@ def finish_split(
         split = dataclasses.replace(
             split,
             packed=described_rows(job.pack, counts),
-            features=row_features(job.pack),
+            features=row_features(job.pack, counts),
         )
     elif not (mapped and (reports.changed_records or split.added_records)):
         # What the user's function makes may hold anything else.

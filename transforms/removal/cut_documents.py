@@ -23,6 +23,7 @@ from gristmill.dataset.packed.document_crc32cs import (
 )
 from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.join_documents import document_place, piece_place
+from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import (
     RowBatch,
     RowFormat,
@@ -30,6 +31,15 @@ from gristmill.dataset.packed.row_format import (
     encode_rows,
 )
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.packed.supervision import (
+    document_counts,
+    role_counts,
+    roles_of,
+    span_sums,
+    spans_digest,
+    trained_targets,
+)
+from gristmill.dataset.packed.supervision_counts import IN_ROWS
 
 Int64 = npt.NDArray[np.int64]
 
@@ -44,8 +54,8 @@ class CutRows(NamedTuple):
         before: The records as they are.
         after: As they are to be.
         words: uint64 [documents], `digest.words_of` each document that is removed.
-        counts: Of these documents: `documents`, `tokens`, `pieces`, `cut_documents` and
-            the digest.
+        counts: Of these documents: `documents`, `tokens`, `pieces`, `cut_documents`,
+            those in `IN_ROWS` and the digest.
     """
 
     rows: Int64
@@ -60,8 +70,9 @@ class CutRows(NamedTuple):
         digest = counts.digest - gone.digest
         fewer = {
             name: getattr(counts, name) - getattr(gone, name)
-            for name in ("documents", "tokens", "pieces", "cut_documents")
+            for name in ("documents", "tokens", "pieces", "cut_documents", *IN_ROWS)
         }
+        fewer["digest_spans"] &= (1 << 64) - 1
         return dataclasses.replace(
             counts,
             **fewer,
@@ -121,11 +132,47 @@ def cut_documents(
         digest_low=digest.low,
         digest_high=digest.high,
     )
+    spans = batch.spans
+    if spans is not None:
+        counts += _supervision(index, spans, pieces, gone, (own, crc32cs, lengths))
+        spans = spans.taken(~gone[spans.documents])
     firsts, tokens = batch.firsts.copy(), batch.tokens.copy()
     firsts[gone] |= np.uint32(REMOVED_PIECE)
     tokens[np.repeat(gone, batch.lengths)] = 0
-    left = batch._replace(firsts=firsts, tokens=tokens)
+    left = batch._replace(firsts=firsts, tokens=tokens, spans=spans)
     return CutRows(rows, before, encode_rows(row_format, left), words, counts)
+
+
+def _supervision(
+    index: SegmentIndex,
+    spans: MessageSpans,
+    pieces: Int64,
+    gone: npt.NDArray[np.bool_],
+    documents: tuple[npt.NDArray[Any], npt.NDArray[np.uint32], Int64],
+) -> PackedCounts:
+    """Returns the counts of the spans of documents that are removed.
+
+    Args:
+        index: The documents of the rows.
+        spans: The spans of pieces.
+        pieces: int64 [pieces], the places of these in the index.
+        gone: bool [pieces], which of them are of these documents.
+        documents: Numbers of these documents, their checksums and lengths.
+    """
+    own, crc32cs, lengths = documents
+    lost = spans.taken(gone[spans.documents])
+    at = np.searchsorted(own, index.piece_documents[pieces][gone])
+    sums, roles = np.zeros(len(own), np.uint64), np.zeros(len(own), np.uint8)
+    np.add.at(sums, at, span_sums(lost, index.piece_firsts[pieces])[gone])
+    np.bitwise_or.at(roles, at, roles_of(lost)[gone])
+    return (
+        role_counts(lost)
+        + document_counts(roles)
+        + PackedCounts(
+            trained_targets=trained_targets(lost),
+            digest_spans=spans_digest(sums, crc32cs, lengths),
+        )
+    )
 
 
 def _documents(

@@ -11,9 +11,11 @@ import numpy as np
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.example_rows import SUPERVISION, WEIGHT
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.shards.packed import DocumentRecords
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.tokens.documents import DocumentReader, Documents
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
@@ -92,11 +94,12 @@ class PackedDocuments:
         del place_of
         lengths = np.fromiter(map(len, records), np.int64, len(records)) // _ID_BYTES
         ids = np.frombuffer(b"".join(records), "<u4")
+        spans = records.spans if isinstance(records, DocumentRecords) else None
         if self._eos_id is None or not self._truncates:
-            return Documents(ids, lengths, 0, 0)
+            return Documents(ids, lengths, 0, 0, spans=spans)
         long = lengths > self._length
         without = ids[np.cumsum(lengths)[long] - 1] != self._eos_id
-        return Documents(ids, lengths, 0, int(without.sum()), 1)
+        return Documents(ids, lengths, 0, int(without.sum()), 1, spans=spans)
 
 
 def _packed(source: SourceSpec) -> dict[str, Any] | None:
@@ -118,12 +121,18 @@ def described_rows(options: PackOptions, counts: PackedCounts) -> dict[str, Any]
         vocabulary_size=options.found.vocabulary_size,
         method=options.method,
         counts=counts,
+        supervised=counts.is_supervised,
     ).encode()
 
 
-def row_features(options: PackOptions) -> dict[str, Any] | None:
+def row_features(options: PackOptions, counts: PackedCounts) -> dict[str, Any] | None:
     """Returns the features of rows that are examples, None for others."""
     if options.rows != "example":
         return None
     spec = FeatureSpec(kind="int64", dtype="int32", shape=(options.length,))
-    return encode_features(dict.fromkeys(_EXAMPLE_FEATURES, spec))
+    names = _EXAMPLE_FEATURES + SUPERVISION * counts.is_supervised
+    found = dict.fromkeys(names, spec)
+    if counts.is_supervised:
+        weight = dataclasses.replace(spec, kind="float", dtype="float32")
+        found[WEIGHT] = dataclasses.replace(weight, optional=True)
+    return encode_features(found)

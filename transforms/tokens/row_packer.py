@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,17 @@ from gristmill.dataset.packed.join_documents import (
     join_documents,
     piece_place,
 )
+from gristmill.dataset.packed.message_spans import STORED, MessageSpans
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.packed.supervision import (
+    document_counts,
+    role_counts,
+    roles_of,
+    span_sums,
+    spans_digest,
+    trained_targets,
+)
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.packing import Packing, begins_of, plan_rows
@@ -41,8 +50,9 @@ class RowPacker:
     The rows depend on the documents, their order and the options, not on the number
     added at once.
 
-    Disk: the tokens, 2 or 4 bytes each, and 16 bytes a document. Memory: at most 28
-    bytes a document and piece, while rows are planned.
+    Disk: the tokens, 2 or 4 bytes each, and 16 bytes a document; of conversations 24
+    bytes, and 18 bytes a span of a message. Memory: at most 28 bytes a document and
+    piece, while rows are planned, and 8 bytes a conversation.
 
     Args:
         options: Options with the tokenizer found.
@@ -70,6 +80,8 @@ class RowPacker:
             self.close()
             raise
         self._ids, self._lengths, self._crc32cs, self._places = self._spools
+        self._directory = directory
+        self._messages: _Messages | None = None
         self._spans: list[int] = []  # Number of documents of each span.
         self._span_begin = 0
         self._counts = PackedCounts()
@@ -107,11 +119,17 @@ class RowPacker:
             special_tokens=documents.special_tokens,
             text_bytes=documents.text_bytes,
         )
-        where = np.asarray(places, np.int64)
+        where, spans = np.asarray(places, np.int64), documents.spans
+        if spans is not None:
+            spans.check(lengths)
         if len(where) != len(lengths):
             raise ValueError(f"{len(where):,} places of {len(lengths):,} documents")
+        counts += documents.counts
         if counts.empty_documents:
-            where, lengths = where[lengths > 0], lengths[lengths > 0]
+            there = lengths > 0
+            if spans is not None:
+                spans = spans._replace(ends=spans.ends[there])
+            where, lengths = where[there], lengths[there]
         most = self._most_tokens
         if most is not None and lengths.max(initial=0) > most:
             beyond = lengths[lengths > most] - most
@@ -122,7 +140,10 @@ class RowPacker:
                 special_tokens=-int(special.sum()),
             )
             ids, lengths = _truncated(ids, lengths, most)
+            if spans is not None:
+                spans = spans.within(lengths)
         crc32cs = crc32cs_of(ids, lengths)
+        self._add_spans(spans, crc32cs, lengths)
         digest = RecordsDigest.of(crc32cs, lengths * ID_BYTES)
         self._counts += counts + PackedCounts(
             documents=len(lengths),
@@ -134,6 +155,21 @@ class RowPacker:
         self._lengths.append(lengths)
         self._crc32cs.append(crc32cs)
         self._places.append(where)
+
+    def _add_spans(
+        self,
+        spans: MessageSpans | None,
+        crc32cs: npt.NDArray[np.uint32],
+        lengths: npt.NDArray[np.int64],
+    ) -> None:
+        """Adds the spans of the next documents; all of them have spans, or none."""
+        if spans is not None and self._messages is None and not len(self._lengths):
+            self._messages = _Messages(self._directory)
+            self._spools += self._messages.spools
+        if len(lengths) and (spans is None) != (self._messages is None):
+            raise ValueError("documents with spans of messages among others")
+        if spans is not None and self._messages is not None:
+            self._counts += self._messages.add(spans.joined(), crc32cs, lengths)
 
     def end_span(self) -> None:
         """Starts the next span of the shard's report."""
@@ -155,6 +191,7 @@ class RowPacker:
         begins = begins_of(lengths)
         del lengths
         self._count(packing)
+        messages = self._messages
         row_ends = packing.row_ends
         step = max(1, _BATCH_BYTES // (self._format.length * self._format.id_bytes))
         begin = 0
@@ -165,6 +202,11 @@ class RowPacker:
             places = begins[packing.documents[pieces]] + firsts
             tokens = self._ids.gather(places, places + sizes).astype(np.uint32)
             batch = RowBatch(ends - begin, sizes, firsts, tokens)
+            if messages is not None:
+                spans = messages.of_pieces(packing.documents[pieces], firsts, sizes)
+                batch = batch._replace(spans=spans)
+                trained = trained_targets(spans)
+                self._counts += PackedCounts(trained_targets=trained)
             yield encode_rows(self._format, batch)
             begin = pieces.stop
 
@@ -234,10 +276,14 @@ class RowPacker:
         self, joined: JoinedDocuments, chunk: slice, index: SegmentIndex
     ) -> None:
         """Compares the added documents with those of the rows."""
-        for text, spool, found in (
+        compared: list[tuple[str, ArraySpool, npt.NDArray[Any]]] = [
             ("{:,} tokens", self._lengths, joined.lengths),
             ("crc32c {:#010x}", self._crc32cs, joined.crc32cs),
-        ):
+        ]
+        if self._messages is not None:
+            sums = self._messages.sums
+            compared.append(("spans of messages {:#018x}", sums, joined.span_sums))
+        for text, spool, found in compared:
             expected = spool.read(chunk.start, chunk.stop)
             wrong = np.flatnonzero(expected != found[chunk])
             if not wrong.size:
@@ -254,6 +300,61 @@ class RowPacker:
                 got=text.format(int(found[document])),
                 cure=_CURE,
             )
+
+
+class _Messages:
+    """The spans of the messages of a shard's documents, and their sums.
+
+    Args:
+        directory: Directory of its files.
+
+    Attributes:
+        spans: Rows of `STORED`.
+        sums: uint64 [documents], `span_sums`.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.spans = ArraySpool(directory, STORED)
+        try:
+            self.sums = ArraySpool(directory, "<u8")
+        except BaseException:
+            self.spans.close()
+            raise
+        self._counts: list[npt.NDArray[np.int64]] = [np.zeros(1, np.int64)]
+
+    @property
+    def spools(self) -> tuple[ArraySpool, ArraySpool]:
+        return self.spans, self.sums
+
+    def add(
+        self,
+        spans: MessageSpans,
+        crc32cs: npt.NDArray[np.uint32],
+        lengths: npt.NDArray[np.int64],
+    ) -> PackedCounts:
+        """Adds the spans of the next documents, and returns their counts."""
+        sums = span_sums(spans)
+        self.spans.append(spans.stored())
+        self.sums.append(sums)
+        self._counts.append(np.diff(spans.ends, prepend=0))
+        digest = spans_digest(sums, crc32cs, lengths)
+        counts = role_counts(spans) + document_counts(roles_of(spans))
+        return counts + PackedCounts(digest_spans=digest)
+
+    def of_pieces(
+        self,
+        documents: npt.NDArray[np.uint32],
+        firsts: npt.NDArray[np.uint32],
+        lengths: npt.NDArray[np.uint32],
+    ) -> MessageSpans:
+        """Returns the spans of pieces of documents."""
+        if len(self._counts) > 1:
+            self._counts = [np.cumsum(np.concatenate(self._counts))]
+        (ends,) = self._counts
+        begins, stops = ends[documents], ends[documents.astype(np.int64) + 1]
+        stored = self.spans.gather(begins, stops)
+        spans = MessageSpans.of_stored(np.cumsum(stops - begins), stored)
+        return spans.of_pieces(np.arange(len(documents)), firsts, lengths)
 
 
 def _truncated(

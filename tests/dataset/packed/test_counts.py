@@ -135,6 +135,7 @@ def test_counts_of_no_supervision_are_not_stored() -> None:
     both = ShardTable.joined(tables)
     read = ShardTable.decode(both.encode(), where="here")
     assert list(read.packed(0, 3)) == [counts, made_up(2), counts]
+    assert list(ShardTable.of([plain]).packed(0, 99)) == [counts]
     assert read.packed_total() == counts + made_up(2) + counts
 
 
@@ -146,7 +147,7 @@ def test_the_counts_of_roles() -> None:
         getattr(counts, f"{role}_trained") for role in ROLES
     )
     assert counts.role_documents["user"] == counts.user_documents
-    assert IN_ROWS[-1] == "trained_targets"
+    assert IN_ROWS[-2:] == ("trained_targets", "digest_spans")
     assert {*IN_ROWS} < {*SUPERVISION}
     assert SupervisionCounts(aside_long=2).set_aside == {"long": 2}
     assert {*counts.set_aside} == {*ASIDE}

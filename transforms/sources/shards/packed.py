@@ -21,8 +21,10 @@ from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.document_spool import DocumentSpool
+from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.packed.supervision_counts import MADE
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
@@ -41,6 +43,16 @@ class _Begun(NamedTuple):
 
     opened: OpenShard
     segments: SegmentIndex
+
+
+class DocumentRecords(list[bytes]):
+    """The documents of packed rows as records.
+
+    Attributes:
+        spans: The spans of their messages; None if the rows have none.
+    """
+
+    spans: MessageSpans | None = None
 
 
 class PackedShardReader(RangeReader[_Begun]):
@@ -102,7 +114,9 @@ class PackedShardReader(RangeReader[_Begun]):
                 spool.add(batch.places[0], decoded)
             self._check_unchanged()
             removed = spool.removed_documents
-            for numbers, lengths, ids in spool.batches():
+            for numbers, lengths, ids, spans in spool.batches():
+                if spans is not None:
+                    spans = spans._replace(ends=spans.ends[lengths > 0])
                 numbers, lengths = numbers[lengths > 0], lengths[lengths > 0]
                 data = ids.astype("<u4", copy=False).tobytes()
                 ends = (np.cumsum(lengths) * _ID_BYTES).tolist()
@@ -112,7 +126,9 @@ class PackedShardReader(RangeReader[_Begun]):
                 ]
                 crc32cs = list(map(google_crc32c.value, records))
                 self._records += len(records)
-                yield RecordBatch(numbers.tolist(), records, crc32cs)
+                taken = DocumentRecords(records)
+                taken.spans = spans
+                yield RecordBatch(numbers.tolist(), taken, crc32cs)
         self._stop = len(np.unique(segments.piece_documents)) - removed
 
 
@@ -228,6 +244,7 @@ def earlier_counts(spans: Sequence[SourceSpan], files: InputFiles) -> PackedCoun
                 reference_shards=counts.reference_shards,
                 truncated_documents=counts.truncated_documents,
                 truncated_tokens=counts.truncated_tokens,
+                **{name: getattr(counts, name) for name in MADE},
             )
     return total
 

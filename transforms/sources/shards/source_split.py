@@ -125,7 +125,8 @@ class SourceSplit(NamedTuple):
         )
         # A newly truncated document is a different one.
         truncated = counts.truncated_tokens != source.truncated_tokens
-        if found == expected and (truncated or counts.digest == source.digest):
+        digests = [(each.digest, each.digest_spans) for each in (counts, source)]
+        if found == expected and (truncated or digests[0] == digests[1]):
             return
         raise DataLossError(
             "the rows do not hold the documents of the source",
