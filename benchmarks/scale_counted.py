@@ -17,13 +17,13 @@ from itertools import islice
 from benchmarks.scale_files import RECORD_BYTES, make_inputs
 from benchmarks.scale_size import finish
 from benchmarks.scale_steps import Steps
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.transforms import ConversionJob
 from gristmill.transforms.conversion.begin_job import plan_job
 from gristmill.transforms.conversion.count_records import count_tasks, total_counts
 from gristmill.transforms.conversion.counted_parts import (
     CountedPart,
     CountTask,
-    GatheredCounts,
 )
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.planning.record_plan import stride_for
@@ -44,18 +44,18 @@ def measure(shards: int) -> dict[str, float]:
             name="c4",
             plan=PlanOptions(kind="records_per_shard", value=-(-records // shards)),
         )
-        gathered = _count(steps, job).splits[job.split]
+        gathered = _count(steps, job).rows[job.split]
         counts = steps.timed("plan", lambda: total_counts(job, gathered))
         prepared = steps.timed("plan", lambda: plan_job(job, *counts))
         finish(steps, prepared, shards)
     return steps.found
 
 
-def _count(steps: Steps, job: ConversionJob) -> GatheredCounts:
+def _count(steps: Steps, job: ConversionJob) -> Gathered:
     files = steps.timed("list", lambda: list_inputs(job))
     tasks = count_tasks(job, files)
     stride = stride_for(job.plan.value or 1)
-    gathered = GatheredCounts()
+    gathered = Gathered()
     chance = random.Random(2)
     # Some at a time, as a runner takes them.
     while some := steps.timed("count_tasks", lambda: list(islice(tasks, _WINDOW))):

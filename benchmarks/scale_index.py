@@ -15,10 +15,11 @@ from collections.abc import Iterable, Iterator
 from benchmarks.scale_files import link
 from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import IndexArrayRecords
-from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.commit_index import commit_index
 from gristmill.transforms.indexing.index_shard import JOB, IndexedShard
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 
@@ -36,7 +37,7 @@ def measure(shards: int) -> dict[str, float]:
         if len(tasks) != shards:
             raise RuntimeError(f"planned {len(tasks)}, wanted {shards}")
         steps.sent(tasks[shards - 1])
-        gathered = IndexedShards()
+        gathered = Gathered()
         for results in _results(tasks):
             steps.timed("gather", functools.partial(_add, gathered, results))
         gathered = steps.sent(gathered, gathers=True)
@@ -75,7 +76,7 @@ def file_crc32c(shard: int) -> int:
     return shard * 2_654_435_761 & (1 << 32) - 1
 
 
-def _add(gathered: IndexedShards, results: Iterable[IndexedShard]) -> None:
+def _add(gathered: Gathered, results: Iterable[IndexedShard]) -> None:
     for result in results:
         gathered.add(result)
 

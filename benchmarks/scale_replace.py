@@ -13,12 +13,12 @@ import tempfile
 from benchmarks.scale_files import made_results, make_inputs, make_shards
 from benchmarks.scale_steps import Steps
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.transforms import ConversionJob
 from gristmill.transforms.conversion.begin_job import plan_job, take_output
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
 from gristmill.transforms.conversion.job_inputs import list_inputs
-from gristmill.transforms.conversion.shard_tasks import GatheredResults
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
 
@@ -48,7 +48,7 @@ def _convert(steps: Steps, directory: str, inputs: str, shards: int) -> None:
     files = steps.timed("list", lambda: list_inputs(job, anew=overwrite))
     planned = steps.timed("plan", lambda: plan_job(job, files, overwrite=overwrite))
     taken = steps.timed("begin", lambda: take_output(planned, overwrite=overwrite))
-    gathered = GatheredResults()
+    gathered = Gathered()
     for results in made_results(taken.prepared):
         for result in results:
             gathered.add(result)

@@ -17,11 +17,12 @@ import tempfile
 from benchmarks.scale_files import made_results, make_inputs, make_shards
 from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill import loader
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.transforms import ConversionJob, ConvertFiles
 from gristmill.transforms.conversion.begin_job import plan_job, take_output
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.job_inputs import list_inputs
-from gristmill.transforms.conversion.shard_tasks import GatheredResults, shard_tasks
+from gristmill.transforms.conversion.shard_tasks import shard_tasks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
@@ -56,7 +57,7 @@ def finish(steps: Steps, prepared: PreparedJob, shards: int) -> None:
     last = functools.partial(collections.deque, shard_tasks(prepared), 1)
     task = steps.sent(steps.timed("tasks", last)[0])
     steps.timed("load_in_a_worker", lambda: task.prepared)
-    gathered = GatheredResults()
+    gathered = Gathered()
     for results in made_results(prepared):
         add_all = functools.partial(collections.deque, map(gathered.add, results), 0)
         steps.timed("gather", add_all)

@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
@@ -17,7 +18,7 @@ from gristmill.pipelines.local.pool import (
 )
 from gristmill.pipelines.local.progress import counter_shown, preparing_shown
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.commit_index import commit_index
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
 
@@ -72,7 +73,7 @@ def index(
             workers, tasks.file_bytes, remote=storage_for(dataset).remote
         ),
     )
-    gathered = IndexedShards()
+    gathered = Gathered()
     with counter_shown(
         "indexing", "files", len(tasks), tasks.file_bytes, show=show_progress
     ) as counter:

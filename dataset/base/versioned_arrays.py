@@ -1,11 +1,10 @@
-"""Columns of numbers: files of them that carry a version, and values gathered so."""
+"""Columns of numbers, in files that carry a version."""
 
 from __future__ import annotations
 
-import abc
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, Self, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,6 @@ _TRIES = 10
 # Maximum ratio of decompressed to stored bytes: an array of one value may reach it, but
 # not all of them.
 _LEAST_BYTES, _MOST_RATIO = 64 << 20, 64
-_BLOCK_ROWS = 4096
-_FEW_ROWS = 64
-
-Row = TypeVar("Row")
 
 
 def columns_of(
@@ -81,54 +76,3 @@ def _check_size(file: Any, stored_bytes: int) -> None:
             f"{stored_bytes:,} bytes that decompress to {found_bytes:,}, more than "
             f"{most_bytes:,}"
         )
-
-
-class RowCollector(abc.ABC, Generic[Row]):
-    """Collects objects in any order as compressed columns, and pickles compactly.
-
-    Args:
-        block_rows: How many objects are compressed together.
-    """
-
-    def __init__(self, *, block_rows: int = _BLOCK_ROWS):
-        self._block_rows = block_rows
-        self._pending: list[Row] = []
-        self._blocks: list[bytes] = []
-
-    @abc.abstractmethod
-    def _encode(self, rows: Sequence[Row]) -> bytes:
-        """Returns objects as compressed columns."""
-
-    def add(self, row: Row) -> None:
-        """Adds an object. A later one of the same number replaces it."""
-        self._pending.append(row)
-        if len(self._pending) >= self._block_rows:
-            self._pack()
-
-    def extend(self, other: Self) -> None:
-        """Adds the objects of another collector, in no certain order."""
-        self._blocks += other._blocks
-        for row in other._pending:
-            self.add(row)
-
-    def _packed(self) -> list[bytes]:
-        """Returns all objects as blocks of columns."""
-        self._pack()
-        return self._blocks
-
-    def _pack(self) -> None:
-        if self._pending:
-            self._blocks.append(self._encode(self._pending))
-            self._pending = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Those of a bundle of few: as columns these would take more, and longer.
-        if len(self._pending) >= _FEW_ROWS:
-            self._pack()
-        return self.__dict__
-
-
-def last_of_each(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the row of the last occurrence of each number, by number."""
-    found: npt.NDArray[np.int64] = np.unique(numbers[::-1], return_index=True)[1]
-    return len(numbers) - 1 - found

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
@@ -23,7 +24,6 @@ from gristmill.pipelines.removal.named_records import Asked
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import (
-    GatheredCuts,
     RemovalResult,
     commit_removal,
 )
@@ -172,7 +172,7 @@ def remove(
     if beam_options is not None:
         return _remove_on_beam(dataset, asked, erase, beam_options)
     begun = begin_removal(dataset, **asked)
-    gathered = GatheredCuts(begun)
+    gathered = Gathered.of([begun])
     if begun.removal is not None:
         tasks = list(tasks_of(begun.removal))
         stored_bytes = sum(task.file_bytes for task in tasks)

@@ -19,6 +19,7 @@ import pytest
 import zstandard
 
 from gristmill.dataset.base.errors import CorruptInputError, JobChangedError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage
@@ -33,7 +34,6 @@ from gristmill.transforms.conversion.shard_tasks import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
-from gristmill.transforms.sources.find_inputs import LookedFiles
 from gristmill.transforms.sources.range_reader import KeptPass
 from tests.support.conversion import (
     contents,
@@ -232,9 +232,9 @@ def test_two_workers_write_the_same_shard_at_once(path, tmp_path) -> None:
     assert read_output(job.output) == RECORDS
 
 
-def looked_at(job: ConversionJob) -> LookedFiles:
+def looked_at(job: ConversionJob) -> Gathered:
     """Returns what a pipeline sees of the inputs of a job."""
-    found = LookedFiles()
+    found = Gathered()
     for task in _list_files(job, False):
         found.add(_look(task))
     return found

@@ -22,6 +22,7 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageError,
 )
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
@@ -38,7 +39,6 @@ from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.finish_split import finish_split
 from gristmill.transforms.conversion.shard_tasks import (
-    GatheredResults,
     ShardResult,
     make_shard,
     make_shards,
@@ -342,8 +342,8 @@ def test_of_two_commits_of_other_splits_both_stay(
     train = job_of("gs://in", output)
     test = job_of("gs://in", output, split="test")
     train_results, test_results = _results(train), _results(test)
-    gathered = GatheredResults.of(train_results).splits["train"]
-    split, _ = finish_split(gathered.task.prepared, gathered.reports)
+    reports = Gathered.of(train_results).rows["train"]
+    split, _ = finish_split(train_results[0].task.prepared, reports)
 
     def commit_other() -> None:
         commit_shards([test], test_results)

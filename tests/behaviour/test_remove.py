@@ -33,6 +33,7 @@ from gristmill.dataset.base.errors import (
     StateMismatchError,
     StorageChangedError,
 )
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
@@ -51,7 +52,6 @@ from gristmill.pipelines.verify import verify
 from gristmill.transforms.removal import cut_shard as cut_module
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import (
-    GatheredCuts,
     RemovalResult,
     commit_removal,
 )
@@ -562,7 +562,7 @@ class TestRaces:
         convert(output, inputs / "old")
         begun = begin_removal(output, [3, 59])
         assert begun.removal is not None
-        cuts = GatheredCuts(begun)
+        cuts = Gathered.of([begun])
         for task in tasks_of(begun.removal):
             cuts.add(cut_shard(task))
         first = commit_removal(output, cuts)

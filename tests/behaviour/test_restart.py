@@ -25,13 +25,14 @@ from gristmill.dataset.base.errors import (
     NotADatasetError,
     StorageError,
 )
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin_job import begin_job, take_output
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.commit_index import commit_index
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
@@ -513,7 +514,7 @@ class TestCommitted:
         shards = sorted(pathlib.Path(job.output).glob("*.array_record-*"))
         shards[0].unlink()
         tasks = plan_index([*map(str, shards[1:])], split="train", overwrite=True)
-        commit_index(IndexedShards.of(map(index_shard, tasks)), inputs=["*"])
+        commit_index(Gathered.of(map(index_shard, tasks)), inputs=["*"])
         left = open_manifest(job.output).splits["train"].records
         assert left < manifest.splits["train"].records
         with pytest.raises(JobChangedError, match="from another source"):

@@ -20,11 +20,12 @@ from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import GristmillError, InputError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.planning.write_plan import WriteJob, pack_count
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
-from gristmill.transforms.removal.commit_removal import GatheredCuts, commit_removal
+from gristmill.transforms.removal.commit_removal import commit_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
 from gristmill.transforms.writing.begin_write import begin_write
 from gristmill.transforms.writing.commit_write import commit_write, pack_report
@@ -88,7 +89,7 @@ def remove(output: str, log: str, tag: str, options: list[str]) -> None:
             source, number, *_ = record.decode().split()
             file.write(json.dumps([source, int(number)]) + "\n")
     begun = begin_removal(output, numbers, edition=dataset.edition)
-    cuts = GatheredCuts(begun)
+    cuts = Gathered.of([begun])
     for task in tasks_of(begun.removal) if begun.removal else ():
         cuts.add(cut_shard(task))
     commit_removal(output, cuts, erase="erase" in options)

@@ -6,8 +6,9 @@ import pathlib
 from collections.abc import Collection
 
 from gristmill import loader
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
-from gristmill.transforms.removal.commit_removal import GatheredCuts, commit_removal
+from gristmill.transforms.removal.commit_removal import commit_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
 
 
@@ -24,7 +25,7 @@ def remove(
     output = str(folder / "out")
     newest = loader.open(output).edition
     begun = begin_removal(output, sorted(numbers), edition=newest)
-    cuts = GatheredCuts(begun)
+    cuts = Gathered.of([begun])
     for task in tasks_of(begun.removal):
         cuts.add(cut_shard(task))
     commit_removal(output, cuts, erase=erase)

@@ -22,6 +22,7 @@ from typing import Any
 
 import apache_beam as beam
 
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.delete_replaced import DeleteReplaced
 from gristmill.transforms.beam.gathering import gather
@@ -53,8 +54,6 @@ from gristmill.transforms.conversion.count_records import (
 from gristmill.transforms.conversion.counted_parts import (
     CountedPart,
     CountTask,
-    GatheredCounts,
-    PartCollector,
 )
 from gristmill.transforms.conversion.job_inputs import (
     check_job,
@@ -64,7 +63,6 @@ from gristmill.transforms.conversion.job_inputs import (
 )
 from gristmill.transforms.conversion.plan_notes import plan_notes, rounding_note
 from gristmill.transforms.conversion.shard_tasks import (
-    GatheredResults,
     ShardResult,
     ShardTask,
     Stride,
@@ -79,11 +77,12 @@ from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import (
     PART_FILES,
-    LookedFiles,
     LookedPart,
     LookTask,
     look_at_part,
     look_tasks,
+    looked_files,
+    looked_parts,
 )
 from gristmill.transforms.sources.input_files import InputFiles
 
@@ -120,8 +119,8 @@ def _look(task: LookTask | LookedPart) -> LookedPart:
     return task if isinstance(task, LookedPart) else look_at_part(task)
 
 
-def _list_inputs(job: ConversionJob, looked: LookedFiles) -> InputFiles:
-    found = looked.files(job.split)
+def _list_inputs(job: ConversionJob, looked: Gathered) -> InputFiles:
+    found = looked_files(looked, job.split)
     files = list_inputs(job, looked=found if found[0] else None)
     try_function(job, files.first(TRIED_FILES))
     joined = split_note(job, files)
@@ -133,13 +132,13 @@ def _list_inputs(job: ConversionJob, looked: LookedFiles) -> InputFiles:
 
 
 def _list_parts(
-    looked: LookedFiles, jobs: tuple[ConversionJob, ...]
+    looked: Gathered, jobs: tuple[ConversionJob, ...]
 ) -> Iterator[CountTask | LookedPart]:
     for job in jobs:
         if needs_count(job):
             yield from count_tasks(job, _list_inputs(job, looked))
         else:
-            yield from looked.parts(job.split)
+            yield from looked_parts(looked, job.split)
 
 
 def _count(
@@ -151,17 +150,14 @@ def _count(
 
 
 def _plan(
-    found: LookedFiles | GatheredCounts,
+    found: Gathered,
     jobs: tuple[ConversionJob, ...],
     overwrite: Overwrite,
 ) -> Iterator[ShardResult | ShardTask]:
     """Plans all jobs, once all is known of their inputs."""
-    counted: Mapping[str, PartCollector] = {}
-    if isinstance(found, GatheredCounts):
-        counted, found = found.splits, found.looked
     for job in sorted(jobs, key=lambda job: job.split):
         counts = None
-        if (parts := counted.get(job.split)) is not None:
+        if (parts := found.rows.get(job.split)) is not None:
             files, counts = total_counts(job, parts)
         else:
             files = _list_inputs(job, found)
@@ -214,7 +210,7 @@ def _count_shard(result: ShardResult, seconds: float) -> None:
 
 
 def _commit(
-    results: GatheredResults, jobs: tuple[ConversionJob, ...], options: CommitOptions
+    results: Gathered, jobs: tuple[ConversionJob, ...], options: CommitOptions
 ) -> ConversionResult:
     done = commit_shards(jobs, results, options)
     count({"repaired-shards": done.repaired_shards})
@@ -308,7 +304,7 @@ class ConvertFiles(
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
             | "ConvertShards" >> beam.FlatMap(_make_shards, self.progress_dir)
-            | "GatherResults" >> gather(GatheredResults)
+            | "GatherResults" >> gather(Gathered)
             | "Commit" >> beam.Map(_commit, self.jobs, options)
         )
         if self.overwrite:
@@ -332,7 +328,7 @@ class ConvertFiles(
             | "ListInputs" >> beam.FlatMap(_list_files, self.overwrite)
             | "SpreadFiles" >> beam.Reshuffle()
             | "LookIntoFiles" >> beam.Map(_look)
-            | "GatherFiles" >> gather(LookedFiles)
+            | "GatherFiles" >> gather(Gathered)
         )
         if any(map(needs_count, self.jobs)):
             by_split = {job.split: job for job in self.jobs}
@@ -341,7 +337,7 @@ class ConvertFiles(
                 | "ListParts" >> beam.FlatMap(_list_parts, self.jobs)
                 | "SpreadParts" >> beam.Reshuffle()
                 | "CountRecords" >> beam.Map(_count, by_split)
-                | "GatherCounts" >> gather(GatheredCounts)
+                | "GatherCounts" >> gather(Gathered)
             )
         tasks = (
             known

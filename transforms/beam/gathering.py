@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import apache_beam as beam
 
 
-class Gathered(Protocol):
+class Addable(Protocol):
     """A collection that adds up in any order, and pickles compactly."""
 
     def add(self, element: Any) -> None:
@@ -25,30 +25,30 @@ class _GatherFn(beam.CombineFn):
         kind: Makes a collection without elements.
     """
 
-    def __init__(self, kind: type[Gathered]) -> None:
+    def __init__(self, kind: type[Addable]) -> None:
         self._kind = kind
 
-    def create_accumulator(self) -> Gathered:
+    def create_accumulator(self) -> Addable:
         return self._kind()
 
-    def add_input(self, gathered: Gathered, element: Any) -> Gathered:
+    def add_input(self, gathered: Addable, element: Any) -> Addable:
         if isinstance(element, self._kind):
             gathered.extend(element)
         else:
             gathered.add(element)
         return gathered
 
-    def merge_accumulators(self, parts: Iterable[Gathered]) -> Gathered:
+    def merge_accumulators(self, parts: Iterable[Addable]) -> Addable:
         whole = self._kind()
         for part in parts:
             whole.extend(part)
         return whole
 
-    def extract_output(self, gathered: Gathered) -> Gathered:
+    def extract_output(self, gathered: Addable) -> Addable:
         return gathered
 
 
-def gather(kind: type[Gathered]) -> Any:
+def gather(kind: type[Addable]) -> Any:
     """Returns the step that gathers all elements in one collection of a kind."""
     # The default, for no element at all, would be a side input that holds everything.
     return beam.CombineGlobally(_GatherFn(kind)).without_defaults()

@@ -11,6 +11,7 @@ from typing import Any
 import apache_beam as beam
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.beam.gathering import gather
@@ -22,7 +23,7 @@ from gristmill.transforms.beam.pipeline_input import (
     displayed,
     set_types,
 )
-from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.commit_index import commit_index, task_of
 from gristmill.transforms.indexing.index_shard import IndexedShard, index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 
@@ -46,12 +47,11 @@ def _index(task: IndexTask) -> IndexedShard:
 
 
 def _commit(
-    indexed: IndexedShards, inputs: tuple[str, ...], *, keep_replaced: bool
+    indexed: Gathered, inputs: tuple[str, ...], *, keep_replaced: bool
 ) -> Manifest:
     manifest = commit_index(indexed, inputs=inputs, keep_replaced=keep_replaced)
     report_sources(inputs)
-    if indexed.task is not None:
-        report_sink(indexed.task.dataset)
+    report_sink(task_of(indexed).dataset)
     return manifest
 
 
@@ -126,7 +126,7 @@ class IndexArrayRecords(
             )
             | "SpreadFiles" >> beam.Reshuffle()
             | "IndexFiles" >> beam.Map(_index)
-            | "GatherReports" >> gather(IndexedShards)
+            | "GatherReports" >> gather(Gathered)
             | "Commit"
             >> beam.Map(_commit, inputs=files, keep_replaced=self.keep_replaced)
         )

@@ -15,6 +15,7 @@ import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.gathering import gather
 from gristmill.transforms.beam.job_metrics import count, count_made
@@ -25,9 +26,12 @@ from gristmill.transforms.beam.pipeline_input import (
     displayed,
     set_types,
 )
-from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
+from gristmill.transforms.removal.begin_removal import (
+    BegunRemoval,
+    begin_removal,
+    tasks_of,
+)
 from gristmill.transforms.removal.commit_removal import (
-    GatheredCuts,
     RemovalResult,
     commit_removal,
 )
@@ -36,9 +40,9 @@ from gristmill.transforms.removal.cut_shard import CutShard, CutTask, cut_shard
 _log = logging.getLogger(__name__)
 
 
-def _begin(dataset: str, asked: dict[str, Any]) -> Iterator[GatheredCuts | CutTask]:
+def _begin(dataset: str, asked: dict[str, Any]) -> Iterator[BegunRemoval | CutTask]:
     begun = begin_removal(dataset, **asked)
-    yield GatheredCuts(begun)
+    yield begun
     if begun.removal is not None:
         tasks = list(tasks_of(begun.removal))
         count({"planned-shards": len(tasks)})
@@ -46,8 +50,8 @@ def _begin(dataset: str, asked: dict[str, Any]) -> Iterator[GatheredCuts | CutTa
         yield from tasks
 
 
-def _cut(task: GatheredCuts | CutTask) -> GatheredCuts | CutShard:
-    if isinstance(task, GatheredCuts):
+def _cut(task: BegunRemoval | CutTask) -> BegunRemoval | CutShard:
+    if isinstance(task, BegunRemoval):
         return task
     begun = time.monotonic()
     cut = cut_shard(task)
@@ -58,7 +62,7 @@ def _cut(task: GatheredCuts | CutTask) -> GatheredCuts | CutShard:
     return cut
 
 
-def _commit(cuts: GatheredCuts, dataset: str, *, erase: bool) -> RemovalResult:
+def _commit(cuts: Gathered, dataset: str, *, erase: bool) -> RemovalResult:
     result = commit_removal(dataset, cuts, erase=erase)
     report_sources((dataset,))
     report_sink(dataset)
@@ -145,7 +149,7 @@ class RemoveRecords(
             | "ListShards" >> beam.FlatMap(_begin, self._asked)
             | "SpreadShards" >> beam.Reshuffle()
             | "CutShards" >> beam.Map(_cut)
-            | "Gather" >> gather(GatheredCuts)
+            | "Gather" >> gather(Gathered)
             | "Commit" >> beam.Map(_commit, self._dataset, erase=self.erase)
         )
         return committed

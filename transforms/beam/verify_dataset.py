@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
 
 from gristmill.dataset.storage.paths import StrPath, path_text
+from gristmill.transforms.beam.gathering import gather
 from gristmill.transforms.beam.job_metrics import count, measure_shard
 from gristmill.transforms.beam.lineage import report_sources
 from gristmill.transforms.beam.pipeline_input import (
@@ -62,31 +63,6 @@ def _result(gathered: GatheredChecks, dataset: str) -> VerifyResult:
         f", the first {result.findings[0]}" if findings else "",
     )
     return result
-
-
-class _SumUpFn(beam.CombineFn):
-    """Adds up what was checked: its size does not grow with the dataset."""
-
-    def create_accumulator(self) -> GatheredChecks:
-        return GatheredChecks()
-
-    def add_input(
-        self, gathered: GatheredChecks, check: GatheredChecks | ShardCheck
-    ) -> GatheredChecks:
-        if isinstance(check, GatheredChecks):
-            gathered.merge(check)
-        else:
-            gathered.add(check)
-        return gathered
-
-    def merge_accumulators(self, parts: Iterable[GatheredChecks]) -> GatheredChecks:
-        whole = GatheredChecks()
-        for part in parts:
-            whole.merge(part)
-        return whole
-
-    def extract_output(self, gathered: GatheredChecks) -> GatheredChecks:
-        return gathered
 
 
 @dataclasses.dataclass
@@ -141,7 +117,7 @@ class VerifyDataset(
             | "ListShards" >> beam.FlatMap(_plan, self.quick)
             | "SpreadShards" >> beam.Reshuffle()
             | "VerifyShards" >> beam.Map(_verify)
-            | "SumUp" >> beam.CombineGlobally(_SumUpFn()).without_defaults()  # type: ignore[no-untyped-call]
+            | "SumUp" >> gather(GatheredChecks)
             | "Result" >> beam.Map(_result, self._dataset)
         )
         return verified

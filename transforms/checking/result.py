@@ -70,7 +70,7 @@ class GatheredChecks:
         self._add_packed(check.packed)
         self._findings.add(check.findings, more=check.more_findings)
 
-    def merge(self, other: GatheredChecks) -> None:
+    def extend(self, other: GatheredChecks) -> None:
         """Takes all that another collection has."""
         self._quick |= other._quick
         self._shards += other._shards

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
@@ -17,7 +18,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.finish_split import finish_split
-from gristmill.transforms.conversion.shard_tasks import GatheredResults, ShardResult
+from gristmill.transforms.conversion.shard_tasks import ShardResult
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
     read_tfds_directory,
@@ -67,7 +68,7 @@ class CommitOptions:
 
 def commit_shards(
     jobs: Iterable[ConversionJob],
-    results: GatheredResults | Iterable[ShardResult],
+    results: Gathered | Iterable[ShardResult],
     options: CommitOptions | None = None,
     *,
     prepared: Mapping[str, PreparedJob] | None = None,
@@ -87,11 +88,13 @@ def commit_shards(
     options = options or CommitOptions()
     jobs, features = list(jobs), options.features
     output, name = jobs[0].output, jobs[0].name
-    if not isinstance(results, GatheredResults):
-        results = GatheredResults.of(results)
+    if not isinstance(results, Gathered):
+        results = Gathered.of(results)
     begun = time.monotonic()  # All shards are there by now.
-    keys = {job.split: results.key_of(job.split) for job in jobs}
-    before = tuple(s for s, key in keys.items() if key in results.committed_before)
+    committed = results.notes["committed"].keys()
+    made = {layout.parse_edition_key(k)[0]: k for k in (*results.rows, *committed)}
+    keys = {j.split: made.get(layout.parse_edition_key(j.split)[0]) for j in jobs}
+    before = tuple(split for split, key in keys.items() if key in committed)
     splits, repaired = {}, 0
     owners: dict[str, PreparedJob] = {}
     for job in jobs:
@@ -104,9 +107,8 @@ def commit_shards(
                 where=f"{job.output}, split {job.split}",
                 cure="run the same command again: finished shards are kept",
             )
-        found = results.splits[key]
-        own = (prepared or {}).get(key) or found.task.prepared
-        splits[key], again = finish_split(own, found.reports)
+        own = (prepared or {}).get(key) or results.notes["task"][key].prepared
+        splits[key], again = finish_split(own, results.rows[key])
         owners[key] = own
         repaired += again
     extra_files = None
@@ -133,7 +135,7 @@ def commit_shards(
         splits,
         replaces=[key for split, key in keys.items() if key and key != split],
         keep_replaced=options.keep_replaced,
-        keeps=results.committed_before,
+        keeps=committed,
         features=features,
         extra_files=extra_files,
         check=check,

@@ -11,15 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.text_column import Texts, encode_texts
-from gristmill.dataset.base.versioned_arrays import (
+from gristmill.dataset.base.gathered_rows import (
+    Gathered,
     RowCollector,
-    columns_of,
     last_of_each,
-    load_arrays,
 )
+from gristmill.dataset.base.text_column import Texts, encode_texts
+from gristmill.dataset.base.versioned_arrays import columns_of, load_arrays
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
-from gristmill.transforms.sources.find_inputs import LookedFiles, LookedPart
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 
@@ -86,6 +85,10 @@ class CountedPart(NamedTuple):
     records: int
     offsets: tuple[int, ...]
 
+    def gather(self, gathered: Gathered) -> None:
+        """Adds the part to those of its split."""
+        gathered.add_row(self.split, self, PartCollector)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CountedParts:
@@ -133,32 +136,6 @@ class PartCollector(RowCollector[CountedPart]):
             offset_ends=new_ends,
             files=_files_of(blocks),
         )
-
-
-class GatheredCounts:
-    """The counted parts of all splits of a conversion. Adds up in any order.
-
-    Attributes:
-        splits: What was counted of each split.
-        looked: The files of splits that are not counted.
-    """
-
-    def __init__(self) -> None:
-        self.splits: dict[str, PartCollector] = {}
-        self.looked = LookedFiles()
-
-    def add(self, part: CountedPart | LookedPart) -> None:
-        """Takes a part."""
-        if isinstance(part, LookedPart):
-            self.looked.add(part)
-            return
-        self.splits.setdefault(part.split, PartCollector()).add(part)
-
-    def extend(self, other: GatheredCounts) -> None:
-        """Takes all parts of another collection."""
-        self.looked.extend(other.looked)
-        for split, parts in other.splits.items():
-            self.splits.setdefault(split, PartCollector()).extend(parts)
 
 
 def _encode(parts: Iterable[CountedPart]) -> bytes:

@@ -1,21 +1,22 @@
 """The shards of a job as tasks: small elements for a pipeline or a process pool.
 
-A task is one shard, or all that are made in one pass over a compressed file. The
-results of many shards are gathered as columns.
+A task is one shard, or all that are made in one pass over a compressed file.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
 from gristmill.dataset.base.errors import JobChangedError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -59,6 +60,16 @@ class ShardResult(NamedTuple):
     task: ShardTask
     report: ShardReport | None
     resumed: bool = False
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds the report, or notes that the split was committed already."""
+        split, fingerprint = self.task.split, self.task.fingerprint
+        if self.report is None:
+            gathered.notes["committed"][split] = True
+            return
+        gathered.notes["task"][split] = self.task
+        empty = functools.partial(ReportCollector, fingerprint)
+        gathered.add_row(split, self.report, empty)
 
 
 def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
@@ -193,57 +204,3 @@ def _progress_file(path: str) -> Progress:
             os.replace(temporary, path)
 
     return write
-
-
-class GatheredSplit(NamedTuple):
-    """The finished shards of one split, and any of their tasks."""
-
-    task: ShardTask
-    reports: ReportCollector
-
-
-class GatheredResults:
-    """The results of any number of shards of one conversion. Adds up in any order.
-
-    Attributes:
-        splits: What was made, by the `layout.edition_key` of the edition.
-        committed_before: Editions for which there was nothing to do.
-    """
-
-    def __init__(self) -> None:
-        self.splits: dict[str, GatheredSplit] = {}
-        self.committed_before: set[str] = set()
-
-    def add(self, result: ShardResult) -> None:
-        """Takes the result of a shard."""
-        task, report, _ = result
-        if report is None:
-            self.committed_before.add(task.split)
-        else:
-            self._of(task).add(report)
-
-    def extend(self, other: GatheredResults) -> None:
-        """Takes all results of another collection."""
-        self.committed_before |= other.committed_before
-        for task, reports in other.splits.values():
-            self._of(task).extend(reports)
-
-    def key_of(self, split: str) -> str | None:
-        """Returns the edition that a job has made, None if nothing was made."""
-        made = {layout.parse_edition_key(key)[0]: key for key in self.splits}
-        made |= {layout.parse_edition_key(k)[0]: k for k in self.committed_before}
-        return made.get(layout.parse_edition_key(split)[0])
-
-    @classmethod
-    def of(cls, results: Iterable[ShardResult]) -> Self:
-        """Gathers results."""
-        gathered = cls()
-        for result in results:
-            gathered.add(result)
-        return gathered
-
-    def _of(self, task: ShardTask) -> ReportCollector:
-        if task.split not in self.splits:
-            collector = ReportCollector(task.fingerprint)
-            self.splits[task.split] = GatheredSplit(task, collector)
-        return self.splits[task.split].reports

@@ -3,76 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Sequence
 
 import google_crc32c
 
 from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest
-from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.indexing.index_shard import JOB, IndexedShard
 from gristmill.transforms.indexing.plan_index import IndexTask
 
 _log = logging.getLogger(__name__)
 
 
-class _IndexedSplit(NamedTuple):
-    """The files of one split: their reports, and how they were written."""
-
-    reports: ReportCollector
-    writer_options: set[str]
-
-
-class IndexedShards:
-    """Any number of indexed files of one directory. Adds up in any order.
-
-    Attributes:
-        task: Any of their tasks; None while there is none.
-        splits: The files of each split, by its name.
-    """
-
-    def __init__(self) -> None:
-        self.task: IndexTask | None = None
-        self.splits: dict[str, _IndexedSplit] = {}
-
-    def add(self, indexed: IndexedShard) -> None:
-        """Takes a file."""
-        task, report, writer_options = indexed
-        self.task = task
-        split = self._of(task.split)
-        split.reports.add(report)
-        split.writer_options.add(writer_options)
-
-    def extend(self, other: IndexedShards) -> None:
-        """Takes all files of another collection."""
-        self.task = self.task or other.task
-        for name, (reports, writer_options) in other.splits.items():
-            split = self._of(name)
-            split.reports.extend(reports)
-            split.writer_options.update(writer_options)
-
-    @classmethod
-    def of(cls, indexed: Iterable[IndexedShard]) -> Self:
-        """Gathers files."""
-        gathered = cls()
-        for each in indexed:
-            gathered.add(each)
-        return gathered
-
-    def _of(self, split: str) -> _IndexedSplit:
-        if split not in self.splits:
-            self.splits[split] = _IndexedSplit(ReportCollector(JOB), set())
-        return self.splits[split]
+def task_of(indexed: Gathered) -> IndexTask:
+    """Returns any of the tasks that were done."""
+    task: IndexTask = next(iter(indexed.notes["task"].values()))
+    return task
 
 
 def commit_index(
-    indexed: IndexedShards, *, inputs: Sequence[str], keep_replaced: bool = False
+    indexed: Gathered, *, inputs: Sequence[str], keep_replaced: bool = False
 ) -> Manifest:
     """Makes the directory a dataset.
 
@@ -87,13 +42,16 @@ def commit_index(
         DataLossError: An index is not there any more.
         JobChangedError: Another command has changed one of the splits meanwhile.
     """
-    if indexed.task is None:
+    if not indexed.rows:
         raise ValueError("no file was indexed")
-    dataset, name = indexed.task.dataset, indexed.task.name
+    task = task_of(indexed)
+    dataset, name = task.dataset, task.name
     before = read_manifest(dataset)
     made: dict[str, Split] = {}
     new = set[str]()
-    for split, (reports, writer_options) in sorted(indexed.splits.items()):
+    for split in sorted(indexed.rows):
+        reports = indexed.rows[split]
+        writer_options = {o for s, o in indexed.notes["writer_options"] if s == split}
         old = None if before is None else before.splits.get(split)
         table, options = reports.reports().table, " | ".join(sorted(writer_options))
         again = old is not None and _is_made_of(old, table, options, inputs)
@@ -121,7 +79,7 @@ def commit_index(
     def check() -> None:
         check_files(dataset, made)
         now = read_manifest(dataset)
-        for split in indexed.splits:
+        for split in indexed.rows:
             was, there = (m.splits.get(split) if m else None for m in (before, now))
             if was != there:
                 raise JobChangedError(

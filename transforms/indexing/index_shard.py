@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import google_crc32c
@@ -10,7 +11,9 @@ import numpy as np
 from gristmill.dataset.arrayrecord.walk import walk_file
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.shards.open_shard import stored_footer
@@ -34,6 +37,13 @@ class IndexedShard(NamedTuple):
     task: IndexTask
     report: ShardReport
     writer_options: str
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds the report to those of the split, and notes how the file was written."""
+        split = self.task.split
+        gathered.add_row(split, self.report, functools.partial(ReportCollector, JOB))
+        gathered.notes["task"][split] = self.task
+        gathered.notes["writer_options"][split, self.writer_options] = True
 
 
 def index_shard(task: IndexTask) -> IndexedShard:

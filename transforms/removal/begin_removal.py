@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import StateMismatchError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata.choose_state import chosen_split
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -29,14 +30,20 @@ class BegunRemoval(NamedTuple):
     """A removal that owns the next edition of a split, or has been done already.
 
     Attributes:
+        dataset: The dataset's directory.
         removal: What is to be done; None if it has been done.
         manifest: The dataset as it is.
         split: The name of the split.
     """
 
+    dataset: str
     removal: Removal | None
     manifest: Manifest
     split: str
+
+    def gather(self, gathered: Gathered) -> None:
+        """Notes what was begun."""
+        gathered.notes["begun"][self.dataset] = self
 
 
 def begin_removal(
@@ -73,7 +80,7 @@ def begin_removal(
         wanted = wanted_of(records, packed=found.packed is not None)
         request = request_of(wanted.tolist(), edition)
     if not looked_up and done_before(found, request):
-        return BegunRemoval(None, manifest, name)
+        return BegunRemoval(dataset, None, manifest, name)
     if edition not in (None, found.edition):
         raise StateMismatchError(
             "the edition is not the newest one",
@@ -86,7 +93,7 @@ def begin_removal(
         dataset, manifest.name, name, found, records, request=request
     )
     claim(removal)
-    return BegunRemoval(removal, manifest, name)
+    return BegunRemoval(dataset, removal, manifest, name)
 
 
 def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:

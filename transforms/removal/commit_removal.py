@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gristmill import __version__
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import check_files, commit, write_table
 from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.dataset.commit.leftovers import delete_leftovers
@@ -21,7 +22,7 @@ from gristmill.dataset.metadata.edition_changes import with_parts, without_repla
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
 from gristmill.dataset.metadata.removed import RemovedRecords
-from gristmill.dataset.metadata.report_columns import ReportCollector, ShardReports
+from gristmill.dataset.metadata.report_columns import ShardReports
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
@@ -30,7 +31,6 @@ from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.removal.begin_removal import BegunRemoval
 from gristmill.transforms.removal.claim import check_current
-from gristmill.transforms.removal.cut_shard import CutShard
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
 
 # Of what made an edition, which no other edition has.
@@ -63,46 +63,8 @@ class RemovalResult(NamedTuple):
     tokens: int = 0
 
 
-class GatheredCuts:
-    """The shards of a removal that were written again. Adds up in any order.
-
-    Args:
-        begun: What was begun; known in one part of the sum.
-    """
-
-    def __init__(self, begun: BegunRemoval | None = None) -> None:
-        self.begun = begun
-        self._reports: dict[int, ReportCollector] = {}
-        self._removed: dict[int, dict[int, npt.NDArray[np.uint64]]] = {}
-
-    def add(self, cut: CutShard) -> None:
-        """Takes a shard."""
-        edition, task = cut.task.edition, cut.task
-        new = ReportCollector(task.fingerprint)
-        self._reports.setdefault(edition, new).add(cut.report)
-        self._removed.setdefault(edition, {})[task.shard] = cut.removed
-
-    def extend(self, other: GatheredCuts) -> None:
-        """Takes all shards of another collection."""
-        self.begun = self.begun or other.begun
-        for edition, reports in other._reports.items():
-            own = self._reports.setdefault(edition, ReportCollector(reports.job))
-            own.extend(reports)
-            self._removed.setdefault(edition, {}).update(other._removed[edition])
-
-    def reports(self, edition: int) -> ShardReports | None:
-        """Returns the reports of the new shards of an edition, in order."""
-        found = self._reports.get(edition)
-        return None if found is None else found.reports()
-
-    def removed(self, edition: int) -> npt.NDArray[np.uint64]:
-        """Returns `digest.words_of` what it leaves out, in order."""
-        parts = sorted(self._removed[edition].items())
-        return np.concatenate([words for _, words in parts])
-
-
 def commit_removal(
-    dataset: str, cuts: GatheredCuts, *, erase: bool = False
+    dataset: str, cuts: Gathered, *, erase: bool = False
 ) -> RemovalResult:
     """Commits the editions that a removal made, by one write of `dataset.json`.
 
@@ -116,13 +78,14 @@ def commit_removal(
         JobChangedError: Another command has taken the place of this one.
         StorageChangedError: Another command has changed the split meanwhile.
     """
-    if cuts.begun is None:
+    begun: BegunRemoval | None = cuts.notes["begun"].get(dataset)
+    if begun is None:
         raise DataLossError(
             "nothing says what was to be removed",
             where=dataset,
             cure="run the same command again: finished shards are kept",
         )
-    removal, _, name = cuts.begun
+    _, removal, _, name = begun
     if removal is not None and _is_committed(removal):
         removal = None  # By an attempt before this one, which the runner repeats.
     made: dict[int, Split] = {}
@@ -211,16 +174,15 @@ def _erase_quarantine(dataset: str, manifest: Manifest, name: str) -> None:
     storage.delete_all(filter(None, storage.stat_all(found)))
 
 
-def _finish(
-    one: EditionRemoval, removal: Removal, cuts: GatheredCuts
-) -> tuple[Split, int]:
+def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Split, int]:
     """Writes the table and the list of an edition; returns it, and its new shards."""
     dataset, base = removal.dataset, one.base
     key = layout.edition_key(removal.split, one.edition)
     table_path = layout.table_path(removal.name, key)
     seen = version_of(layout.join(dataset, table_path))
     check_current(removal)
-    table, reports = read_table(dataset, base), cuts.reports(one.edition)
+    table, found = read_table(dataset, base), cuts.rows.get(one.edition)
+    reports: ShardReports | None = None if found is None else found.reports()
     ends = np.cumsum(table.records)
     expected = np.unique(np.searchsorted(ends, one.records, side="right"))
     rows = np.empty(0, np.int64) if reports is None else reports.shard_indices
@@ -232,7 +194,8 @@ def _finish(
             got=f"{len(rows):,}",
             cure="run the same command again: finished shards are kept",
         )
-    words = cuts.removed(one.edition)
+    removed = cuts.notes["removed"]
+    words = np.concatenate([removed[one.edition, row] for row in rows.tolist()])
     digest = RecordsDigest.of_words(words)
     new = _replaced(table, rows, reports.table)
     expected_digest, left = base.records_digest, new.digest() + digest
@@ -265,7 +228,7 @@ def _finish(
         writer_options=base.writer_options,
         source=source,
     )
-    removed: Mapping[str, Any] = {
+    about: Mapping[str, Any] = {
         "edition": base.edition,
         "shards_digest": base.shards_digest,
         **_about(digest, base),
@@ -277,7 +240,7 @@ def _finish(
         split,
         features=base.features,
         packed=packed,
-        removed=removed,
+        removed=about,
         extra=base.extra,
     )
     return split, len(rows)

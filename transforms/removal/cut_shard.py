@@ -15,6 +15,7 @@ from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.cut_spans import cut_spans
@@ -23,6 +24,7 @@ from gristmill.dataset.metadata.provenance import (
     read_damaged_regions,
     read_source_files,
 )
+from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.packed_split import PackedSplit
@@ -87,6 +89,13 @@ class CutShard(NamedTuple):
     report: ShardReport
     removed: npt.NDArray[np.uint64]
     resumed: bool = False
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds the report to those of the new edition, and notes what it lost."""
+        edition, fingerprint = self.task.edition, self.task.fingerprint
+        empty = functools.partial(ReportCollector, fingerprint)
+        gathered.add_row(edition, self.report, empty)
+        gathered.notes["removed"][edition, self.task.shard] = self.removed
 
 
 def cut_tasks(

@@ -12,6 +12,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from gristmill.dataset.base.errors import DataLossError, InputError, some_of
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.paths import path_texts
@@ -74,6 +75,10 @@ class LookedPart(NamedTuple):
         files, looks = pickle.loads(zlib.decompress(self.packed))
         return itertools.starmap(FileInfo, files), looks
 
+    def gather(self, gathered: Gathered) -> None:
+        """Adds the part to those of its split."""
+        gathered.notes["looked"][self.split, self.number] = self
+
 
 def look_tasks(split: str, files: Sequence[FileInfo]) -> Iterator[LookTask]:
     """Yields files in parts; one part without any if there are none.
@@ -93,48 +98,34 @@ def look_at_part(task: LookTask) -> LookedPart:
     return LookedPart.of(task, look_at([FileInfo(*file) for file in task.files]))  # type: ignore[arg-type]
 
 
-class LookedFiles:
-    """The parts of any number of splits. Adds up in any order."""
+def looked_parts(gathered: Gathered, split: str) -> list[LookedPart]:
+    """Returns the parts of a split that were gathered, in order."""
+    parts = (part for part in gathered.notes["looked"].values() if part.split == split)
+    return sorted(parts, key=lambda part: part.number)
 
-    def __init__(self) -> None:
-        self._parts: dict[tuple[str, int], LookedPart] = {}
 
-    def add(self, part: LookedPart) -> None:
-        """Takes a part."""
-        self._parts[part.split, part.number] = part
+def looked_files(gathered: Gathered, split: str) -> tuple[list[FileInfo], list[Look]]:
+    """Returns all files of a split, and the look into each.
 
-    def extend(self, other: LookedFiles) -> None:
-        """Takes all parts of another collection."""
-        self._parts |= other._parts
-
-    def parts(self, split: str) -> Iterator[LookedPart]:
-        """Yields the parts of a split, in order."""
-        for key in sorted(self._parts):
-            if key[0] == split:
-                yield self._parts[key]
-
-    def files(self, split: str) -> tuple[list[FileInfo], list[Look]]:
-        """Returns all files of a split, and the look into each.
-
-        Raises:
-            DataLossError: A part is missing.
-        """
-        files: list[FileInfo] = []
-        looks: list[Look] = []
-        found = list(self.parts(split))
-        if not found or len(found) != found[0].parts:
-            raise DataLossError(
-                "not all parts of the listing of the inputs came back",
-                where=f"split {split}",
-                expected=f"{found[0].parts:,} parts" if found else "one part at least",
-                got=f"{len(found):,}",
-                cure="run the same command again; if it repeats, please report it",
-            )
-        for part in found:
-            some, seen = part.unpacked()
-            files += some
-            looks += seen
-        return files, looks
+    Raises:
+        DataLossError: A part is missing.
+    """
+    files: list[FileInfo] = []
+    looks: list[Look] = []
+    found = looked_parts(gathered, split)
+    if not found or len(found) != found[0].parts:
+        raise DataLossError(
+            "not all parts of the listing of the inputs came back",
+            where=f"split {split}",
+            expected=f"{found[0].parts:,} parts" if found else "one part at least",
+            got=f"{len(found):,}",
+            cure="run the same command again; if it repeats, please report it",
+        )
+    for part in found:
+        some, seen = part.unpacked()
+        files += some
+        looks += seen
+    return files, looks
 
 
 def looks_of(
@@ -147,10 +138,7 @@ def looks_of(
         files: The files.
         look: Looks into all parts, and yields them in any order.
     """
-    looked = LookedFiles()
-    for part in look(look_tasks("", files)):
-        looked.add(part)
-    return looked.files("")[1]
+    return looked_files(Gathered.of(look(look_tasks("", files))), "")[1]
 
 
 # Files, and the look at the first bytes of each.

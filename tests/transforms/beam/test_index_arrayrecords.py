@@ -15,13 +15,14 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError, InputError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
-from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.commit_index import commit_index, task_of
 from gristmill.transforms.indexing.index_shard import JOB, IndexedShard, index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 from tests.support.chunks import (
@@ -94,7 +95,7 @@ def test_reports_are_gathered_as_columns():
     """As objects in one list they take 600 bytes a file."""
     shards = 20_000
     dataset = "gs://bucket/c4"
-    parts = [IndexedShards(), IndexedShards()]
+    parts = [Gathered(), Gathered()]
     for shard in np.random.default_rng(0).permutation(shards).tolist():
         digest = RecordsDigest(
             records=100_000 + shard % 997,
@@ -115,14 +116,13 @@ def test_reports_are_gathered_as_columns():
         task = IndexTask(dataset, "c4", "train", shard, name, report.file_bytes)
         assert len(pickle.dumps(task)) <= 200 + len(dataset) + len(name)
         parts[shard % 2].add(IndexedShard(task, report, "group_size:1,zstd:3"))
-    whole = IndexedShards()
+    whole = Gathered()
     for part in pickle.loads(pickle.dumps(parts)):
         whole.extend(part)
     assert len(pickle.dumps(whole)) <= 100 * shards
-    reports, writer_options = whole.splits["train"]
-    assert writer_options == {"group_size:1,zstd:3"}
-    assert reports.reports().shard_indices.tolist() == [*range(shards)]
-    assert (whole.task.dataset, whole.task.name) == (dataset, "c4")
+    assert [*whole.notes["writer_options"]] == [("train", "group_size:1,zstd:3")]
+    assert whole.rows["train"].reports().shard_indices.tolist() == [*range(shards)]
+    assert (task_of(whole).dataset, task_of(whole).name) == (dataset, "c4")
 
 
 def test_a_file_of_another_format_among_thousands(
@@ -158,7 +158,7 @@ def test_what_is_indexed_is_read_and_verified(
     records = [*text_records(60), b"", bytes(70_000)]
     write_array_records(path, records, options=options)
     tasks = plan_index([str(path)])
-    commit_index(IndexedShards.of(map(index_shard, tasks)), inputs=[str(path)])
+    commit_index(Gathered.of(map(index_shard, tasks)), inputs=[str(path)])
     dataset = loader.open(tmp_path, verify="always")
     assert [dataset[i] for i in range(len(records))] == dataset[:] == records
     plan = plan_verify(str(tmp_path))

@@ -19,6 +19,7 @@ import pytest
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import NotADatasetError, StorageError
 from gristmill.dataset.base.findings import Finding, wrong_size
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.read_manifest import read_table
@@ -29,7 +30,7 @@ from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.checking.metadata import VerifyTasks, plan_verify
 from gristmill.transforms.checking.result import GatheredChecks, VerifyResult
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard
-from gristmill.transforms.indexing.commit_index import IndexedShards, commit_index
+from gristmill.transforms.indexing.commit_index import commit_index
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
 from tests.support.conversion import convert, job_of
@@ -299,7 +300,7 @@ def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> 
     path = tmp_path / "old-train.array_record-00000-of-00001"
     write_array_records(path, RECORDS[:300], options="group_size:10,transpose:true")
     tasks = plan_index([str(path)])
-    commit_index(IndexedShards.of(map(index_shard, tasks)), inputs=[str(path)])
+    commit_index(Gathered.of(map(index_shard, tasks)), inputs=[str(path)])
     (task,) = plan_verify(str(tmp_path)).tasks
     assert verify_shard(task) == ShardCheck(
         path.name, 300, sum(map(len, RECORDS[:300])), (), task.file_bytes
@@ -368,7 +369,7 @@ def test_what_is_gathered_does_not_grow_with_the_shards():
         parts.append(part)
     whole = GatheredChecks()
     for part in pickle.loads(pickle.dumps(parts))[::-1]:
-        whole.merge(part)
+        whole.extend(part)
     assert len(pickle.dumps(whole)) < 2 << 20
     result = whole.result("gs://bucket/c4")
     assert (result.shards, result.records) == (shards, 1000 * shards)

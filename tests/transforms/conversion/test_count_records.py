@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import CorruptInputError, DataLossError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.transforms.conversion import count_records
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.count_records import (
@@ -27,7 +28,6 @@ from gristmill.transforms.conversion.counted_parts import (
     NO_RECORD,
     CountedPart,
     CountTask,
-    GatheredCounts,
     PartCollector,
 )
 from gristmill.transforms.conversion.job_inputs import list_inputs
@@ -100,13 +100,13 @@ def test_parts_in_any_order_make_the_same_plan(inputs, tmp_path):
     assert len(parts) > 20
     random.Random(0).shuffle(parts)
     # In two workers, with a part that is counted twice, sent as a runner sends them.
-    gathered = GatheredCounts()
+    gathered = Gathered()
     for some in (parts[:9], [*parts[9:], parts[3]]):
-        other = GatheredCounts()
+        other = Gathered()
         for part in some:
             other.add(part)
         gathered.extend(pickle.loads(pickle.dumps(other)))
-    again, counts = total_counts(job, gathered.splits["train"], part_bytes=_PART_BYTES)
+    again, counts = total_counts(job, gathered.rows["train"], part_bytes=_PART_BYTES)
     assert again.digest == files.digest
     per_file = np.bincount(counts.files, counts.records, len(files))
     assert per_file.tolist() == expected.records.tolist() == [40, 0, 60, 4]
@@ -209,7 +209,7 @@ def test_elements_are_small(tmp_path):
     path = "gs://bucket/data/" + "c" * 60 + "{:07d}.tfrecord"
     coder = beam.coders.registry.get_coder(object)
     chance = random.Random(0)
-    collected = GatheredCounts()
+    collected = Gathered()
     shards = 20_000
     for number in chance.sample(range(shards), shards):
         task = CountTask(
@@ -244,9 +244,9 @@ def test_elements_are_small(tmp_path):
             assert len(coder.encode(part)) <= 200 + len(task.path)
     assert len(coder.encode(collected)) <= 100 * shards
     # Also if they arrive one by one, from bundles of one part each.
-    one_by_one = GatheredCounts()
+    one_by_one = Gathered()
     for _ in range(500):
-        one = GatheredCounts()
+        one = Gathered()
         one.add(part)
         encoded = coder.encode(one)
         assert len(encoded) <= 400 + len(task.path)

@@ -12,13 +12,14 @@ import random
 import pytest
 
 from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms.sources import find_inputs
 from gristmill.transforms.sources.find_inputs import (
-    LookedFiles,
     LookTask,
     look_at_part,
     look_tasks,
+    looked_files,
     looks_of,
     match_files,
 )
@@ -42,31 +43,31 @@ def test_parts_in_any_order_and_twice(files: list[FileInfo]) -> None:
     assert [len(task.files) for task in tasks] == [3, 3, 1]
     tasks += [*look_tasks("test", files[:2]), tasks[1]]
     random.Random(1).shuffle(tasks)
-    whole, other = LookedFiles(), LookedFiles()
+    whole, other = Gathered(), Gathered()
     for number, task in enumerate(tasks):
         sent = pickle.loads(pickle.dumps(task))
         (whole, other)[number % 2].add(look_at_part(sent))
     whole.extend(pickle.loads(pickle.dumps(other)))
-    assert whole.files("train") == (files, look_at(files))
-    assert whole.files("test") == (files[:2], look_at(files[:2]))
+    assert looked_files(whole, "train") == (files, look_at(files))
+    assert looked_files(whole, "test") == (files[:2], look_at(files[:2]))
 
 
 def test_a_part_that_is_missing(files: list[FileInfo]) -> None:
-    looked = LookedFiles()
+    looked = Gathered()
     for task in list(look_tasks("train", files))[1:]:
         looked.add(look_at_part(task))
     with pytest.raises(DataLossError, match="not all parts of the listing"):
-        looked.files("train")
+        looked_files(looked, "train")
     with pytest.raises(DataLossError):
-        looked.files("test")
+        looked_files(looked, "test")
 
 
 def test_no_file_is_a_part_of_its_own() -> None:
     (task,) = look_tasks("train", [])
     assert task == LookTask("train", 0, 1, ())
-    looked = LookedFiles()
+    looked = Gathered()
     looked.add(look_at_part(task))
-    assert looked.files("train") == ([], [])
+    assert looked_files(looked, "train") == ([], [])
 
 
 def test_looks_of_workers_are_in_the_order_of_the_files(files: list[FileInfo]) -> None:
