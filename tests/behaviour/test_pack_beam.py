@@ -18,6 +18,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.pipelines.beam import yaml_commands
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
@@ -27,7 +28,6 @@ from gristmill.transforms import (
     PackOptions,
     PlanOptions,
 )
-from gristmill.transforms.beam import beam_yaml
 from tests.support.conversion import contents
 from tests.support.pipelines import counters
 
@@ -129,12 +129,11 @@ def test_the_transform_counts_documents_and_tokens() -> None:
 def test_beam_yaml_packs() -> None:
     run(packing("local"))
     pipeline = beam.Pipeline(options=PipelineOptions([*IN_MEMORY]))
-    _ = pipeline | beam_yaml.convert_files(
-        ["in.jsonl"],
-        "yaml",
+    _ = pipeline | yaml_commands.pack(
+        input=["in.jsonl"],
+        output="yaml",
         name="d",
-        plan="num_shards",
-        value=4,
+        num_shards=4,
         length=64,
         tokenizer="my_words:words",
         eos="</s>",
