@@ -56,7 +56,7 @@ def verify(output: pathlib.Path, *, quick: bool = False):
 
 def without_row(shard: PackedShard, row: int) -> RowBatch:
     """Returns the rows without one of them."""
-    ends, lengths, firsts, tokens = shard.rows
+    ends, lengths, firsts, tokens = shard.rows[:4]
     counts = np.diff(ends, prepend=0)
     row_of = np.repeat(np.arange(len(ends)), counts)
     kept = row_of != row
@@ -70,7 +70,7 @@ def without_row(shard: PackedShard, row: int) -> RowBatch:
 
 def rows_exchanged(shard: PackedShard) -> RowBatch:
     """Returns the rows with two of one piece each in the place of one another."""
-    _, lengths, _, tokens = shard.rows
+    _, lengths, _, tokens = shard.rows[:4]
     full = np.flatnonzero((lengths == FORMAT.length) & (shard.rows.firsts > 0))
     first, second = full[:2]
     begins = np.cumsum(lengths) - lengths

@@ -51,7 +51,7 @@ def spooled(
             if begin // batch not in lost:
                 records = rows.records[begin : begin + batch]
                 spool.add(begin, decode_rows(rows.row_format, records))
-        for numbers, lengths, ids in spool.batches():
+        for numbers, lengths, ids, _ in spool.batches():
             ends = np.cumsum(lengths)
             assert len(ids) == (ends[-1] if len(ends) else 0)
             parts = np.split(ids, ends[:-1]) if len(ends) else []
