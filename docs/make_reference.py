@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import click
 
+from gristmill.loader.maxtext.settings import SETTINGS, Only
 from gristmill.loader.stats.causes import Waiting
 from gristmill.loader.stats.feed_stats import FeedStats
 from gristmill.loader.stats.metrics import COUNTERS, GAUGES, WAITS_FOR, WAITS_FOR_TEXT
@@ -41,15 +42,20 @@ _SEVERAL = "of several commands"
 
 def command_line_page() -> str:
     """Returns the page of the command line, with the options that the code has."""
-    text = (_FOLDER / "cli.md").read_text(encoding="utf-8")
-    parts = {_SEVERAL: _shared_options()}
-    parts |= {f"of {name}": _command(name) for name in _names()}
-    for about, part in parts.items():
-        begin, end = (f"<!-- options {about}: {mark} -->" for mark in ("begin", "end"))
+    parts = {f"options {_SEVERAL}": _shared_options()}
+    parts |= {f"options of {name}": _command(name) for name in _names()}
+    return _with_parts("cli.md", parts)
+
+
+def _with_parts(page: str, parts: dict[str, str]) -> str:
+    """Returns a page with parts between its marks, each by the name of its marks."""
+    text = (_FOLDER / page).read_text(encoding="utf-8")
+    for name, part in parts.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         before, found, rest = text.partition(begin)
         after = rest.partition(end)[2]
         if not (found and after):
-            raise ValueError(f"cli.md has no place for the options {about}")
+            raise ValueError(f"{page} has no place for the {name}")
         text = f"{before}{begin}\n{part}{end}{after}"
     return text
 
@@ -137,6 +143,32 @@ def _default(option: click.Option) -> str:
         return option.show_default
     shown = option.show_default and option.default is not None
     return f"`{option.default}`" if shown else ""
+
+
+# --- The settings of MaxText.
+
+
+def maxtext_page() -> str:
+    """Returns the page of MaxText, with the settings that the code knows."""
+    lines = [
+        [
+            ", ".join(f"`{name}`" for name in each.names),
+            _honoured(each.records),
+            _honoured(each.packed),
+        ]
+        for each in SETTINGS
+    ]
+    table = rows("settings | records | packed rows", lines)
+    return _with_parts(_MAXTEXT, {"settings": f"{table}\n"})
+
+
+_MAXTEXT = "../train/maxtext.md"
+
+
+def _honoured(of: str | Only) -> str:
+    if isinstance(of, str):
+        return of
+    return " or ".join(f"`{value}`" for value in of.values) + ", else refused"
 
 
 # --- Metrics.
@@ -339,6 +371,7 @@ def environment_page() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": command_line_page,
+    _MAXTEXT: maxtext_page,
     "environment.md": environment_page,
     "metrics.md": metrics_page,
 }
