@@ -107,6 +107,8 @@ DEV = [
     "hypothesis>=6.100,<7",
     "ipykernel>=6.29,<8",
     "import-linter>=2.16,<3",
+    # Checks what commands print with --json by its schemas.
+    "jsonschema>=4.20,<5",
     # Measures the texts of the figures of the benchmarks.
     "matplotlib>=3.8,<4",
     "mypy>=2.4,<3",
