@@ -29,7 +29,12 @@ from gristmill.pipelines.local.progress import (
     preparing_shown,
 )
 from gristmill.pipelines.text.conversion import Outcome
-from gristmill.transforms.conversion.begin_job import TakenOutput, begin_job, log_plan
+from gristmill.transforms.conversion.begin_job import (
+    TakenOutput,
+    TryMap,
+    begin_job,
+    log_plan,
+)
 from gristmill.transforms.conversion.commit_shards import (
     CommitOptions,
     ConversionResult,
@@ -182,27 +187,41 @@ def convert(
 
 
 def _prepare(
-    jobs: Sequence[ConversionJob], *, workers: int, show_progress: bool, **begin: Any
+    jobs: Sequence[ConversionJob],
+    *,
+    overwrite: bool,
+    try_map: TryMap,
+    workers: int,
+    show_progress: bool,
 ) -> list[TakenOutput]:
     """Lists inputs and plans shards, or finds what an earlier run has planned."""
-    own: dict[str, Any] = {"workers": workers, "show_progress": show_progress}
     with contextlib.ExitStack() as preparing:
         preparing.enter_context(preparing_shown(show=show_progress))
 
         def count_files(job: ConversionJob, files: InputFiles) -> RecordCounts:
             preparing.close()  # This has a bar of its own.
-            return _count_files(job, files, **own)
+            return _count_files(
+                job, files, workers=workers, show_progress=show_progress
+            )
 
         def compare_shards(prepared: PreparedJob, shards: Sequence[int]) -> list[int]:
             preparing.close()
-            return _compare_shards(prepared, shards, **own)
+            return _compare_shards(
+                prepared, shards, workers=workers, show_progress=show_progress
+            )
 
         def look(files: Sequence[FileInfo]) -> list[Look]:
             return _look_at(files, workers=workers)
 
-        begin |= {"look": look}
-        begin |= {"count_files": count_files, "compare_shards": compare_shards}
-        return [begin_job(job, **begin) for job in jobs]
+        begin = functools.partial(
+            begin_job,
+            overwrite=overwrite,
+            look=look,
+            count_files=count_files,
+            compare_shards=compare_shards,
+            try_map=try_map,
+        )
+        return list(map(begin, jobs))
 
 
 def _look_at(files: Sequence[FileInfo], *, workers: int) -> list[Look]:
@@ -341,8 +360,11 @@ def _noted(result: ShardResult) -> ShardResult:
     return result
 
 
-def _make_shards(task: ShardTask, **options: Any) -> list[ShardResult]:
-    return list(make_shards(task, **options))
+def _make_shards(
+    task: ShardTask, *, progress_dir: str, one_at_a_time: bool
+) -> list[ShardResult]:
+    made = make_shards(task, progress_dir=progress_dir, one_at_a_time=one_at_a_time)
+    return list(made)
 
 
 def _run_beam(

@@ -108,10 +108,10 @@ def convert_tf_to_arrayrecord_gcs(
     output = args["output"].rstrip("/") or "/"
     # A directory can hold the files of several runs: the input distinguishes them.
     base = posixpath.basename(args["input"])
-    return _pipeline(
-        pipeline_options,
+    job = ConversionJob(
         inputs=args["input"],
         output=output,
+        name=_name_of(output),
         split=f"{_word(base)}_{_hash(args['input'])}",
         plan=PlanOptions(kind="match_shards", value=None),
         names=ShardNames(
@@ -120,6 +120,7 @@ def convert_tf_to_arrayrecord_gcs(
             strip_extension=overwrite_extension,
         ),
     )
+    return _pipeline(pipeline_options, job)
 
 
 def _prefixed(
@@ -129,21 +130,22 @@ def _prefixed(
 ) -> beam.Pipeline:
     args, pipeline_options = _arguments(args, pipeline_options)
     directory, prefix = posixpath.split(args["output"])
-    return _pipeline(
-        pipeline_options,
+    job = ConversionJob(
         inputs=args["input"],
         output=directory or ".",
+        name=_name_of(directory or "."),
         split=_valid(prefix, layout.check_split),
         plan=plan,
         names=ShardNames(kind="beam", prefix=prefix, suffix=_SUFFIX),
     )
+    return _pipeline(pipeline_options, job)
 
 
-def _pipeline(
-    pipeline_options: PipelineOptions, *, inputs: str, output: str, **options: Any
-) -> beam.Pipeline:
-    name = _valid(layout.base_name(output), layout.check_name)
-    job = ConversionJob(inputs=(inputs,), output=output, name=name, **options)
+def _name_of(output: str) -> str:
+    return _valid(layout.base_name(output), layout.check_name)
+
+
+def _pipeline(pipeline_options: PipelineOptions, job: ConversionJob) -> beam.Pipeline:
     pipeline = beam.Pipeline(options=pipeline_options)
     _ = pipeline | "Convert" >> ConvertFiles(jobs=(job,), overwrite="changed")
     return pipeline

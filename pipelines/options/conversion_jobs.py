@@ -17,7 +17,7 @@ from gristmill.pipelines.options.conversions import AppendOptions, ConvertOption
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
-    repository_jobs,
+    repository_inputs,
 )
 from gristmill.transforms.directories.tfds_directory import is_tfds_directory, tfds_jobs
 from gristmill.transforms.functions.user_functions import split_name
@@ -76,47 +76,49 @@ def _conversion_of(options: ConvertOptions) -> Conversion:
         return _append_of(options, inputs, output)
     if options.split is not None:
         layout.check_split(options.split)  # Jobs have keys of editions as well.
-    fields = _fields_of(options)
+    job = _job_of(options, inputs, output)
     if isinstance(options, RepackOptions):
-        return _repack_of(options, inputs[0], output, fields)
-    found = _splits_of(inputs, output, options.name, options.split, fields)
+        return _repack_of(options, job)
+    found = _splits_of(job, options.name, options.split)
     if found is not None:
         if isinstance(options, PackingOptions):
             # They describe the documents, not the rows.
             found = found._replace(features=None, tfds_directory=None)
         return found._replace(overwrite=options.overwrite)
-    job = ConversionJob(
-        inputs=inputs,
-        output=output,
+    job = dataclasses.replace(
+        job,
         name=layout.base_name(output) if options.name is None else options.name,
         split="train" if options.split is None else options.split,
         join_splits=options.split is not None,
-        **fields,
     )
     return Conversion((job,), None, None, options.overwrite)
 
 
 def _splits_of(
-    inputs: tuple[str, ...],
-    output: str,
-    name: str | None,
-    split: str | None,
-    fields: Mapping[str, Any],
+    job: ConversionJob, name: str | None, split: str | None
 ) -> Conversion | None:
-    """Returns the jobs of a directory with splits; None for other inputs."""
-    if len(inputs) != 1:
+    """Returns the jobs of a directory with splits; None for other inputs.
+
+    Args:
+        job: A job with this input, and all options.
+        name: The dataset's name, if it was given.
+        split: The split, if it was given.
+    """
+    if len(job.inputs) != 1:
         return None
-    (directory,), splits = inputs, None if split is None else (split,)
+    (directory,), splits = job.inputs, None if split is None else (split,)
     if is_dataset(directory):
-        return _of_dataset(directory, output, name, split, fields)
-    if fields["records"].input_format in ("auto", "parquet") and is_repository(
-        directory
-    ):
-        own = layout.base_name(output) if name is None else name
-        jobs = repository_jobs(directory, output, name=own, splits=splits, **fields)
+        return _of_dataset(job, name, split)
+    if job.records.input_format in ("auto", "parquet") and is_repository(directory):
+        own = layout.base_name(job.output) if name is None else name
+        repository = dataclasses.replace(job, name=own, join_splits=True)
+        jobs = tuple(
+            dataclasses.replace(repository, inputs=patterns, split=each)
+            for each, patterns in repository_inputs(directory, splits=splits).items()
+        )
         return Conversion(jobs, None, None)
     if is_tfds_directory(directory):
-        found = tfds_jobs(directory, output, name=name, splits=splits, **fields)
+        found = tfds_jobs(directory, job.output, name=name, splits=splits, like=job)
         return Conversion(found.jobs, found.features, directory)
     return None
 
@@ -125,57 +127,65 @@ def _append_of(
     options: AppendOptions, inputs: tuple[str, ...], output: str
 ) -> Conversion:
     manifest, split = open_to_append(output, options.split)
-    fields = _fields_of(options, like=first_writer(manifest.splits[split]))
-    found = _splits_of(inputs, output, manifest.name, split, fields)
+    like = first_writer(manifest.splits[split])
+    job = _job_of(options, inputs, output, like=like)
+    found = _splits_of(job, manifest.name, split)
     if found is not None:
         (job,) = found.jobs
     else:
-        job = ConversionJob(
-            inputs=inputs, output=output, name=manifest.name, split=split, **fields
-        )
+        job = dataclasses.replace(job, name=manifest.name, split=split)
     job = appended_job(job, manifest)
     # What is committed is not started over.
     overwrite = options.overwrite and job.split not in manifest.editions
     return Conversion((job,), None, None, overwrite)
 
 
-def _fields_of(
-    options: ConvertOptions, *, like: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Returns fields of jobs that the options describe.
+def _job_of(
+    options: ConvertOptions,
+    inputs: tuple[str, ...],
+    output: str,
+    *,
+    like: Mapping[str, Any] | None = None,
+) -> ConversionJob:
+    """Returns the job that options describe, but for its name and its split.
 
     Args:
         options: The options.
+        inputs: The inputs.
+        output: The dataset's directory.
         like: The writer's options where these do not say them.
     """
     given = {"group_size": options.group_size, "compression": options.compression}
     known = {name: value for name, value in given.items() if value is not None}
-    fields: dict[str, Any] = {
-        "plan": plan_of(options),
-        "writer": WriterOptions(**{**(like or {}), **known}),
-        "map": options.map,
-        "on_corrupt": options.on_corrupt,
-        "max_corrupt": options.max_corrupt,
-        "check": options.check,
-        "records": RecordOptions(
+    pack = None
+    if isinstance(options, PackingOptions) and options.length is not None:
+        pack = _packing_of(options, options.length)
+    if options.map is not None:
+        split_name(options.map)  # The module itself may exist on the workers only.
+    return ConversionJob(
+        inputs=inputs,
+        output=output,
+        name="not-named-yet",
+        plan=plan_of(options),
+        writer=WriterOptions(**{**(like or {}), **known}),
+        map=options.map,
+        on_corrupt=options.on_corrupt,
+        max_corrupt=options.max_corrupt,
+        check=options.check,
+        records=RecordOptions(
             input_format=options.input_format,
             columns=tuple(options.columns.split(",")) if options.columns else (),
             record=options.record or "",
             nulls=options.nulls,
         ),
-    }
-    if isinstance(options, PackingOptions) and options.length is not None:
-        fields["pack"] = _packing_of(options, options.length)
-    if options.map is not None:
-        split_name(options.map)  # The module itself may exist on the workers only.
-    return fields
+        pack=pack,
+    )
 
 
-def _repack_of(
-    options: RepackOptions, directory: str, output: str, fields: dict[str, Any]
-) -> Conversion:
+def _repack_of(options: RepackOptions, like: ConversionJob) -> Conversion:
     """Returns a job for each split of a dataset of packed rows."""
-    found = _of_dataset(directory, output, options.name, options.split, fields)
+    (directory,) = like.inputs
+    found = _of_dataset(like, options.name, options.split)
     splits = open_manifest(directory).splits
     jobs = []
     for job in found.jobs:
@@ -205,25 +215,14 @@ def _packing_of(options: PackingOptions, length: int) -> PackOptions:
     )
 
 
-def _of_dataset(
-    directory: str,
-    output: str,
-    name: str | None,
-    split: str | None,
-    fields: Mapping[str, Any],
-) -> Conversion:
+def _of_dataset(like: ConversionJob, name: str | None, split: str | None) -> Conversion:
     """Returns a job for each split of a dataset; what describes it comes along."""
-    check_apart(output, directory)
+    (directory,) = like.inputs
+    check_apart(like.output, directory)
     manifest = open_manifest(directory)
     every = sorted(manifest.splits)
     jobs = tuple(
-        ConversionJob(
-            inputs=(directory,),
-            output=output,
-            name=name or manifest.name,
-            split=each,
-            **fields,
-        )
+        dataclasses.replace(like, name=name or manifest.name, split=each)
         for each in (every if split is None else (split,))
     )
     tfds_directory = directory if is_tfds_directory(directory) else None

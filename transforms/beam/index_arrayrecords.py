@@ -30,8 +30,10 @@ from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 _log = logging.getLogger(__name__)
 
 
-def _plan(files: Sequence[str], **options: Any) -> Iterator[IndexTask]:
-    tasks = plan_index(files, **options)
+def _plan(
+    files: Sequence[str], name: str | None, split: str | None, overwrite: bool
+) -> Iterator[IndexTask]:
+    tasks = plan_index(files, name=name, split=split, overwrite=overwrite)
     count({"planned-shards": len(tasks)})
     _log.info(
         *("%s: %d files listed, %d bytes", tasks.dataset, len(tasks)), tasks.file_bytes
@@ -120,10 +122,7 @@ class IndexArrayRecords(
         committed: beam.PCollection[Manifest] = (
             begin
             | "Files" >> beam.Create([files])
-            | "ListFiles"
-            >> beam.FlatMap(
-                _plan, name=self.name, split=self.split, overwrite=self.overwrite
-            )
+            | "ListFiles" >> beam.FlatMap(_plan, self.name, self.split, self.overwrite)
             | "SpreadFiles" >> beam.Reshuffle()
             | "IndexFiles" >> beam.Map(_index)
             | "GatherReports" >> gather(Gathered)

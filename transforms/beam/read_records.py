@@ -24,7 +24,7 @@ from gristmill.transforms.beam.read_ranges import (
 )
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
-    repository_jobs,
+    repository_inputs,
 )
 from gristmill.transforms.directories.tfds_directory import (
     is_tfds_directory,
@@ -60,11 +60,8 @@ class _Listed:
                 yield find_split(directory, split, options=self.records)
         elif len(inputs) == 1 and is_repository(directory):
             asked = None if self.split is None else (self.split,)
-            jobs = repository_jobs(
-                directory, directory, name="input", splits=asked, records=self.records
-            )
-            for job in jobs:
-                yield self._found(job.inputs)
+            for patterns in repository_inputs(directory, splits=asked).values():
+                yield self._found(patterns)
         elif len(inputs) == 1 and is_tfds_directory(directory):
             splits = read_tfds_directory(directory).splits
             for name in self._chosen(directory, [*splits]):

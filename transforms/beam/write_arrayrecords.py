@@ -167,11 +167,11 @@ def _write_group(
 
 
 def _commit(
-    gathered: tuple[bytes, bytes], job: WriteJob, **options: Any
+    gathered: tuple[bytes, bytes], job: WriteJob, *, keep_replaced: bool, delete: bool
 ) -> WriteResult:
     reference, rows = gathered
     write = PlannedWrite.of(job, reference)
-    result = commit_write(write, rows, **options)
+    result = commit_write(write, rows, keep_replaced=keep_replaced, delete=delete)
     report_sink(result.output)
     return result
 

@@ -10,7 +10,6 @@ import glob
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
@@ -22,7 +21,6 @@ from gristmill.transforms.directories.repository_splits import (
     shard_of,
     splits_by_names,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
 
 _README = "README.md"
 _PARQUET = ".parquet"
@@ -49,22 +47,14 @@ def is_repository(path: str) -> bool:
     return (described or not shown) and bool(_parquet_files(path))
 
 
-def repository_jobs(
-    directory: str,
-    output: str,
-    *,
-    name: str,
-    splits: Sequence[str] | None = None,
-    **options: Any,
-) -> tuple[ConversionJob, ...]:
-    """Plans the conversion of a repository, a job for each split.
+def repository_inputs(
+    directory: str, *, splits: Sequence[str] | None = None
+) -> dict[str, tuple[str, ...]]:
+    """Returns the patterns of the files of each split of a repository.
 
     Args:
         directory: The directory of the repository.
-        output: The dataset's directory.
-        name: The dataset's name.
         splits: Which splits; by default all.
-        **options: Other fields of `ConversionJob`, the same for each split.
 
     Raises:
         InputError: There are several configurations, or files or splits are missing.
@@ -80,18 +70,11 @@ def repository_jobs(
                 got=asked,
                 cure="choose one of these with --split, or leave it out to convert all",
             )
-    return tuple(
-        ConversionJob(
-            inputs=tuple(layout.join(glob.escape(directory), p) for p in patterns),
-            output=output,
-            name=name,
-            split=split,
-            join_splits=True,
-            **options,
-        )
+    return {
+        split: tuple(layout.join(glob.escape(directory), p) for p in patterns)
         for split, patterns in found.items()
         if splits is None or split in splits
-    )
+    }
 
 
 def _splits(directory: str) -> Mapping[str, Sequence[str]]:

@@ -137,7 +137,7 @@ def tfds_jobs(
     *,
     name: str | None = None,
     splits: Sequence[str] | None = None,
-    **options: Any,
+    like: ConversionJob | None = None,
 ) -> TfdsConversion:
     """Plans the conversion of a TFDS directory, a job for each split.
 
@@ -146,8 +146,8 @@ def tfds_jobs(
         output: The dataset's directory.
         name: The dataset's name; by default the one that it has.
         splits: Which splits; by default all.
-        **options: Other fields of `ConversionJob`, the same for each split.
-            `features.json` has to fit what the function `map` returns.
+        like: A job with all other options. `features.json` has to fit what its function
+            `map` returns.
 
     Raises:
         InputError: The directory cannot be used, or not all of it is there.
@@ -184,14 +184,16 @@ def tfds_jobs(
             got=f"the splits {some_of(splits or source.splits) or '(none)'}",
             cure="choose a split that has records, or let TFDS prepare them again",
         )
+    own = name or source.info["name"]
+    template = like or ConversionJob(inputs=directory, output=output, name=own)
     jobs = tuple(
-        ConversionJob(
+        dataclasses.replace(
+            template,
             inputs=(layout.join(glob.escape(source.path), split.pattern),),
             output=output,
-            name=name or source.info["name"],
+            name=own,
             split=split.name,
             allow_empty_files=0 in split.file_records,
-            **options,
         )
         for split in wanted
     )

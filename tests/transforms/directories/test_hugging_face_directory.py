@@ -6,7 +6,7 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
-    repository_jobs,
+    repository_inputs,
 )
 from tests.support.gcs_server import GcsServer
 from tests.support.parquet_files import write_parquet
@@ -23,10 +23,10 @@ def repository(folder, *names, readme=None):
 
 
 def inputs_of(directory, **options):
-    jobs = repository_jobs(directory, "out", name="out", **options)
+    found = repository_inputs(directory, **options)
     return {
-        job.split: [path.removeprefix(f"{directory}/") for path in job.inputs]
-        for job in jobs
+        split: [path.removeprefix(f"{directory}/") for path in patterns]
+        for split, patterns in found.items()
     }
 
 

@@ -39,6 +39,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     shard_tasks,
 )
 from gristmill.transforms.directories.tfds_directory import (
+    TfdsConversion,
     is_tfds_directory,
     read_tfds_directory,
     tfds_jobs,
@@ -70,10 +71,22 @@ def source(made: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(made, tmp_path / "source [1]"))
 
 
+def planned(
+    source: pathlib.Path,
+    output: pathlib.Path,
+    *,
+    name: str | None = None,
+    splits: tuple[str, ...] | None = None,
+    **options: Any,
+) -> TfdsConversion:
+    like = ConversionJob(inputs="in", output="out", name="like", **options)
+    return tfds_jobs(str(source), str(output), name=name, splits=splits, like=like)
+
+
 def convert(
     source: pathlib.Path, output: pathlib.Path, *, overwrite: bool = False, **options
 ) -> ConversionResult:
-    jobs = tfds_jobs(str(source), str(output), **options).jobs
+    jobs = planned(source, output, **options).jobs
     return run(jobs, tfds_directory=str(source), overwrite=overwrite)
 
 
@@ -204,7 +217,7 @@ def test_options_reach_every_job(made: pathlib.Path, tmp_path: pathlib.Path) -> 
         "max_corrupt": 7,
         "check": "lengths",
     }
-    for job in tfds_jobs(str(made), str(tmp_path), **options).jobs:
+    for job in planned(made, tmp_path, **options).jobs:
         assert {name: getattr(job, name) for name in options} == options
 
 
@@ -245,7 +258,7 @@ def test_the_metadata_names_new_shards_before_old_ones_go(
     convert(made, tmp_path)
     before = (tmp_path / "dataset_info.json").read_bytes()
     plan = PlanOptions(kind="num_shards", value=4)
-    jobs = tfds_jobs(str(made), str(tmp_path), splits=("train",), plan=plan).jobs
+    jobs = planned(made, tmp_path, splits=("train",), plan=plan).jobs
     prepared = begin_job(jobs[0], overwrite=True).prepared
     results = list(map(make_shard, shard_tasks(prepared)))
     assert (tmp_path / "dataset_info.json").read_bytes() == before
@@ -283,7 +296,7 @@ def test_overwriting_all_splits_or_one(
     ) -> Callable[[], ConversionResult]:
         """Does all but the commit, and returns that."""
         plan = PlanOptions(kind="num_shards", value=shards)
-        jobs = tfds_jobs(str(made), str(output), splits=splits, plan=plan).jobs
+        jobs = planned(made, output, splits=splits, plan=plan).jobs
         taken = [begin_job(job, overwrite=True) for job in jobs]
         tasks = [task for one in taken for task in shard_tasks(one.prepared)]
         results = list(map(make_shard, tasks))
@@ -451,7 +464,7 @@ def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> No
     from gristmill.transforms.beam.convert_files import ConvertFiles
 
     plan = PlanOptions(kind="records_per_shard", value=9)
-    conversion = tfds_jobs(str(made), str(tmp_path), plan=plan)
+    conversion = planned(made, tmp_path, plan=plan)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         _ = pipeline | ConvertFiles(
             jobs=conversion.jobs,
