@@ -34,7 +34,7 @@ DOCUMENTS = sorted(DEPLOY.glob("*.md"))
 
 
 def test_scripts_are_clean():
-    assert len(SCRIPTS) == 8
+    assert len(SCRIPTS) == 9
     done = run(tool("shellcheck"), "--external-sources", *SCRIPTS)
     assert done.returncode == 0, done.stdout
     for script in SCRIPTS:
