@@ -32,15 +32,18 @@ REMOVED = 1_000
 ROUNDS = 9
 
 
-def cases(plain: Schedule) -> Iterator[tuple[str, Schedule, Sequence[int]]]:
+def cases(
+    plain: Schedule, *, removed_records: int = REMOVED
+) -> Iterator[tuple[str, Schedule, Sequence[int]]]:
     """Yields a name, a schedule, and steps of it."""
-    epoch = RECORDS // plain.batch_size
+    whole = plain.orders[0].num_records
+    epoch = whole // plain.batch_size
     yield "no phases", plain, range(epoch)
 
     def extended(share: float, steps: Sequence[int]) -> Schedule:
         schedule = plain
         for number, step in enumerate(steps, 1):
-            records = RECORDS + int(number * share * RECORDS)
+            records = whole + int(number * share * whole)
             schedule = schedule.extended(records, step=step)
         return schedule
 
@@ -52,13 +55,14 @@ def cases(plain: Schedule) -> Iterator[tuple[str, Schedule, Sequence[int]]]:
     yield "ten of 1 %, each in an epoch of its own", spread, range(3 * epoch, 4 * epoch)
     large = extended(1, early)
     yield "ten of 100 %, the epoch extended ten times", large, range(epoch // 2, epoch)
-    removed = np.random.default_rng(0).choice(RECORDS, REMOVED, replace=False)
+    removed = np.random.default_rng(0).choice(whole, removed_records, replace=False)
     half = range(epoch // 2, epoch * 9 // 10)
-    for name, records in (("removed", 0), ("removed, 1 % added", RECORDS // 100)):
-        left = RECORDS - REMOVED + records
+    for name, records in (("removed", 0), ("removed, 1 % added", whole // 100)):
+        left = whole - removed_records + records
         fewer = plain.extended(left, step=epoch // 3, removed=removed)
-        yield f"{REMOVED:,} {name}", fewer, half
-        yield f"{REMOVED:,} {name}, a later epoch", fewer, range(4 * epoch, 5 * epoch)
+        name = f"{removed_records:,} {name}"
+        yield name, fewer, half
+        yield f"{name}, a later epoch", fewer, range(4 * epoch, 5 * epoch)
 
 
 def milliseconds(schedule: Schedule, steps: Iterator[int]) -> float:

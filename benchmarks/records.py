@@ -25,13 +25,13 @@ DOCUMENTS, DOCUMENT_BYTES, SHARDS = 40_000, 2_400, 4
 TAKEN, ROUNDS = 16_384, 5
 
 
-def write_documents(folder: str) -> loader.Dataset:
+def write_documents(folder: str, *, documents: int = DOCUMENTS) -> loader.Dataset:
     """Writes a dataset of texts, and opens it."""
     chance = random.Random(1)
     known = [chance.randbytes(3).hex() for _ in range(2_000)]
     words = DOCUMENT_BYTES // 7
-    with Writer(folder, records_per_shard=DOCUMENTS // SHARDS) as writer:
-        for _ in range(DOCUMENTS):
+    with Writer(folder, records_per_shard=documents // SHARDS) as writer:
+        for _ in range(documents):
             writer.write(" ".join(chance.choices(known, k=words)).encode())
     return loader.open(folder)
 
@@ -61,11 +61,11 @@ def readers(dataset: loader.Dataset) -> dict[str, Callable[[], Iterator[bytes]]]
     }
 
 
-def cpu_microseconds(iterator: Iterator[bytes]) -> float:
+def cpu_microseconds(iterator: Iterator[bytes], *, most: int = TAKEN) -> float:
     """Returns the cost of a record in this process, all threads together."""
-    taken = sum(1 for _ in itertools.islice(iterator, TAKEN // 8))
+    taken = sum(1 for _ in itertools.islice(iterator, most // 8))
     started = time.process_time()
-    taken = sum(1 for _ in itertools.islice(iterator, TAKEN))
+    taken = sum(1 for _ in itertools.islice(iterator, most))
     return (time.process_time() - started) / taken * 1e6
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from gristmill.loader.base.notebook import table_text
@@ -192,9 +192,19 @@ COUNTS = (
 
 
 class Meter:
-    """Adds up the stats of a feed."""
+    """Adds up the stats of a feed.
 
-    def __init__(self) -> None:
+    Args:
+        now: Returns the time in seconds.
+        cpu_now: Returns the processor time of this thread in seconds.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.perf_counter,
+        cpu_now: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._now, self._cpu_now = now, cpu_now
         # Replaced by every batch: another thread may ask for the stats.
         self._sums: dict[str, Any] = {name: getattr(FeedStats, name) for name in COUNTS}
         self._given_at: float | None = None
@@ -218,8 +228,8 @@ class Meter:
         """Records that the trainer now requests a batch, in this thread."""
         thread, cpu = self._cpu_from
         same = thread == threading.get_ident()
-        self._busy_cpu = time.thread_time() - cpu if same else 0.0
-        self._asked_at = time.perf_counter()
+        self._busy_cpu = self._cpu_now() - cpu if same else 0.0
+        self._asked_at = self._now()
 
     def failed(self) -> None:
         """Records that the trainer stopped waiting without a batch."""
@@ -227,7 +237,7 @@ class Meter:
 
     def given(self, batch: ReadBatch) -> None:
         """Counts a batch that is now given to the trainer."""
-        old, now = self._sums, time.perf_counter()
+        old, now = self._sums, self._now()
         asked_at = now if self._asked_at is None else self._asked_at
         new = {name: old[name] + getattr(batch, name) for name in SUMS}
         first = self._given_at is None
@@ -242,7 +252,7 @@ class Meter:
         new["busy_cpu_seconds"] = old["busy_cpu_seconds"] + cpu
         self._sums = new
         self._given_at, self._asked_at = now, None
-        self._cpu_from = threading.get_ident(), time.thread_time()
+        self._cpu_from = threading.get_ident(), self._cpu_now()
 
     def current(self, **now: int) -> FeedStats:
         """Returns the stats with current values. Another thread may call it.
@@ -251,6 +261,6 @@ class Meter:
             **now: Fields of FeedStats.
         """
         asked_at = self._asked_at
-        waited = 0.0 if asked_at is None else time.perf_counter() - asked_at
+        waited = 0.0 if asked_at is None else self._now() - asked_at
         fields: dict[str, Any] = {**now, **self._sums}
         return FeedStats(current_wait_seconds=waited, **fields)

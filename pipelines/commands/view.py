@@ -125,17 +125,29 @@ def _serve(opened: Any, port: int, *, browser: bool) -> None:
             exit_now(0)
 
 
-def tunnel_command(environ: Mapping[str, str], port: int) -> str | None:
+def tunnel_command(
+    environ: Mapping[str, str],
+    port: int,
+    *,
+    host: str | None = None,
+    system: str = sys.platform,
+) -> str | None:
     """Returns the way to make a port reachable from the user's machine.
 
     None on a machine that has a display, where its user is taken to be.
 
+    Args:
+        environ: The environment.
+        port: The port.
+        host: The name of this machine, by default as it says.
+        system: Its system, as `sys.platform`.
+
     >>> tunnel_command({"DISPLAY": ":0"}, 8080)
     """
-    host = platform.node()
+    host = platform.node() if host is None else host
     if "KUBERNETES_SERVICE_HOST" in environ:
         return f"kubectl port-forward pod/{host} {port}"
-    has_display = sys.platform != "linux" or not environ.keys().isdisjoint(
+    has_display = system != "linux" or not environ.keys().isdisjoint(
         ("DISPLAY", "WAYLAND_DISPLAY")
     )
     if "SSH_CONNECTION" not in environ and has_display:

@@ -16,8 +16,14 @@ _SECONDS = 4.0
 _COLD = {"ARCHIVE", "COLDLINE", "NEARLINE"}
 
 
-def look_at_bucket(place: DatasetPlace) -> Iterator[Finding]:
+def look_at_bucket(
+    place: DatasetPlace, *, seconds: float = _SECONDS
+) -> Iterator[Finding]:
     """Yields the faults of a dataset's bucket, or its location.
+
+    Args:
+        place: The dataset's directory.
+        seconds: Time limit of all requests.
 
     Raises:
         GristmillError: There is no such bucket, or it cannot be asked.
@@ -27,13 +33,13 @@ def look_at_bucket(place: DatasetPlace) -> Iterator[Finding]:
     name = split_path(place.path)[0]
     bucket = within(
         lambda: describe(
-            storage_client(None, anonymous=False, seconds=_SECONDS),
+            storage_client(None, anonymous=False, seconds=seconds),
             name,
             WRITE,
             "dataset",
-            seconds=_SECONDS / 3,  # Each of two: then there is time for the answer.
+            seconds=seconds / 3,  # Each of two: then there is time for the answer.
         ),
-        seconds=_SECONDS,
+        seconds=seconds,
         what=f"asking for the bucket {name}",
     )
     found = [*_refusals(name, bucket), *_location(name, bucket), *_class(name, bucket)]

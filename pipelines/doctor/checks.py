@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import GristmillError
@@ -39,20 +39,25 @@ DATASET_CHECKS: dict[str, Callable[[DatasetPlace], Iterable[Finding]]] = {
 _SECONDS = 8.0
 
 
-def examine(dataset: str | None, *, seconds: float | None = None) -> list[Finding]:
+def examine(
+    dataset: str | None,
+    *,
+    seconds: float = _SECONDS,
+    machine_checks: Mapping[str, Look] = MACHINE_CHECKS,
+) -> list[Finding]:
     """Runs all checks, and returns their findings in order.
 
     Args:
         dataset: A dataset's directory; None to check the machine alone.
-        seconds: Time limit of all of them, by default eight. A check without an answer
-            becomes a warning.
+        seconds: Time limit of all of them. A check without an answer becomes a warning.
+        machine_checks: The checks of the machine, by name.
 
     Raises:
         InputError: The dataset is not a path.
     """
     place = None if dataset is None else DatasetPlace(dataset)
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
-        name: functools.partial(look, place) for name, look in MACHINE_CHECKS.items()
+        name: functools.partial(look, place) for name, look in machine_checks.items()
     }
     if place is not None:
         for name, look in DATASET_CHECKS.items():
@@ -63,7 +68,7 @@ def examine(dataset: str | None, *, seconds: float | None = None) -> list[Findin
         )
         for name, look in looks.items()
     }
-    deadline = time.monotonic() + (_SECONDS if seconds is None else seconds)
+    deadline = time.monotonic() + seconds
     found: list[Finding] = []
     for name, call in running.items():
         try:

@@ -60,8 +60,16 @@ def count_tasks(
             number += 1
 
 
-def count_part(job: ConversionJob, task: CountTask) -> CountedPart:
+def count_part(
+    job: ConversionJob, task: CountTask, *, near_bytes: int = _NEAR_BYTES
+) -> CountedPart:
     """Counts the good records of one part of a file.
+
+    Args:
+        job: The job.
+        task: The part.
+        near_bytes: How far from the start of a file it goes there, if what is found at
+            the start of the part may be no frame.
 
     Raises:
         CorruptInputError: It is damaged and the job does not accept that.
@@ -70,7 +78,7 @@ def count_part(job: ConversionJob, task: CountTask) -> CountedPart:
         return _count(job, task)
     except FalseStartError:
         # A frame inside a record, or real damage.
-        if task.begin_bytes > _NEAR_BYTES:
+        if task.begin_bytes > near_bytes:
             return _counted(task, DOUBTED, 0)
         damage = DamageHandler() if job.on_corrupt == "quarantine" else None
         first = certain_place(task.file, task.begin_bytes, on_damage=damage)

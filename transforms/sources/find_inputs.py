@@ -80,16 +80,19 @@ class LookedPart(NamedTuple):
         gathered.notes["looked"][self.split, self.number] = self
 
 
-def look_tasks(split: str, files: Sequence[FileInfo]) -> Iterator[LookTask]:
+def look_tasks(
+    split: str, files: Sequence[FileInfo], *, part_files: int = PART_FILES
+) -> Iterator[LookTask]:
     """Yields files in parts; one part without any if there are none.
 
     Args:
         split: The split whose inputs they are.
         files: All of them, in order.
+        part_files: Files of a part.
     """
-    parts = max(1, -(-len(files) // PART_FILES))
+    parts = max(1, -(-len(files) // part_files))
     for number in range(parts):
-        some = files[number * PART_FILES : (number + 1) * PART_FILES]
+        some = files[number * part_files : (number + 1) * part_files]
         yield LookTask(split, number, parts, tuple(map(tuple, some)))
 
 
@@ -131,14 +134,18 @@ def looked_files(gathered: Gathered, split: str) -> tuple[list[FileInfo], list[L
 def looks_of(
     files: Sequence[FileInfo],
     look: Callable[[Iterable[LookTask]], Iterable[LookedPart]],
+    *,
+    part_files: int = PART_FILES,
 ) -> list[Look]:
     """Returns the looks into files, made in parts.
 
     Args:
         files: The files.
         look: Looks into all parts, and yields them in any order.
+        part_files: Files of a part.
     """
-    return looked_files(Gathered.of(look(look_tasks("", files))), "")[1]
+    tasks = look_tasks("", files, part_files=part_files)
+    return looked_files(Gathered.of(look(tasks)), "")[1]
 
 
 # Files, and the look at the first bytes of each.

@@ -19,7 +19,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.stats import feed_stats, metrics
+from gristmill.loader.stats import metrics
 from gristmill.loader.stats.causes import CAUSES
 from gristmill.loader.stats.clocks import usable_processors
 from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
@@ -65,10 +65,8 @@ def test_stats_are_printed_in_a_few_lines():
 
 def test_waiting_working_and_starting_are_told_apart(monkeypatch):
     now = 100.0
-    monkeypatch.setattr(feed_stats.time, "perf_counter", lambda: now)
     # The thread works half of the time.
-    monkeypatch.setattr(feed_stats.time, "thread_time", lambda: now / 2)
-    meter = Meter()
+    meter = Meter(now=lambda: now, cpu_now=lambda: now / 2)
     batch = ReadBatch(
         step=0,
         batch=None,

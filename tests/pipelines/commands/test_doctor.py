@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 
@@ -48,13 +49,17 @@ def test_the_text_has_reasons_and_cures_where_something_is_wrong() -> None:
     ]
 
 
+def named(findings: list[checks.Finding]) -> list[checks.Finding]:
+    return [dataclasses.replace(finding, check="a check") for finding in findings]
+
+
 @pytest.mark.parametrize(
     ("findings", "code"), [(FINDINGS, 1), (FINDINGS[:2], 0), (FINDINGS[:1], 0)]
 )
 def test_only_errors_make_it_fail(
     monkeypatch: pytest.MonkeyPatch, findings: list[checks.Finding], code: int
 ) -> None:
-    monkeypatch.setattr(checks, "MACHINE_CHECKS", {"a check": lambda place: findings})
+    monkeypatch.setattr(checks, "examine", lambda dataset: named(findings))
     found = json.loads(doctor("--json", code=code))
     assert found["errors"] == code
     assert found["warnings"] == (len(findings) > 1)
@@ -76,7 +81,7 @@ def test_only_errors_make_it_fail(
 def test_what_comes_next_where_nothing_is_to_be_repaired(
     monkeypatch: pytest.MonkeyPatch, findings: list[checks.Finding], expected: str
 ) -> None:
-    monkeypatch.setattr(checks, "MACHINE_CHECKS", {"a check": lambda place: findings})
+    monkeypatch.setattr(checks, "examine", lambda dataset: named(findings))
     assert CliRunner().invoke(cli, ["doctor"]).stderr == expected
 
 

@@ -60,9 +60,7 @@ def test_it_serves_until_ctrl_c(tmp_path: pathlib.Path) -> None:
             process.kill()  # Else the end of the block waits for it.
 
 
-def test_how_to_look_from_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "node", lambda: "worker-7")
-    monkeypatch.setattr(sys, "platform", "linux")
+def test_how_to_look_from_another_machine() -> None:
     ssh = "ssh -N -L 8080:127.0.0.1:8080"
     for environ, command in (
         ({"DISPLAY": ":0", "USER": "ada"}, None),
@@ -77,9 +75,9 @@ def test_how_to_look_from_another_machine(monkeypatch: pytest.MonkeyPatch) -> No
             "kubectl port-forward pod/worker-7 8080",
         ),
     ):
-        assert tunnel_command(environ, 8080) == command
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert tunnel_command({}, 8080) is None
+        found = tunnel_command(environ, 8080, host="worker-7", system="linux")
+        assert found == command
+    assert tunnel_command({}, 8080, host="worker-7", system="darwin") is None
 
 
 def test_options_that_do_not_go_together(tmp_path: pathlib.Path) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.base.errors import InputError, StorageError
-from gristmill.pipelines.doctor import bucket
 from gristmill.pipelines.doctor.bucket import look_at_bucket
 from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from tests.support.gcs_server import Fault, GcsServer
@@ -65,26 +64,19 @@ def test_permissions_that_are_missing_are_named(storage: GcsServer) -> None:
     assert "roles/storage.legacyBucketReader" in nowhere.cure
 
 
-def test_a_bucket_that_does_not_exist_or_answer_is_an_error(
-    storage: GcsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_does_not_exist_or_answer_is_an_error(storage: GcsServer) -> None:
     with pytest.raises(InputError, match="does not exist"):
         [*look_at_bucket(DatasetPlace("gs://other/c4"))]
-    monkeypatch.setattr(bucket, "_SECONDS", 0.3)
     storage.faults.append(Fault("stall", "permissions", times=99))
     with pytest.raises(StorageError):
-        [*look_at_bucket(DatasetPlace("gs://data/c4"))]
+        [*look_at_bucket(DatasetPlace("gs://data/c4"), seconds=0.3)]
 
 
 @pytest.mark.parametrize("seconds", ["1", "600"])
-def test_a_busy_bucket_is_asked_again_in_time(
-    storage: GcsServer, monkeypatch: pytest.MonkeyPatch, seconds: str
-) -> None:
-    monkeypatch.setattr(bucket, "_SECONDS", 6.0)
+def test_a_busy_bucket_is_asked_again_in_time(storage: GcsServer, seconds: str) -> None:
     headers = {"Retry-After": seconds}
     storage.faults.append(Fault("503", "permissions", headers=headers))
     begin = time.monotonic()
-    assert [found.level for found in look_at_bucket(DatasetPlace("gs://data/c4"))] == [
-        "ok"
-    ]
+    found = look_at_bucket(DatasetPlace("gs://data/c4"), seconds=6.0)
+    assert [one.level for one in found] == ["ok"]
     assert time.monotonic() - begin >= 1  # Usually at most 0.2.

@@ -13,7 +13,7 @@ import threading
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.doctor import checks, dataset_place
+from gristmill.pipelines.doctor import dataset_place
 from gristmill.pipelines.doctor.checks import DATASET_CHECKS, MACHINE_CHECKS, examine
 from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.finding import Finding, ok
@@ -23,9 +23,7 @@ from tests.support.gcs_server import Fault, GcsServer
 ROOT = pathlib.Path(__file__).parents[3]
 
 
-def test_a_check_that_does_not_end_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_check_that_does_not_end_is_a_warning() -> None:
     stuck = threading.Event()
 
     def wait(place: DatasetPlace | None) -> list[Finding]:
@@ -33,23 +31,19 @@ def test_a_check_that_does_not_end_is_a_warning(
         return []
 
     looks = {"stuck": wait, "fine": lambda place: [ok("all is well")]}
-    monkeypatch.setattr(checks, "MACHINE_CHECKS", looks)
-    late, fine = examine(None, seconds=0.2)
+    late, fine = examine(None, seconds=0.2, machine_checks=looks)
     stuck.set()
     assert (late.check, late.level) == ("stuck", "warning")
     assert late.seen == "not checked: no answer within seconds"
     assert (fine.check, fine.level) == ("fine", "ok")
 
 
-def test_a_failure_that_is_no_finding_is_raised(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_failure_that_is_no_finding_is_raised() -> None:
     def fail(place: DatasetPlace | None) -> list[Finding]:
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(checks, "MACHINE_CHECKS", {"wrong": fail})
     with pytest.raises(KeyError, match="a mistake of ours"):
-        examine(None)
+        examine(None, machine_checks={"wrong": fail})
 
 
 def test_where_there_is_no_dataset_that_is_an_error(tmp_path: pathlib.Path) -> None:

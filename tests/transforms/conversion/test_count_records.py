@@ -57,9 +57,9 @@ def collected_of(parts) -> PartCollector:
     return collected
 
 
-def counted(job: ConversionJob, *, part_bytes: int) -> list[CountedPart]:
+def counted(job: ConversionJob, *, part_bytes: int, **near: int) -> list[CountedPart]:
     tasks = count_tasks(job, list_inputs(job), part_bytes=part_bytes)
-    return [count_part(job, task) for task in tasks]
+    return [count_part(job, task, **near) for task in tasks]
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def _shard(record: int) -> int:
     return record // 7
 
 
-def test_frames_in_a_record_mislead_nobody(tmp_path, monkeypatch):
+def test_frames_in_a_record_mislead_nobody(tmp_path):
     # The second part begins in a record that is full of frames, to beyond its end.
     inner = frames_of([bytes([i]) * 30 for i in range(200)])
     path = tmp_path / "in"
@@ -153,8 +153,7 @@ def test_frames_in_a_record_mislead_nobody(tmp_path, monkeypatch):
     bad[100 * 46 + 20] ^= 1
     path.write_bytes(frames_of([b"a", bytes(bad), b"b", b"c" * 3000, b"d"]))
     for near_bytes in (0, 1 << 30):
-        monkeypatch.setattr(count_records, "_NEAR_BYTES", near_bytes)
-        parts = counted(job, part_bytes=_PART_BYTES)
+        parts = counted(job, part_bytes=_PART_BYTES, near_bytes=near_bytes)
         assert parts[1].start_bytes == (NO_RECORD if near_bytes else DOUBTED)
         _, counts = total_counts(job, collected_of(parts), part_bytes=_PART_BYTES)
         assert counts.records.tolist() == [2, 0, 3]
@@ -163,7 +162,7 @@ def test_frames_in_a_record_mislead_nobody(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("near_bytes", [0, 1 << 30])
 def test_damage_in_any_part(tmp_path, monkeypatch, near_bytes):
-    monkeypatch.setattr(count_records, "_NEAR_BYTES", near_bytes)
+    monkeypatch.setitem(count_part.__kwdefaults__, "near_bytes", near_bytes)
     records = [bytes([i]) * 500 for i in range(60)]
     data = bytearray(frames_of(records))
     for damaged in (3, 17, 40):

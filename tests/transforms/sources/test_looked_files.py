@@ -14,7 +14,6 @@ import pytest
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.transforms.sources import find_inputs
 from gristmill.transforms.sources.find_inputs import (
     LookTask,
     look_at_part,
@@ -28,9 +27,8 @@ from tests.support.records import text_records, write_tfrecords
 
 
 @pytest.fixture
-def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> list[FileInfo]:
-    """Seven files of several kinds, in parts of three."""
-    monkeypatch.setattr(find_inputs, "PART_FILES", 3)
+def files(tmp_path: pathlib.Path) -> list[FileInfo]:
+    """Seven files of several kinds."""
     for number, kind in enumerate(("", "GZIP", "", "ZLIB", "")):
         write_tfrecords(tmp_path / str(number), text_records(3), compression=kind)
     (tmp_path / "5").write_bytes(b"PAR1")
@@ -39,9 +37,9 @@ def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> list[FileI
 
 
 def test_parts_in_any_order_and_twice(files: list[FileInfo]) -> None:
-    tasks = list(look_tasks("train", files))
+    tasks = list(look_tasks("train", files, part_files=3))
     assert [len(task.files) for task in tasks] == [3, 3, 1]
-    tasks += [*look_tasks("test", files[:2]), tasks[1]]
+    tasks += [*look_tasks("test", files[:2], part_files=3), tasks[1]]
     random.Random(1).shuffle(tasks)
     whole, other = Gathered(), Gathered()
     for number, task in enumerate(tasks):
@@ -54,7 +52,7 @@ def test_parts_in_any_order_and_twice(files: list[FileInfo]) -> None:
 
 def test_a_part_that_is_missing(files: list[FileInfo]) -> None:
     looked = Gathered()
-    for task in list(look_tasks("train", files))[1:]:
+    for task in list(look_tasks("train", files, part_files=3))[1:]:
         looked.add(look_at_part(task))
     with pytest.raises(DataLossError, match="not all parts of the listing"):
         looked_files(looked, "train")
@@ -74,4 +72,4 @@ def test_looks_of_workers_are_in_the_order_of_the_files(files: list[FileInfo]) -
     def backwards(tasks):
         return map(look_at_part, reversed(list(tasks)))
 
-    assert looks_of(files, backwards) == look_at(files)
+    assert looks_of(files, backwards, part_files=3) == look_at(files)
