@@ -21,6 +21,15 @@ PACKAGES = {
     "gristmill.transforms": "transforms",
 }
 
+# Where the project is. `.ci/release` refuses to release placeholders.
+_REPOSITORY = "https://example.org/gristmill"
+PROJECT_URLS = {
+    "Source": _REPOSITORY,
+    "Documentation": f"{_REPOSITORY}/site",
+    "Changelog": f"{_REPOSITORY}/blob/main/CHANGELOG.md",
+    "Issues": f"{_REPOSITORY}/issues",
+}
+
 # What gristmill.dataset and the command line need. Upper bounds exclude the next
 # version that may break; below 1.0 that is the next minor version, except where a
 # project's habit is known to be kinder.
@@ -92,6 +101,8 @@ DOCS = [
 ]
 DEV = [
     "apache-beam[yaml]>=2.77,<3",
+    # Schemas of the files in .github and of CITATION.cff.
+    "check-jsonschema>=0.33,<0.40",
     # Schemas of what is in deploy/kubernetes.
     "cloudcoil-models-kubernetes>=1.32,<2",
     "cloudcoil-models-prometheus-operator>=0.80,<1",
@@ -151,6 +162,18 @@ def read_version() -> str:
     return match[1]
 
 
+def read_description() -> str:
+    """Returns the README with links that lead to the repository from anywhere."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.sub(
+        r"(!?)(\[[^]]*\]\()(?!https?:|#)([^)\s]+)",
+        lambda found: "{}{}{}/{}/main/{}".format(
+            *(found[1], found[2], _REPOSITORY, "raw" if found[1] else "blob"), found[3]
+        ),
+        text,
+    )
+
+
 # The hash of chunks, some hundred times faster. Where it cannot be compiled, gristmill
 # is installed without it and gives the same results. One binary serves every Python
 # from 3.11 on.
@@ -182,14 +205,16 @@ setup(
         "Converts TFRecord, Parquet, JSON lines, CSV, text and WebDataset files into "
         "sharded, indexed ArrayRecord datasets and feeds JAX trainers from them"
     ),
-    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description=read_description(),
     long_description_content_type="text/markdown",
+    project_urls=PROJECT_URLS,
     license="Apache-2.0",
     license_files=["LICENSE"],
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
+        "Operating System :: MacOS",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: Python :: 3",
         "Programming Language :: Python :: 3.11",

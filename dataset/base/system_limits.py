@@ -6,12 +6,23 @@ import contextlib
 import errno
 import os
 import resource
+import sys
 import traceback
 from collections.abc import Iterator
 
 from gristmill.dataset.base.errors import GristmillError, SystemLimitError
 
-_DESCRIPTORS = "/proc/self/fd"
+_DESCRIPTORS = "/dev/fd"  # Linux and macOS have it.
+
+
+def usable_cores() -> int:
+    """Returns the number of cores that this process may use.
+
+    All cores of the machine where the system does not limit processes to some.
+    """
+    if sys.platform == "linux" and hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def check_files(count: int, *, what: str) -> None:
@@ -51,8 +62,11 @@ def check_stacks(threads: int, *, what: str) -> None:
         return
     if stack == resource.RLIM_INFINITY:
         stack = 2 << 20  # The size that glibc takes in that case.
-    with open("/proc/self/statm", encoding="ascii") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:  # Only Linux tells, and only Linux keeps to this limit.
+        return
     if used + threads * stack > limit:
         raise SystemLimitError(
             "the system allows too little address space",

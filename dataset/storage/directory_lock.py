@@ -21,7 +21,10 @@ from gristmill.dataset.base.errors import StorageError
 
 WAIT_SECONDS = 120.0  # Others hold the lock for milliseconds, unless they are paused.
 _LONGEST_PAUSE_SECONDS = 0.05
-_NO_LOCKS = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOLCK, errno.EBADF}
+_NO_LOCKS = {
+    *(errno.ENOSYS, errno.EINVAL, errno.ENOLCK, errno.EBADF),
+    *(errno.EOPNOTSUPP, errno.ENOTSUP),  # One number on Linux, two on macOS.
+}
 
 
 @contextlib.contextmanager

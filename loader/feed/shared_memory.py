@@ -74,7 +74,9 @@ def pack(batch: Any, *, prefix: str) -> Any:
         begins.append(-(-end // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
         end = begins[-1] + part.nbytes
         ends.append(end)
-    name = f"{prefix}{os.getpid()}-{next(_numbers)}"
+    # macOS allows no such long names, and has no directory to find them in.
+    named = os.path.isdir(_DIRECTORY)
+    name = f"{prefix}{os.getpid()}-{next(_numbers)}" if named else None
     with creating:
         memory = _new_block(name, end)
     packed = SharedMemoryArray.from_shared_memory(memory, (end,), np.uint8)
@@ -84,13 +86,14 @@ def pack(batch: Any, *, prefix: str) -> Any:
     return packed
 
 
-def _new_block(name: str, size_bytes: int) -> SharedMemory:
+def _new_block(name: str | None, size_bytes: int) -> SharedMemory:
     """Makes a block with its memory: to write where there is none would be SIGBUS."""
     memory = None
     try:
         memory = SharedMemory(name=name, create=True, size=size_bytes)
-        with open(f"{_DIRECTORY}/{name}", "r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, size_bytes)
+        if name is not None:
+            with open(f"{_DIRECTORY}/{name}", "r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, size_bytes)
     except OSError as e:
         if memory is not None:
             memory.close()
@@ -113,8 +116,7 @@ def unpack(packed: Any) -> Any:
     Grain's array removes the name when it is freed, and must be freed before Python
     exits. So the memory is mapped a second time; the arrays keep that mapping.
     """
-    with open(f"{_DIRECTORY}/{packed.shm.name}", "r+b") as file:
-        view = memoryview(mmap.mmap(file.fileno(), 0))
+    view = memoryview(_mapped_again(packed.shm))
     (count,) = view[:8].cast("q")
     ends = view[8 : 8 * (1 + count)].cast("q").tolist()
     begin, parts = 8 * (1 + count), []
@@ -133,9 +135,24 @@ def unpack(packed: Any) -> Any:
         ) from e
 
 
+def _mapped_again(memory: SharedMemory) -> mmap.mmap:
+    try:
+        with open(f"{_DIRECTORY}/{memory.name}", "r+b") as file:
+            return mmap.mmap(file.fileno(), 0)
+    except FileNotFoundError:  # Not on Linux: only the descriptor leads to it.
+        return mmap.mmap(memory._fd, memory.size)  # type: ignore[attr-defined]
+
+
 def remove_leftovers(prefix: str) -> None:
-    """Removes the blocks that a feed did not take; its workers have ended."""
-    for name in os.listdir(_DIRECTORY):
+    """Removes the blocks that a feed did not take; its workers have ended.
+
+    Without a directory of blocks, as on macOS, Python removes them when it exits.
+    """
+    try:
+        names = os.listdir(_DIRECTORY)
+    except FileNotFoundError:
+        return
+    for name in names:
         if name.startswith(prefix):
             path = f"{_DIRECTORY}/{name}"
             # Grain may be about to remove it in a thread of its own. Who removes it

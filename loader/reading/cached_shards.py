@@ -146,7 +146,8 @@ class ShardCache:
         temporary = self._path(shard, _TEMPORARY)
         try:
             with open_regular(temporary, "w+b") as file:
-                os.posix_fallocate(file.fileno(), 0, int(self.file_bytes[shard]))
+                if hasattr(os, "posix_fallocate"):  # macOS has none.
+                    os.posix_fallocate(file.fileno(), 0, int(self.file_bytes[shard]))
                 yield file.fileno()
                 self._compare(file, shard)
                 # After a power failure, a file with its name must have its bytes.

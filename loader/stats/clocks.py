@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gristmill.dataset.base.system_limits import usable_cores
+
 _CPU_LIMIT = "/sys/fs/cgroup/cpu.max"
 
 
@@ -85,7 +87,7 @@ def usable_processors() -> int:
 
     The ones that it may run on, but at most a container's limit, rounded up.
     """
-    processors = len(os.sched_getaffinity(0))
+    processors = usable_cores()
     try:
         with open(_CPU_LIMIT, encoding="ascii") as file:
             quota, period = file.read().split()

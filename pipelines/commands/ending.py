@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from gristmill import __version__
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.pipelines.commands.exit_codes import (
     EXIT_FAILED,
@@ -146,6 +147,15 @@ def errors_reported(command: F) -> F:
             if isinstance(e, WorkerDiedError):
                 exit_now(EXIT_FAILED)
             sys.exit(exit_code_of(e))
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception:
+            tell(
+                f"this is a fault of gristmill {__version__}: please report it, with "
+                "the command, the text that follows, and what `gristmill doctor "
+                "--json` prints"
+            )
+            raise
 
     return wrapped  # type: ignore[return-value]
 

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 
@@ -29,7 +30,12 @@ _WHY = "a batch for which there is no room ends the feed with an error"
 
 
 def look_at_shared_memory(place: DatasetPlace | None) -> Iterator[Finding]:
-    """Yields whether batches have room, and the blocks that dead processes left."""
+    """Yields whether batches have room, and the blocks that dead processes left.
+
+    Nothing on systems other than Linux, which set no room aside for it.
+    """
+    if sys.platform != "linux":
+        return
     try:
         about = os.statvfs(_DIRECTORY)
         usable = os.access(_DIRECTORY, os.W_OK | os.X_OK)

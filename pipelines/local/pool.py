@@ -9,7 +9,6 @@ threads of a process can wait for storage while one computes.
 from __future__ import annotations
 
 import itertools
-import os
 import queue
 import threading
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.pipelines.local.workers import Outcome, Workers, call
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ _LITTLE_BYTES = 16 << 20
 
 
 def default_workers() -> int:
-    """Returns the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Returns the number of worker processes unless the user gives one."""
+    return usable_cores()
 
 
 def alone_seconds(workers: int | None, stored_bytes: int, *, remote: bool) -> float:

@@ -1,0 +1,47 @@
+"""Takes away what only Linux has from processes with this folder on `PYTHONPATH`.
+
+`sched_getaffinity`, `posix_fallocate` and `posix_fadvise` are gone, `/proc`, `/sys` and
+`/dev/shm` seem to be missing, and directories cannot be locked.
+"""
+
+import builtins
+import errno
+import fcntl
+import io
+import os
+import stat
+from collections.abc import Callable
+from typing import Any
+
+_HIDDEN = ("/proc", "/sys", "/dev/shm")
+
+for _name in ("sched_getaffinity", "posix_fallocate", "posix_fadvise"):
+    if hasattr(os, _name):
+        delattr(os, _name)
+
+
+def _hiding(function: Callable[..., Any]) -> Callable[..., Any]:
+    def hidden(path: Any = ".", *args: Any, **options: Any) -> Any:
+        text = os.fsdecode(path) if isinstance(path, str | bytes | os.PathLike) else ""
+        if any(text == each or text.startswith(f"{each}/") for each in _HIDDEN):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), text)
+        return function(path, *args, **options)
+
+    return hidden
+
+
+for _name in ("listdir", "lstat", "open", "scandir", "stat", "statvfs"):
+    setattr(os, _name, _hiding(getattr(os, _name)))
+io.open = builtins.open = _hiding(builtins.open)
+
+_flock = fcntl.flock
+
+
+def _flock_of_files(file: Any, operation: int) -> None:
+    descriptor = file if isinstance(file, int) else file.fileno()
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    _flock(file, operation)
+
+
+fcntl.flock = _flock_of_files

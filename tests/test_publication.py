@@ -1,0 +1,160 @@
+"""Files for the project's host and for a release: their schemas, and refusals."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.support.distributions import FOLDERS, ROOT, copy_source, setup_arguments
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+FORMS = sorted(
+    path
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")
+    if path.name != "config.yml"
+)
+SCHEMAS = [
+    *(("vendor.github-workflows", path) for path in WORKFLOWS),
+    *(("custom.github-workflows-require-timeout", path) for path in WORKFLOWS),
+    *(("vendor.github-issue-forms", path) for path in FORMS),
+    ("vendor.github-issue-config", ROOT / ".github/ISSUE_TEMPLATE/config.yml"),
+    ("vendor.dependabot", ROOT / ".github/dependabot.yml"),
+    ("vendor.citation-file-format", ROOT / "CITATION.cff"),
+]
+
+
+@pytest.mark.slow
+def test_files_of_the_host_follow_their_schemas(tmp_path: pathlib.Path) -> None:
+    assert WORKFLOWS
+    assert FORMS
+    for schema in dict.fromkeys(schema for schema, _ in SCHEMAS):
+        paths = [path for name, path in SCHEMAS if name == schema]
+        assert follows(schema, *paths) == ""
+    wrong = tmp_path / "wrong.yml"
+    wrong.write_text(WORKFLOWS[0].read_text().replace("runs-on:", "run-on:"))
+    assert "run-on" in follows("vendor.github-workflows", wrong)
+
+
+def follows(schema: str, *paths: pathlib.Path) -> str:
+    """Returns what is wrong with files, by a schema; nothing for right ones."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
+    done = subprocess.run(
+        [*command, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_workflows_run_every_python_and_system() -> None:
+    jobs = {
+        name: job
+        for path in WORKFLOWS
+        for name, job in yaml.safe_load(path.read_text())["jobs"].items()
+    }
+    named = " ".join(setup_arguments()["classifiers"])
+    pythons = re.findall(r"Python :: (3\.\d+)", named)
+    (first,) = [
+        step["with"]["python-version"]
+        for step in jobs["whole"]["steps"]
+        if "python-version" in step.get("with", {})
+    ]
+    quick = jobs["quick"]["strategy"]["matrix"]["include"]
+    assert sorted({first, *(each["python"] for each in quick)}) == pythons
+    assert set(pythons) <= set(jobs["pythons"]["strategy"]["matrix"]["python"])
+    for runners in (
+        {each["os"] for each in quick},
+        set(jobs["wheel"]["strategy"]["matrix"]["os"]),
+    ):
+        assert any(runner.startswith("macos") for runner in runners)
+    assert {"run": ".ci/run"} in jobs["whole"]["steps"]
+
+
+def test_links_of_the_description_lead_to_the_repository() -> None:
+    arguments = setup_arguments()
+    targets = re.findall(r"\]\(([^)\s]+)\)", arguments["long_description"])
+    assert len(targets) > 10
+    assert all(re.match(r"https?://|#", target) for target in targets)
+    source = arguments["project_urls"]["Source"]
+    ours = [t.removeprefix(source) for t in targets if t.startswith(source)]
+    for target in ours:
+        kind, branch, path = target.lstrip("/").partition("#")[0].split("/", 2)
+        assert (kind, branch) in (("blob", "main"), ("raw", "main"))
+        assert (ROOT / path).exists(), target
+
+
+@pytest.fixture
+def clone(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A repository of what a release is built from."""
+    folder = tmp_path / "clone"
+    (folder / ".ci").mkdir(parents=True)
+    copy_source(folder)
+    shutil.copy(ROOT / ".ci" / "release", folder / ".ci" / "release")
+    for command in (
+        ["init", "--quiet"],
+        ["config", "user.name", "Someone"],
+        ["config", "user.email", "someone@example.com"],
+    ):
+        subprocess.run(["git", *command], cwd=folder, check=True, timeout=30)
+    commit(folder)
+    return folder
+
+
+def commit(folder: pathlib.Path) -> None:
+    for command in (["add", "--all"], ["commit", "--quiet", "--message", "change"]):
+        subprocess.run(["git", *command], cwd=folder, check=True, timeout=30)
+
+
+def release(folder: pathlib.Path, into: pathlib.Path) -> str:
+    """Runs a release that is refused before it downloads a tool."""
+    done = subprocess.run(
+        [folder / ".ci" / "release", into],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1, done.stdout
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_a_release_is_refused_until_all_is_there(
+    clone: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    version = setup_arguments()["version"]
+    into = tmp_path / "dist"
+    changes = clone / "CHANGELOG.md"
+    changes.write_text(f"# Changelog\n\n## Unreleased\n\n## {version}\n")
+    assert "CHANGELOG.md has no heading" in release(clone, into)
+    changes.write_text(f"# Changelog\n\n## {version} (2026-01-31)\n")
+    assert "_REPOSITORY in setup.py is a placeholder" in release(clone, into)
+    setup = clone / "setup.py"
+    setup.write_text(setup.read_text().replace("example.org", "git.invalid"))
+    assert "there are uncommitted changes" in release(clone, into)
+    commit(clone)
+    (into / "earlier.whl").write_text("")
+    assert f"{into} is not empty" in release(clone, into)
+    first = clone / "package" / "__init__.py"
+    first.write_text('__version__ = "0.2.dev0"\n')
+    assert "is not MAJOR.MINOR.PATCH" in release(clone, into)
+
+
+def test_the_version_stands_in_one_place() -> None:
+    version = setup_arguments()["version"]
+    paths = [
+        *(path for name in FOLDERS for path in (ROOT / name).rglob("*.py")),
+        *ROOT.glob("*.cff"),
+        *ROOT.glob("*.toml"),
+        *(ROOT / "docs").glob("*.py"),
+    ]
+    found = [path for path in paths if f'"{version}"' in path.read_text()]
+    assert [path.relative_to(ROOT).as_posix() for path in found] == [
+        "package/__init__.py"
+    ]
