@@ -225,9 +225,13 @@ class Claim:
         if not own:
             self._mark_strangers()
             store()
+            others = [info for path, info in there.items() if path not in described]
+            # In this order: who has not looked for its description by now finds none,
+            # and who has cannot commit any more.
+            storage.delete_all(i for i in others if i.path in self._descriptions)
             if there:
                 self._fence()
-            stale += [info for path, info in there.items() if path not in described]
+            stale += others
             self.settle(described, there.values())
         storage.delete_all(stale)
 
@@ -252,19 +256,20 @@ class Claim:
             StorageChangedError: This is the write, or another command has committed.
         """
         storage = storage_for(self.output)
-        if not own:
-            self.leave_finished()
         job, write = self._descriptions
         found_job, found_write = storage.stat_all([job, write])
         known = {(info.path, info.version) for info in replaced}
         if found_job is not None and found_write is not None:
             if layout.write_path(self.name, self.key) not in described:
                 if (write, found_write.version) not in known:
-                    self._fence()
+                    # In the order of `take`.
                     storage.delete(write, version=found_write.version)
+                    self._fence()
             elif (job, found_job.version) not in known:
                 storage.delete(write, version=found_write.version)
                 raise changed_error(job, expected="", got=found_job.version)
+        if not own:
+            self.leave_finished()
         # Who committed the edition before this was described knew nothing of it.
         manifest, version = read_replaced_manifest(self.output)
         split = None if manifest is None else manifest.splits.get(self.split)

@@ -35,7 +35,9 @@ def committed_shards(output: str, manifest: Manifest | None, split: str) -> set[
     """Returns the shards of a split or an edition, as far as that can be read."""
     # A table that is damaged or lost must not prevent a fresh start.
     with contextlib.suppress(InvalidDatasetError, StorageMissingError):
-        found = None if manifest is None else manifest.find(split)
+        if manifest is None:
+            return set()
+        found = manifest.find(split) or manifest.known.get(split)
         if found is not None:
             return set(read_table(output, found).paths)
     return set()

@@ -61,22 +61,30 @@ class WriteMarker:
         data = json.dumps(fields, indent=2).encode() + b"\n"
         storage_for(self.output).write(path, data, replaces=replaces)
 
-    def check_current(self, there: Split | None = None) -> None:
+    def check_current(
+        self, there: Split | None = None, *, version: str | None = None
+    ) -> str:
         """Raises JobChangedError if another command has the edition, or has made it.
 
         Args:
             there: The split as it is, where that was read.
+            version: The version of the marker that is expected; None for any. An equal
+                write may have stored it again, and deleted what was finished.
+
+        Returns:
+            The version of the marker.
         """
-        begun, _ = BegunWrite.load(self.output, self.name, self.split)
+        begun, found = BegunWrite.load(self.output, self.name, self.split)
         split, edition = layout.parse_edition_key(self.split)
         free = there is None or there.last_edition < edition
-        if free and begun is not None and begun.fingerprint == self.fingerprint:
-            return
+        own = begun is not None and begun.fingerprint == self.fingerprint
+        if free and own and version in (None, found):
+            return found
         manifest = read_manifest(self.output)
         there = None if manifest is None else manifest.splits.get(split)
         # A worker that repeats its work after the commit does no harm.
         if self.repeats and there and self.made(there.known.get(edition)):
-            return
+            return found
         if there is not None and there.last_edition >= edition:
             raise JobChangedError(
                 "the output holds this split already, by another command",

@@ -32,12 +32,12 @@ def with_edition(
     if split is None and (replaces or made.edition == 1):
         return made
     if split is None:
-        raise _changed(None, made.edition)
+        raise changed_split(None, made.edition)
     same = split.known.get(made.edition)
     if same is not None and (same == made or is_same(same, made)):
         return _made_again(split, made)
     if made.edition <= split.last_edition:
-        raise _changed(split, made.edition)
+        raise changed_split(split, made.edition)
     return _of_parts(split, [made] if replaces else [*split.parts, made], keep=keep)
 
 
@@ -56,7 +56,7 @@ def with_parts(split: Split, made: Mapping[int, Split], *, keep: bool = True) ->
     gone = sorted(made.keys() - {*split.numbers})
     taken = [new.edition for new in made.values()]
     if gone or min(taken, default=split.last_edition + 1) <= split.last_edition:
-        raise _changed(split, min(gone + taken))
+        raise changed_split(split, min(gone + taken))
     parts = [made.get(part.edition, part) for part in split.parts]
     return _of_parts(split, parts, keep=keep)
 
@@ -115,7 +115,8 @@ def is_same(split: Split, other: Split) -> bool:
     return own == others != [None, None] and written
 
 
-def _changed(split: Split | None, edition: int) -> StorageChangedError:
+def changed_split(split: Split | None, edition: int) -> StorageChangedError:
+    """Returns the error for a number that another command has taken meanwhile."""
     last = 0 if split is None else split.last_edition
     return StorageChangedError(
         "another command has changed the split while this one ran",

@@ -95,9 +95,10 @@ def commit_job(job: PartsJob, *, overwrite: bool, keep_replaced: bool) -> Manife
     named = {info.path: info for info in claim.files()}
     place = layout.join(job.output, layout.table_path(job.name, job.key))
     seen, parts = version_of(place), _part_tables(job)
+    marker = _check_claim(job, overwrite=overwrite)
 
     def check() -> None:
-        _check_claim(job, overwrite=overwrite)
+        _check_claim(job, overwrite=overwrite, marker=marker)
         tables = storage.stat_all([*parts])
         if [info.version if info else "" for info in tables] != [*parts.values()]:
             raise JobChangedError(
@@ -145,13 +146,19 @@ def commit_job(job: PartsJob, *, overwrite: bool, keep_replaced: bool) -> Manife
     return manifest
 
 
-def _check_claim(job: PartsJob, *, overwrite: bool) -> None:
-    """Raises JobChangedError if a job does not own its output."""
+def _check_claim(job: PartsJob, *, overwrite: bool, marker: str | None = None) -> str:
+    """Raises JobChangedError if a job does not own its output.
+
+    Args:
+        job: The job.
+        overwrite: Whether it replaces the split.
+        marker: The version of its marker before, None for any. Returned is that now.
+    """
     claim = Claim.next(job.output, job.name, job.split, overwrite=overwrite)
     if not overwrite:
         begun, _ = BegunWrite.load(job.output, job.name, job.key)
         check_free(job, claim, begun)
-    job.marker.check_current(claim.there)
+    return job.marker.check_current(claim.there, version=marker)
 
 
 def _part_tables(job: PartsJob) -> dict[str, str]:

@@ -13,10 +13,18 @@ from typing import Any
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import JobChangedError, StorageChangedError, Writer
+from gristmill.dataset import (
+    JobChangedError,
+    StorageChangedError,
+    Writer,
+    commit_parts,
+)
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit import clean as clean_module
+from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import write_table
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer import commit_parts as parts_module
@@ -27,7 +35,7 @@ from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.indexing import commit_index as index_module
-from tests.support.conversion import job_of
+from tests.support.conversion import convert, job_of
 from tests.support.editions import files_of
 from tests.support.records import frames_of
 
@@ -96,14 +104,14 @@ def test_the_same_command_while_its_work_is_cleaned(
     write(output, [b"first"])
     job = job_of(source_of(tmp_path, "new", NEW), output, name="d")
 
-    def convert() -> None:
+    def convert_again() -> None:
         prepared = begin_job(job, overwrite=True).prepared
         commit_shards([job], map(make_shard, shard_tasks(prepared)))
 
     for task in shard_tasks(begin_job(job, overwrite=True).prepared):
         make_shard(task)
     true = clean_module.find_garbage
-    found = iter([lambda *where: then(convert, [*true(*where)])])
+    found = iter([lambda *where: then(convert_again, [*true(*where)])])
 
     def then(call: Callable[[], object], files: Any) -> Any:
         call()
@@ -160,6 +168,71 @@ def test_who_overwrites_where_a_first_commit_is_near(
     assert records_of(output) == OLD
     assert verify(output, workers=1).findings == ()
     commit_shards([second], map(make_shard, shard_tasks(begun[0])))
+    assert_whole(output, NEW)
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_an_append_that_was_replaced_since_it_was_found_to_be_done(
+    output: str, tmp_path: pathlib.Path, keep: bool
+) -> None:
+    write(output, [b"first"])
+    key = layout.edition_key("train", 2)
+    job = job_of(source_of(tmp_path, "new", OLD), output, name="d", split=key)
+    convert(job)
+    write(output, NEW, overwrite=True, keep_replaced=keep)
+    before = files_of(output)
+    with pytest.raises(TOLD, match="changed"):
+        begin_job(job)
+    assert files_of(output) == before
+
+
+def test_an_equal_writer_that_has_begun_to_delete_the_parts(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a third command had the output: the marker is as it was before."""
+    storage = storage_for(output)
+    kind, place = type(storage), layout.join(output, layout.write_path("d", "train"))
+
+    def other() -> None:
+        found = storage.load(place)
+        assert found is not None
+        storage.write(place, found.data, replaces=found.version)
+        parts = storage.list_tree(layout.temporary_dir(output, "d", "train"))
+        (shard,) = (i for i in parts if i.path.endswith(".array_record"))
+        storage.delete(shard.path)
+
+    monkeypatch.setattr(kind, "link_all", once(other, kind.link_all))
+    with pytest.raises(JobChangedError, match="another write has taken over"):
+        write(output, OLD)
+    write(output, NEW, overwrite=True)
+    assert_whole(output, NEW)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_who_takes_an_edition_that_another_one_is_about_to_commit(
+    output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """The other one commits once nothing more is looked at, before it is deleted."""
+    if there:
+        write(output, [b"first"])
+    with Writer(output, name="d", part=0, parts=1, overwrite=True) as writer:
+        for record in OLD:
+            writer.write(record)
+    job = job_of(source_of(tmp_path, "new", NEW), output, name="d")
+    true_settle, told = Claim.settle, []
+
+    def settle(*given: Any, **options: Any) -> None:
+        true_settle(*given, **options)
+        monkeypatch.setattr(Claim, "settle", true_settle)
+        try:
+            commit_parts(output, name="d", overwrite=True)
+        except (*TOLD, InputError) as error:
+            told.append(error)
+
+    monkeypatch.setattr(Claim, "settle", settle)
+    prepared = begin_job(job, overwrite=True).prepared
+    assert told
+    commit_shards([job], map(make_shard, shard_tasks(prepared)))
     assert_whole(output, NEW)
 
 

@@ -331,6 +331,8 @@ class TestTheSameAgain:
         for again, source in ((convert, "old"), (append, "new")):
             with pytest.raises(JobChangedError, match="records were removed"):
                 again(output, inputs / source)
+        with pytest.raises(JobChangedError, match="already, from another source"):
+            convert(output, inputs / "new")
         left = without(OLD + NEW, [3, len(OLD) + 1])
         assert_whole(output, left)
         given = ConvertOptions(

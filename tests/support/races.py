@@ -124,8 +124,10 @@ class Race:
             argv = ["clean", self.output] + ["--unfinished"] * (kind == "unfinished")
         else:
             command = "append" if kind == "append" else "convert"
-            argv = [command, str(self.folder / tag), self.output, "--num-shards=2"]
-            argv += ["--workers=1"]
+            places = [str(self.folder / tag), self.output]
+            if command == "append":
+                places.reverse()
+            argv = [command, *places, "--num-shards=2", "--workers=1"]
             if command == "convert":
                 argv += [f"--name={NAME}"] + ["--overwrite"] * (kind == "overwrite")
             if kind == "overwrite" and "keep_replaced" in options:
@@ -211,11 +213,11 @@ _TOLD = re.compile(
             "belongs to an unfinished|belongs to a conversion",
             "changed the split while this one ran|file changed while this command ran",
             "inputs are in the dataset already|another job has written a file",
-            "another append has made",
+            "another append has made|records were removed from the split since",
             "is not the newest one|there is no such edition|no such split",
             "a split that was there is gone|the split is gone",
             "committed meanwhile|is already, by another command",
-            "has been written already, and not committed",
+            "has been written already, and not committed|a finished part again",
             "cannot be read as long as|was replaced while",
         )
     )

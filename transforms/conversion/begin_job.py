@@ -23,6 +23,7 @@ from gristmill.dataset.commit.ownership import check_inputs_stay, check_no_stran
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import committed_shards
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.edition_changes import changed_split
 from gristmill.dataset.metadata.layout import inputs_path, job_path
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
@@ -226,7 +227,7 @@ def _take(
     there, key = None if split is None else split.parts[0], job.split
     if appended > 1:
         # What was appended is not replaced.
-        there = None if split is None else split.known.get(appended)
+        there = None if split is None else _appended(split, appended)
         if manifest is not None and there is None:
             check_features(prepared, manifest)
     elif overwrite and not _is_committed(prepared, split):
@@ -312,13 +313,23 @@ def _take(
     )
 
 
+def _appended(split: Split, edition: int) -> Split | None:
+    """Returns an edition, None if it is the next; raises if it is replaced by now."""
+    if edition > split.last_edition:
+        return None
+    if edition not in split.numbers:
+        raise changed_split(split, edition)
+    return split.known[edition]
+
+
 def _lost_records(prepared: PreparedJob, split: Split) -> bool:
     """Returns whether records were removed that the inputs of a job hold."""
-    return any(
-        part.removed is not None
-        and part.source.get("file_list_digest") == prepared.files.digest
-        for part in split.parts
-    )
+    return any(_has_lost(prepared, part) for part in split.parts)
+
+
+def _has_lost(prepared: PreparedJob, edition: Split) -> bool:
+    digest = edition.source.get("file_list_digest")
+    return edition.removed is not None and digest == prepared.files.digest
 
 
 def _is_committed(prepared: PreparedJob, split: Split | None) -> bool:
@@ -359,7 +370,7 @@ def _not_own(
 ) -> JobChangedError:
     """Returns the error for an edition that was not made by this job."""
     job = prepared.job
-    if edition.removed is not None and edition.source.get("options") == job.options():
+    if _has_lost(prepared, edition) and edition.source["options"] == job.options():
         return JobChangedError(
             "records were removed from the split since it was converted",
             where=f"{job.output}, split {layout.parse_edition_key(job.split)[0]}",

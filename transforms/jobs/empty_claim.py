@@ -6,15 +6,25 @@ is finished, the description claims nothing: another job may have the output.
 
 from __future__ import annotations
 
-from gristmill.dataset.base.errors import JobChangedError
+from collections.abc import Iterable
+
+from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.commit.split_files import (
     committed_shards,
     shards_of,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.shard_index import parse_index
+from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.prepared_job import PreparedJob, missing_list
+from gristmill.transforms.jobs.prepared_job import (
+    PreparedJob,
+    fingerprint_of,
+    missing_list,
+)
+
+_READ_AT_ONCE = 16
 
 
 def replaced_shards(
@@ -42,7 +52,7 @@ def replaced_shards(
     if shards is not None:
         return shards
     if found is None:
-        raise missing_list(*where)
+        raise missing_list(*where, finished=True)
     raise JobChangedError(
         "the output belongs to a conversion with other options or inputs",
         where=f"{job.output}, split {job.split}",
@@ -88,14 +98,33 @@ def unfinished_shards(
     storage = storage_for(output)
     if storage.is_in_use(layout.temporary_dir(output, name, split)):
         return None
+    committed = {
+        path
+        for key in (manifest.known if manifest else ())
+        for path in committed_shards(output, manifest, key)
+    }
     listing = storage.list(layout.join(output, layout.INDEX_DIR))
     names = (layout.join(layout.INDEX_DIR, layout.base_name(i.path)) for i in listing)
-    finished = {shard for path in names for shard in shards_of(path)}
-    committed: set[str] = set()
-    for other in manifest.splits if manifest else ():
-        committed |= committed_shards(output, manifest, other)
-    finished -= committed
+    finished = {shard for path in names for shard in shards_of(path)} - committed
     if described is None:
-        return None if finished else set()
+        return None if _has_finished(output, name, split, finished) else set()
     shards = set(map(described.shard_path, range(described.plan.shards))) - committed
     return shards if finished.isdisjoint(shards) else None
+
+
+def _has_finished(output: str, name: str, split: str, finished: Iterable[str]) -> bool:
+    """Returns whether the job described beside an output has finished any of shards."""
+    storage = storage_for(output)
+    document = storage.load(layout.join(output, layout.job_path(name, split)))
+    fingerprint = None if document is None else fingerprint_of(document.data)
+
+    def of_others(shard: str) -> bool:
+        content = storage.load(layout.join(output, layout.index_path(shard)))
+        if content is None:
+            return True
+        try:
+            return parse_index(content.data, path=shard).report().job != fingerprint
+        except InvalidDatasetError:
+            return True  # Cut short by a crash of the machine: it is made again.
+
+    return not all(map_all(of_others, sorted(finished), at_once=_READ_AT_ONCE))

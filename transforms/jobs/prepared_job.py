@@ -267,11 +267,7 @@ class PreparedJob:
         return described, versions
 
     def _is_described_by(self, document: bytes) -> bool:
-        try:
-            fingerprint = json.loads(document)["fingerprint"]
-        except (KeyError, TypeError, ValueError):
-            return False
-        return bool(fingerprint == self.fingerprint)
+        return fingerprint_of(document) == self.fingerprint
 
     def differences(self, found: PreparedJob) -> str:
         """Returns the differences of another job, described beside the output."""
@@ -283,8 +279,25 @@ class PreparedJob:
         )
 
 
-def missing_list(output: str, name: str, split: str) -> InvalidDatasetError:
-    """Returns the error for a description without its list of files."""
+def fingerprint_of(document: bytes) -> str | None:
+    """Returns the fingerprint in a description, None if it cannot be read."""
+    try:
+        return str(json.loads(document)["fingerprint"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def missing_list(
+    output: str, name: str, split: str, *, finished: bool = False
+) -> InvalidDatasetError:
+    """Returns the error for a description without its list of files.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        split: The split.
+        finished: Whether shards of it are finished.
+    """
     path = layout.join(output, layout.job_path(name, split))
     found = storage_for(output).load(path)
     if found is not None and is_removal(found.data):
@@ -297,8 +310,11 @@ def missing_list(output: str, name: str, split: str) -> InvalidDatasetError:
     return InvalidDatasetError(
         "description of a conversion lacks its list of files",
         where=layout.join(output, layout.inputs_path(name, split)),
-        got="a conversion that is starting now, or that stopped at its start",
-        cure="wait for the other conversion, or start over with --overwrite",
+        got="finished shards of this conversion"
+        if finished
+        else "a conversion that is starting now, or that stopped at its start",
+        cure=("repeat the same command to finish it" if finished else "wait for it")
+        + ", or start over with --overwrite",
     )
 
 

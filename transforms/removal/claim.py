@@ -29,6 +29,7 @@ from gristmill.dataset.metadata.removed import (
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.transforms.jobs.prepared_job import fingerprint_of
 from gristmill.transforms.removal.plan_removal import (
     EditionRemoval,
     Removal,
@@ -45,7 +46,7 @@ def claim(removal: Removal) -> None:
     storage = storage_for(removal.dataset)
     place = layout.join(removal.dataset, layout.job_path(removal.name, removal.key))
     found = storage.load(place)
-    if found is not None and _fingerprint(found.data) == removal.fingerprint:
+    if found is not None and fingerprint_of(found.data) == removal.fingerprint:
         return
     _check_no_others(removal)
     first = Claim.next(removal.dataset, removal.name, removal.split)
@@ -214,11 +215,3 @@ def _edition(
     return EditionRemoval(
         base=base, edition=number, records=wanted.records, pieces=wanted.pieces
     )
-
-
-def _fingerprint(document: bytes) -> str | None:
-    try:
-        found = json.loads(document)["fingerprint"]
-    except (KeyError, TypeError, ValueError):
-        return None
-    return str(found)

@@ -17,6 +17,7 @@ import threading
 import apache_beam as beam
 import pytest
 
+from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     InputError,
@@ -247,6 +248,21 @@ def test_without_its_list_of_files_a_job_keeps_what_it_finished(source, output: 
         begin_job(with_shards(job, 2))
     convert(job)
     assert_whole(output, shards=3)
+
+
+def test_without_its_list_of_files_a_job_claims_no_shards_that_are_kept(
+    source, output: str
+):
+    convert(job_of(source, output))
+    with Writer(output, name="data", overwrite=True, keep_replaced=True) as writer:
+        writer.write(b"new")
+    key = layout.edition_key("train", 3)
+    job = job_of(source, output, split=key, plan=("num_shards", 3))
+    begin_job(job)
+    storage_for(output).delete(layout.join(output, layout.inputs_path("data", key)))
+    convert(with_shards(job, 2))
+    assert open_manifest(output).splits["train"].numbers == (2, 3)
+    assert verify(output, workers=1).findings == ()
 
 
 def test_files_of_another_split_are_not_taken_for_those_of_the_empty_claim(
