@@ -23,6 +23,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     StorageChangedError,
     StorageError,
+    StorageMissingError,
 )
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
@@ -39,7 +40,7 @@ from gristmill.dataset.metadata.read_manifest import (
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo, changed_error, is_unfinished
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import storage_for, version_of
 
 T = TypeVar("T")
 
@@ -92,7 +93,8 @@ class Claim:
             check_dataset_name(output, manifest, name)
         there = None if manifest is None else manifest.splits.get(split)
         if there is not None:
-            edition, strangers = there.last_edition + 1, frozenset[int]()
+            edition = next_edition(output, name, split, there)
+            strangers = frozenset[int]()
         else:
             damaged = manifest is None and bool(version)
             edition, strangers = _first_edition(output, name, split, damaged=damaged)
@@ -160,7 +162,14 @@ class Claim:
         """
         there = committed_shards(self.output, self.manifest, self.split)
         where = self.output, self.name, self.split
-        check_removal(*where, manifest=self.manifest, shards=there.union(shards))
+        try:
+            check_removal(*where, manifest=self.manifest, shards=there.union(shards))
+        except StorageMissingError:
+            # Another command may have replaced what was read.
+            place = layout.join(self.output, layout.DATASET_JSON)
+            if (got := version_of(place)) != self.version:
+                raise changed_error(place, expected=self.version, got=got) from None
+            raise
 
     def check_space(self, expected_bytes: int | None) -> None:
         """Checks that the edition has room beside those that are there.
@@ -257,7 +266,8 @@ class Claim:
         """
         storage = storage_for(self.output)
         job, write = self._descriptions
-        found_job, found_write = storage.stat_all([job, write])
+        table = layout.join(self.output, layout.table_path(self.name, self.key))
+        found_job, found_write, found = storage.stat_all([job, write, table])
         known = {(info.path, info.version) for info in replaced}
         if found_job is not None and found_write is not None:
             if layout.write_path(self.name, self.key) not in described:
@@ -265,11 +275,12 @@ class Claim:
                     # In the order of `take`.
                     storage.delete(write, version=found_write.version)
                     self._fence()
+                    known |= {(table, found.version)} if found else set()
             elif (job, found_job.version) not in known:
                 storage.delete(write, version=found_write.version)
                 raise changed_error(job, expected="", got=found_job.version)
         if not own:
-            self.leave_finished()
+            self.leave_finished(known)
         # Who committed the edition before this was described knew nothing of it.
         manifest, version = read_replaced_manifest(self.output)
         split = None if manifest is None else manifest.splits.get(self.split)
@@ -277,21 +288,25 @@ class Claim:
             place = layout.join(self.output, layout.DATASET_JSON)
             raise changed_error(place, expected=self.version, got=version)
 
-    def leave_finished(self) -> None:
+    def leave_finished(self, known: Collection[tuple[str, str]] = ()) -> None:
         """Leaves the number to another command that has finished the edition.
 
         Where there is no `dataset.json`, nothing stops one that has passed its checks:
-        it may commit at any moment what has a table. A table without a description
-        tells everybody that the number is given out.
+        it may commit at any moment what has a table. Nor does anything stop an index,
+        which has no description, and looks for those of others. A table without a
+        description tells everybody that the number is given out.
+
+        Args:
+            known: Path and version of tables whose description this command has
+                deleted. Where there is a `dataset.json`, they cannot be committed.
 
         Raises:
             StorageChangedError: There is a table. Begin again, with the next number.
         """
-        if self.version:
-            return
         storage = storage_for(self.output)
         table = layout.join(self.output, layout.table_path(self.name, self.key))
-        if found := storage.stat(table):
+        found = storage.stat(table)
+        if found and not (self.version and (table, found.version) in known):
             descriptions = filter(None, storage.stat_all(self._descriptions))
             # Where there is a table, the parts have their names already.
             storage.delete_all([*descriptions, *self._parts()])
@@ -381,14 +396,39 @@ def again_if_changed(call: Callable[[], T]) -> T:
     return call()
 
 
-def last_begun(output: str, name: str, split: str) -> int:
-    """Returns the greatest number of an edition that any file is named by, or 0."""
+def next_edition(output: str, name: str, split: str, there: Split) -> int:
+    """Returns the number of the next edition of a split that is there.
+
+    Numbers are left out that have a table and no description: an index may be
+    committing them.
+    """
+    storage, edition = storage_for(output), there.last_edition + 1
+    while True:
+        key = layout.edition_key(split, edition)
+        table, *begun = (
+            layout.join(output, path(name, key))
+            for path in (layout.table_path, layout.job_path, layout.write_path)
+        )
+        if storage.stat(table) is None or any(storage.stat_all(begun)):
+            return edition
+        edition += 1
+
+
+def last_described(output: str, name: str, split: str) -> int:
+    """Returns the greatest number of an edition that any file describes, or 0."""
     storage, own = storage_for(output), layout.join(output, "")
     found = {0}
     index = layout.join(output, layout.INDEX_DIR)
     for info in storage.scan(index, prefix=f"{name}-{split}."):
         path = info.path.removeprefix(own)
         found.add(layout.described_edition(path, name, split) or 0)
+    return max(found)
+
+
+def last_begun(output: str, name: str, split: str) -> int:
+    """Returns the greatest number of an edition that any file is named by, or 0."""
+    storage, own = storage_for(output), layout.join(output, "")
+    found = {last_described(output, name, split)}
     for info in storage.scan(output, prefix=layout.shard_prefix(name, split)):
         found.add(layout.edition_of(_file(info.path), name, split))
     place = layout.temporary_dir("", name, split)

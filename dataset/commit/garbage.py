@@ -24,9 +24,13 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.removed import removals
+from gristmill.dataset.metadata.shard_index import parse_index
+from gristmill.dataset.metadata.shard_report import INDEXED_JOB
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
+
+_LOOKED_AT = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +162,13 @@ def _shard_files(
         # Shards of a damaged one are found if TFDS would name them so.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             data = storage_for(output).read(info.path)
-            lost.update(ShardTable.decode(data, where=info.path).paths)
+            paths = ShardTable.decode(data, where=info.path).paths
+            path = info.path.removeprefix(layout.join(output, ""))
+            number = layout.described_edition(path, manifest.name, name) or 1
+            own, others = _named_by(paths, number, manifest.name, name)
+            lost.update(own)
+            if not _are_indexed(output, others):
+                lost.update(others)
 
     def is_lost(shard: str) -> bool:
         edition = layout.named_edition(shard, manifest.name, name)
@@ -188,6 +198,40 @@ def _shard_files(
             yield from (
                 info for (info, _), keep in zip(owned, kept, strict=True) if not keep
             )
+
+
+def _named_by(
+    paths: Iterable[str], number: int, name: str, split: str
+) -> tuple[list[str], list[str]]:
+    """Returns the shards of a table that its edition alone can have named, and others.
+
+    Others may use the names of a first edition.
+    """
+    own: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        named = layout.named_edition(path, name, split)
+        (own if named == number > 1 else others).append(path)
+    return own, others
+
+
+def _are_indexed(output: str, shards: Iterable[str]) -> bool:
+    """Returns whether shards of a garbage edition are files that were indexed.
+
+    Of what its command did not name itself, it has indexed all or none.
+    """
+    storage, waiting = storage_for(output), iter(shards)
+    # The first tells it, unless a deletion was killed that had come to the indexes.
+    count = 1
+    while some := list(itertools.islice(waiting, count)):
+        count = _LOOKED_AT
+        paths = [layout.join(output, layout.index_path(shard)) for shard in some]
+        for path, content in zip(paths, storage.load_all(paths), strict=True):
+            if content is not None:
+                with contextlib.suppress(InvalidDatasetError):
+                    report = parse_index(content.data, path=path).report()
+                    return report.job == INDEXED_JOB
+    return False
 
 
 def delete_garbage(output: str, manifest: Manifest, name: str) -> None:

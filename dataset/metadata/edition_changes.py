@@ -38,6 +38,10 @@ def with_edition(
         return _made_again(split, made)
     if made.edition <= split.last_edition:
         raise changed_split(split, made.edition)
+    there = {part.source.get("file_list_digest") for part in split.parts} - {None}
+    if not replaces and made.source.get("file_list_digest") in there:
+        # Going back has brought its inputs, which were not there when it began.
+        raise changed_split(split, made.edition)
     return _of_parts(split, [made] if replaces else [*split.parts, made], keep=keep)
 
 

@@ -10,6 +10,8 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.packed.counts import OPTIONAL, PackedCounts
 
+INDEXED_JOB = "indexed"  # Of files that were indexed, in place of a job's fingerprint.
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceSpan:

@@ -67,7 +67,7 @@ def _take(
     else:
         check_free(job, claim, begun)
     if begun is not None and begun.fingerprint == job.fingerprint:
-        if not resume and job.parts == 1:
+        if not (resume or claim.version) and job.parts == 1:
             claim.leave_finished()
         return job, None
     if begun is not None and begun.parts:

@@ -14,7 +14,7 @@ import google_crc32c
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import DataLossError, InputError
+from gristmill.dataset.base.errors import DataLossError, InputError, StorageError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.provenance import part_column
@@ -273,7 +273,13 @@ class Writer:
     ) -> None:
         with files:
             assert self._part is not None
-            self._part.publish(local, shard.finish())
+            try:
+                written = shard.finish()
+            except StorageError:
+                # Another command may have deleted the work that it took the place of.
+                self._part.check_current()
+                raise
+            self._part.publish(local, written)
 
     def _wait_for_shard(self) -> None:
         """Waits until the shard before is published; raises what went wrong there."""

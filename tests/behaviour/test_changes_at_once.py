@@ -6,6 +6,8 @@ dataset/writer/commit_parts.py.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +26,7 @@ from gristmill.dataset.commit import clean as clean_module
 from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import write_table
+from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
@@ -38,6 +41,7 @@ from gristmill.transforms.indexing import commit_index as index_module
 from tests.support.conversion import convert, job_of
 from tests.support.editions import files_of
 from tests.support.records import frames_of
+from tests.support.removals import remove_from
 
 TOLD = (JobChangedError, StorageChangedError)
 OLD, NEW = [b"old %d" % i for i in range(9)], [b"new %d" % i for i in range(7)]
@@ -186,6 +190,23 @@ def test_an_append_that_was_replaced_since_it_was_found_to_be_done(
     assert files_of(output) == before
 
 
+def test_an_append_whose_inputs_came_back_meanwhile(
+    output: str, tmp_path: pathlib.Path
+) -> None:
+    write(output, [b"first"])
+    key = functools.partial(layout.edition_key, "train")
+    job = job_of(source_of(tmp_path, "new", NEW), output, name="d", split=key(2))
+    convert(job)
+    write(output, OLD, overwrite=True, keep_replaced=True)
+    again = dataclasses.replace(job, split=key(4))
+    results = list(map(make_shard, shard_tasks(begin_job(again).prepared)))
+    roll_back(output, "train", 2)
+    with pytest.raises(TOLD, match="another command has changed the split"):
+        commit_shards([again], results)
+    assert records_of(output) == [b"first", *NEW]
+    assert verify(output, workers=1).findings == ()
+
+
 def test_an_equal_writer_that_has_begun_to_delete_the_parts(
     output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +302,67 @@ class TestIndex:
         assert files_of(files)["dataset.json"] == others[0]
         assert verify(files, workers=1).findings == ()
         assert records_of(files) == NEW
+
+    @pytest.mark.parametrize("at", [None, "write_table", "commit_dataset"])
+    def test_beside_an_append_one_is_told(self, files, tmp_path, monkeypatch, at):
+        self.index(f"{files}/0.array_record")
+        key = layout.edition_key("train", 2)
+        source = source_of(tmp_path, "more", [b"more"])
+        job = job_of(source, files, name="d", split=key)
+        begun, told = [], []
+
+        def begin() -> None:
+            try:
+                begun.append(begin_job(job).prepared)
+            except TOLD as error:
+                told.append(error)
+
+        if at is None:
+            begin()
+        else:
+            true = getattr(index_module, at)
+            monkeypatch.setattr(index_module, at, once(begin, true))
+        self.index(f"{files}/1.array_record")
+        assert len(told) == (at == "commit_dataset")
+        for prepared in begun:
+            with pytest.raises(TOLD):
+                commit_shards([job], map(make_shard, shard_tasks(prepared)))
+        assert verify(files, workers=1).findings == ()
+        assert records_of(files) == NEW
+
+    @pytest.mark.parametrize("there", [False, True])
+    def test_after_one_that_was_killed_the_files_stay(self, files, monkeypatch, there):
+        def killed(*given: Any, **options: Any) -> Any:
+            raise KeyboardInterrupt
+
+        if there:
+            write(files, OLD)
+        with monkeypatch.context() as patch:
+            patch.setattr(index_module, "commit_dataset", killed)
+            with pytest.raises(KeyboardInterrupt):
+                self.index(f"{files}/0.array_record")
+        before = files_of(files)["0.array_record"]
+        for _ in range(2):
+            write(files, NEW, overwrite=True)
+            clean(files)
+        assert records_of(files) == NEW
+        assert files_of(files)["0.array_record"] == before
+
+    def test_after_going_back_the_files_stay(self, files):
+        write(files, OLD)
+        names = [f"{files}/0.array_record", f"{files}/1.array_record"]
+        before = [files_of(files)[pathlib.Path(name).name] for name in names]
+        given = IndexOptions(
+            files=names, name="d", split="train", overwrite=True, keep_replaced=True
+        )
+        index(given, workers=1)
+        remove_from(files, [3])
+        roll_back(files, "train", 1)
+        clean(files)
+        assert_whole(files, OLD)
+        after = files_of(files)
+        assert [after[pathlib.Path(name).name] for name in names] == before
+        assert not any(name.startswith("d-train.array_record-e") for name in after)
 
     def test_of_one_that_was_killed_it_is_repeated(self, files, monkeypatch):
         def killed(*given: Any, **options: Any) -> Any:

@@ -17,11 +17,12 @@ from gristmill import loader
 from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.read_manifest import check_not_replaced
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.verify import verify
 from tests.support import race_commands
 from tests.support.kills import Killer
 from tests.support.race_commands import NAME, RECORDS, records_of
-from tests.support.records import frames_of
+from tests.support.records import frames_of, write_array_records
 
 KILLED = -9
 SOURCES = 6
@@ -34,11 +35,14 @@ _KINDS = {
     "remove": 3,
     "writer": 4,
     "write": 3,
-    "rollback": 1,
+    "index": 2,
+    "rollback": 3,
     "clean": 2,
     "unfinished": 2,
 }
-_REPLACE = {"overwrite", "writer", "write", "rollback"}
+_REPLACE = {"overwrite", "writer", "write", "index", "rollback"}
+# Beside the dataset, of no command: `index` takes them.
+FILES = ("x0", "x1")
 
 
 class Ran(NamedTuple):
@@ -79,6 +83,11 @@ class Race:
             inputs = folder / f"s{source}"
             inputs.mkdir()
             (inputs / "in.tfrecord").write_bytes(frames_of(records_of(inputs.name)))
+        for name in FILES:
+            file = folder / f"{name}.array_record"
+            write_array_records(file, records_of(name))
+            place = f"{output}/{file.name}"
+            storage_for(output).write(place, file.read_bytes(), replaces="")
 
     def run(self, commands: int, *, processes: int = 3) -> None:
         """Runs commands, some of which are killed, and reads meanwhile."""
@@ -117,7 +126,14 @@ class Race:
                 if self._chance.random() < 0.6
             ]
             tag = f"s{self._chance.randrange(SOURCES)}"
-        if kind in ("writer", "write", "remove", "rollback"):
+            files = self._chance.sample(FILES, self._chance.randrange(1, 3))
+        if kind == "index":
+            # What is not kept could never be replaced by anything but an index.
+            tag = files[0]
+            argv = ["index", *(f"{self.output}/{file}.array_record" for file in files)]
+            argv += [f"--name={NAME}", "--split=train", "--workers=1"]
+            argv += ["--overwrite", "--keep-replaced"]
+        elif kind in ("writer", "write", "remove", "rollback"):
             tag = f"{kind[:2]}{count}"
             argv = [_SCRIPT, kind, self.output, str(self._log), tag, *options]
         elif kind in ("clean", "unfinished"):
@@ -198,7 +214,7 @@ class Race:
                 for one in self.ran
                 if one is not ran and one.kind in _REPLACE and one.end > ran.begin
             ]
-            made = ran.kind in ("append", "overwrite", "writer", "write")
+            made = ran.kind in ("append", "overwrite", "writer", "write", "index")
             if made and ran.status == 0 and not later:
                 assert ran.tag in there, (ran, there)
 
@@ -219,6 +235,7 @@ _TOLD = re.compile(
             "committed meanwhile|is already, by another command",
             "has been written already, and not committed|a finished part again",
             "cannot be read as long as|was replaced while",
+            "the split holds files that gristmill did not write",
         )
     )
 )

@@ -23,10 +23,15 @@ def remove(
         erase: Whether the state before is deleted.
     """
     output = str(folder / "out")
+    remove_from(output, numbers, erase=erase)
+    return output
+
+
+def remove_from(output: str, numbers: Collection[int], *, erase: bool = False) -> None:
+    """Does the same to any dataset."""
     newest = loader.open(output).edition
     begun = begin_removal(output, sorted(numbers), edition=newest)
     cuts = Gathered.of([begun])
     for task in tasks_of(begun.removal):
         cuts.add(cut_shard(task))
     commit_removal(output, cuts, erase=erase)
-    return output

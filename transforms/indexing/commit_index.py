@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import google_crc32c
 
-from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.base.gathered_rows import Gathered
+from gristmill.dataset.commit.claim import again_if_changed, last_described
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.base import changed_error
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.indexing.plan_index import IndexTask
 
 _log = logging.getLogger(__name__)
@@ -54,27 +58,23 @@ def commit_index(
         writer_options = {o for s, o in indexed.notes["writer_options"] if s == split}
         old = None if before is None else before.splits.get(split)
         table, options = reports.reports().table, " | ".join(sorted(writer_options))
-        again = old is not None and _is_made_of(old, table, options, inputs)
-        edition = 1 if old is None else old.edition if again else old.last_edition + 1
-        while True:
-            key = layout.edition_key(split, edition)
-            try:
-                made[key] = write_table(
-                    dataset,
-                    name,
-                    key,
-                    table,
-                    replaces="",
-                    writer_options=options,
-                    source={"indexed": list(inputs)},
-                )
-                break
-            except StorageChangedError:
-                if again:
-                    raise
-                edition += 1  # Another index may be committing the table there.
-        if not again:
-            new.add(key)
+        write = functools.partial(
+            write_table,
+            dataset,
+            name,
+            table=table,
+            replaces="",
+            writer_options=options,
+            source={"indexed": list(inputs)},
+        )
+        if old is not None and _is_made_of(old, table, options, inputs):
+            key = layout.edition_key(split, old.edition)
+            made[key] = write(split=key)
+            continue
+        last = 0 if old is None else old.last_edition
+        take = functools.partial(_take_number, dataset, name, split, last, write)
+        key, made[key] = again_if_changed(take)
+        new.add(key)
 
     def check() -> None:
         check_files(dataset, made)
@@ -105,6 +105,30 @@ def commit_index(
     ]
     _log.info("%s: committed; %s", dataset, "; ".join(parts))
     return manifest
+
+
+def _take_number(
+    dataset: str, name: str, split: str, last: int, write: Callable[..., Split]
+) -> tuple[str, Split]:
+    """Writes a table under a number that no other command has; returns its key too.
+
+    Others describe their work under the number before they begin, and look for a table
+    then. So of two that take a number at the same moment, one at least sees the other.
+
+    Raises:
+        StorageChangedError: Another command has taken the number at this moment.
+    """
+    storage = storage_for(dataset)
+    number = max(last, last_described(dataset, name, split)) + 1
+    key = layout.edition_key(split, number)
+    made = write(split=key)
+    own = layout.join(dataset, made.table)
+    paths = (layout.join(dataset, path) for path in layout.split_paths(name, key))
+    found = [info.path for info in storage.stat_all([*paths]) if info is not None]
+    if found != [own] or last_described(dataset, name, split) > number:
+        storage.delete(own)
+        raise changed_error(own, expected="the only file of its edition", got="others")
+    return key, made
 
 
 def _is_made_of(

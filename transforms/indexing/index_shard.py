@@ -15,14 +15,12 @@ from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_index import encode_index
-from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.indexing.plan_index import IndexTask
 from gristmill.transforms.sources.input_formats import check_formats
-
-JOB = "indexed"  # In reports, where those of a conversion name its job.
 
 
 class IndexedShard(NamedTuple):
@@ -41,7 +39,9 @@ class IndexedShard(NamedTuple):
     def gather(self, gathered: Gathered) -> None:
         """Adds the report to those of the split, and notes how the file was written."""
         split = self.task.split
-        gathered.add_row(split, self.report, functools.partial(ReportCollector, JOB))
+        gathered.add_row(
+            split, self.report, functools.partial(ReportCollector, INDEXED_JOB)
+        )
         gathered.notes["task"][split] = self.task
         gathered.notes["writer_options"][split, self.writer_options] = True
 
@@ -100,7 +100,7 @@ def index_shard(task: IndexTask) -> IndexedShard:
     report = ShardReport(
         path=task.file,
         shard_index=task.shard,
-        job=JOB,
+        job=INDEXED_JOB,
         file_bytes=size,
         file_crc32c=file_crc,
         read=digest,

@@ -13,6 +13,7 @@ from typing import Any
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.base.versioned_arrays import load_arrays
+from gristmill.dataset.commit.claim import next_edition
 from gristmill.dataset.commit.tfds_files import described_by_tfds
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.metadata import layout
@@ -111,7 +112,8 @@ def appended_job(job: ConversionJob, manifest: Manifest) -> ConversionJob:
             cure="give the new files only; where a file of the same name has other "
             "records now, give it another name",
         )
-    key = layout.edition_key(job.split, split.last_edition + 1)
+    number = next_edition(job.output, manifest.name, job.split, split)
+    key = layout.edition_key(job.split, number)
     return dataclasses.replace(job, split=key)
 
 

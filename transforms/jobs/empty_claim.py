@@ -51,6 +51,8 @@ def replaced_shards(
         shards = unfinished_shards(*where, manifest=manifest, described=found)
     if shards is not None:
         return shards
+    # The list may have come since the description was read.
+    found = found or PreparedJob.load_versioned(*where)[0]
     if found is None:
         raise missing_list(*where, finished=True)
     raise JobChangedError(

@@ -296,7 +296,7 @@ def missing_list(
         output: The dataset's directory.
         name: Its name.
         split: The split.
-        finished: Whether shards of it are finished.
+        finished: Whether shards of it are finished or being made.
     """
     path = layout.join(output, layout.job_path(name, split))
     found = storage_for(output).load(path)
@@ -310,7 +310,7 @@ def missing_list(
     return InvalidDatasetError(
         "description of a conversion lacks its list of files",
         where=layout.join(output, layout.inputs_path(name, split)),
-        got="finished shards of this conversion"
+        got="shards of this conversion, finished or being made"
         if finished
         else "a conversion that is starting now, or that stopped at its start",
         cure=("repeat the same command to finish it" if finished else "wait for it")

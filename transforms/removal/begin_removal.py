@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import StateMismatchError
 from gristmill.dataset.base.gathered_rows import Gathered
+from gristmill.dataset.commit.claim import next_edition
 from gristmill.dataset.metadata.choose_state import chosen_split
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -89,9 +90,9 @@ def begin_removal(
             got=f"edition {edition:,}",
             cure="give the numbers that records have in the newest edition",
         )
-    removal = plan_removal(
-        dataset, manifest.name, name, found, records, request=request
-    )
+    number = next_edition(dataset, manifest.name, name, found)
+    given = dataset, manifest.name, name, found, records
+    removal = plan_removal(*given, request=request, edition=number)
     claim(removal)
     return BegunRemoval(dataset, removal, manifest, name)
 

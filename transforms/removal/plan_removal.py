@@ -90,6 +90,7 @@ def plan_removal(
     records: npt.ArrayLike,
     *,
     request: str,
+    edition: int,
 ) -> Removal:
     """Sorts records of a split into its editions.
 
@@ -101,6 +102,7 @@ def plan_removal(
         records: Numbers of records of the split, one and more, in any order. Of packed
             rows [documents, 2]: row and piece with which each document begins.
         request: See `Removal`.
+        edition: The number of the first edition to make.
 
     Raises:
         InputError: There is no such record, or none is given.
@@ -117,7 +119,7 @@ def plan_removal(
             cure="give numbers as `gristmill trace` and `head` show them",
         )
     editions: list[EditionRemoval] = []
-    first, number = 0, split.last_edition
+    first, number = 0, edition - 1
     for part in split.parts:
         begin, end = np.searchsorted(wanted, [first, first + part.records]).tolist()
         if begin < end:

@@ -16,14 +16,14 @@ from gristmill import loader
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError, InputError
 from gristmill.dataset.base.gathered_rows import Gathered
-from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.indexing.commit_index import commit_index, task_of
-from gristmill.transforms.indexing.index_shard import JOB, IndexedShard, index_shard
+from gristmill.transforms.indexing.index_shard import IndexedShard, index_shard
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 from tests.support.chunks import (
     array_record_file,
@@ -107,7 +107,7 @@ def test_reports_are_gathered_as_columns():
         report = ShardReport(
             path=name,
             shard_index=shard,
-            job=JOB,
+            job=INDEXED_JOB,
             file_bytes=(200 << 20) + shard * 104_729,
             file_crc32c=shard * 2_654_435_761 & (1 << 32) - 1,
             read=digest,

@@ -30,7 +30,8 @@ def edition(number: int, records: int) -> Split:
 
 
 def planned(split: Split, records: list[int], request: str = "r") -> Removal:
-    return plan_removal("out", "d", "train", split, records, request=request)
+    given = "out", "d", "train", split, records
+    return plan_removal(*given, request=request, edition=split.last_edition + 1)
 
 
 @given(data=st.data())
