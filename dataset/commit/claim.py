@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Self, TypeVar
 
@@ -394,6 +395,14 @@ def again_if_changed(call: Callable[[], T]) -> T:
         with contextlib.suppress(StorageChangedError):
             return call()
     return call()
+
+
+def fingerprint_of(document: bytes) -> str | None:
+    """Returns the fingerprint of the work in a description, None if it cannot be read."""
+    try:
+        return str(json.loads(document)["fingerprint"])
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def next_edition(output: str, name: str, split: str, there: Split) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import google_crc32c
@@ -40,12 +40,15 @@ from gristmill.transforms import RemoveRecords
 from gristmill.transforms.removal.commit_removal import RemovalResult
 from tests.support.buckets import upload
 from tests.support.conversion import contents
+from tests.support.editions import files_of
 from tests.support.gcs_server import GcsServer
+from tests.support.kills import Killer
 from tests.support.packed import documents, pack
 from tests.support.pipelines import run
 from tests.support.records import read_array_records
 
 LENGTH = 32
+KILLED = -9
 COUNT = 24
 # Of two shards: one document is longer than four rows, and is in several of them.
 SHARDS = [
@@ -339,3 +342,83 @@ def test_states_of_other_rows_are_refused(packed, tmp_path):
     )
     with pytest.raises(StateMismatchError):
         feed.set_state(state)
+
+
+STRIDES = [
+    pytest.param(7, marks=pytest.mark.slow),
+    pytest.param(1, marks=pytest.mark.soak),
+]
+
+
+class TestKilled:
+    """Killed at each step, and run again."""
+
+    GONE = frozenset({(0, 1), (0, COUNT - 1), (2, 5)})
+
+    @pytest.fixture
+    def killer(self, tmp_path) -> Iterator[Killer]:
+        with Killer(tmp_path) as killer:
+            yield killer
+
+    def command(self, output: str, folder: pathlib.Path, *more: str) -> list[str]:
+        listed = folder / "listed"
+        listed.write_text("".join(f"{n}\n" for n in lines_of(output, self.GONE)))
+        return ["remove", output, f"--records={listed}", "--workers=1", *more]
+
+    def state_of(self, output: str, old: np.ndarray, new: np.ndarray) -> str:
+        """Checks that the dataset is whole, as it was or as it is to be."""
+        assert not verify(output, workers=1).findings
+        found = arrays_of(output)["inputs"]
+        assert np.array_equal(found, old) or np.array_equal(found, new)
+        return "old" if np.array_equal(found, old) else "new"
+
+    @pytest.mark.parametrize("stride", STRIDES)
+    @pytest.mark.parametrize("more", [(), ("--erase",)], ids=["kept", "erased"])
+    def test_on_a_disk(self, packed, tmp_path, killer, stride, more):
+        output, before = str(tmp_path / "killed"), tmp_path / "before"
+        shutil.copytree(packed, before)
+        shutil.copytree(packed, output)
+        old = arrays_of(packed)["inputs"]
+        assert killer.run(self.command(output, tmp_path, *more)).status == 0
+        new, expected = arrays_of(output)["inputs"], contents(tmp_path / "killed")
+        kill_at, met = stride // 2 + 1, []
+        while True:
+            shutil.rmtree(output)
+            shutil.copytree(before, output)
+            argv = self.command(output, tmp_path, *more)
+            ended = killer.run(argv, kill_at=kill_at)
+            met.append(self.state_of(output, old, new))
+            if ended.status != KILLED:
+                break
+            again = killer.run(argv)
+            assert again.status == 0, again.error
+            assert contents(tmp_path / "killed") == expected
+            assert self.state_of(output, old, new) == "new"
+            kill_at += stride
+        assert ended.status == 0, ended.error
+        assert {*met} == {"old", "new"}
+
+    @pytest.mark.parametrize("stride", STRIDES)
+    def test_in_a_bucket(self, packed, tmp_path, monkeypatch, stride):
+        output, old = "gs://bucket/out", arrays_of(packed)["inputs"]
+        with GcsServer("bucket") as server:
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            upload(server, packed, "out")
+            before = dict(server.objects.buckets["bucket"])
+            with Killer(tmp_path) as killer:
+                argv = self.command(output, tmp_path, "--erase")
+                assert killer.run(argv).status == 0
+                new, expected = arrays_of(output)["inputs"], files_of(output)
+                kill_at, met, status = stride // 2 + 1, [], KILLED
+                while status == KILLED:
+                    server.objects.buckets["bucket"] = dict(before)
+                    # Before it is sent, or before the answer is read.
+                    after = kill_at % 2 == 0
+                    status = killer.run(argv, kill_at=kill_at, after=after).status
+                    met.append(self.state_of(output, old, new))
+                    again = killer.run(argv)
+                    assert again.status == 0, again.error
+                    assert files_of(output) == expected
+                    kill_at += stride
+            assert status == 0
+            assert {*met} == {"old", "new"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
+from gristmill.dataset.commit.claim import fingerprint_of
 from gristmill.dataset.commit.split_files import (
     committed_shards,
     shards_of,
@@ -18,11 +19,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.prepared_job import (
-    PreparedJob,
-    fingerprint_of,
-    missing_list,
-)
+from gristmill.transforms.jobs.prepared_job import PreparedJob, missing_list
 
 _READ_AT_ONCE = 16
 

@@ -27,6 +27,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.base.versioned_arrays import load_arrays
+from gristmill.dataset.commit.claim import fingerprint_of
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.metadata import layout
@@ -277,14 +278,6 @@ class PreparedJob:
             f"the plan of shards differs: that job has {found.plan.shards:,} shards, "
             f"this one {self.plan.shards:,}, as when another release has planned it"
         )
-
-
-def fingerprint_of(document: bytes) -> str | None:
-    """Returns the fingerprint in a description, None if it cannot be read."""
-    try:
-        return str(json.loads(document)["fingerprint"])
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def missing_list(

@@ -18,7 +18,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     StorageMissingError,
 )
-from gristmill.dataset.commit.claim import Claim
+from gristmill.dataset.commit.claim import Claim, fingerprint_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import (
@@ -29,7 +29,6 @@ from gristmill.dataset.metadata.removed import (
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.jobs.prepared_job import fingerprint_of
 from gristmill.transforms.removal.plan_removal import (
     EditionRemoval,
     Removal,
