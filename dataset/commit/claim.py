@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Self, TypeVar
 
 from gristmill.dataset.base.errors import (
-    InputError,
     InvalidDatasetError,
     JobChangedError,
     StorageChangedError,
     StorageError,
     StorageMissingError,
 )
+from gristmill.dataset.commit.edition_numbers import first_edition, next_edition
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
     check_no_strangers,
@@ -98,7 +97,7 @@ class Claim:
             strangers = frozenset[int]()
         else:
             damaged = manifest is None and bool(version)
-            edition, strangers = _first_edition(output, name, split, damaged=damaged)
+            edition, strangers = first_edition(output, name, split, damaged=damaged)
         return cls(
             output=output,
             name=name,
@@ -395,99 +394,6 @@ def again_if_changed(call: Callable[[], T]) -> T:
         with contextlib.suppress(StorageChangedError):
             return call()
     return call()
-
-
-def fingerprint_of(document: bytes) -> str | None:
-    """Returns the fingerprint of the work in a description, None if it cannot be read."""
-    try:
-        return str(json.loads(document)["fingerprint"])
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def next_edition(output: str, name: str, split: str, there: Split) -> int:
-    """Returns the number of the next edition of a split that is there.
-
-    Numbers are left out that have a table and no description: an index may be
-    committing them.
-    """
-    storage, edition = storage_for(output), there.last_edition + 1
-    while True:
-        key = layout.edition_key(split, edition)
-        table, *begun = (
-            layout.join(output, path(name, key))
-            for path in (layout.table_path, layout.job_path, layout.write_path)
-        )
-        if storage.stat(table) is None or any(storage.stat_all(begun)):
-            return edition
-        edition += 1
-
-
-def last_described(output: str, name: str, split: str) -> int:
-    """Returns the greatest number of an edition that any file describes, or 0."""
-    storage, own = storage_for(output), layout.join(output, "")
-    found = {0}
-    index = layout.join(output, layout.INDEX_DIR)
-    for info in storage.scan(index, prefix=f"{name}-{split}."):
-        path = info.path.removeprefix(own)
-        found.add(layout.described_edition(path, name, split) or 0)
-    return max(found)
-
-
-def last_begun(output: str, name: str, split: str) -> int:
-    """Returns the greatest number of an edition that any file is named by, or 0."""
-    storage, own = storage_for(output), layout.join(output, "")
-    found = {last_described(output, name, split)}
-    for info in storage.scan(output, prefix=layout.shard_prefix(name, split)):
-        found.add(layout.edition_of(_file(info.path), name, split))
-    place = layout.temporary_dir("", name, split)
-    for info in storage.scan(output, deep=True, prefix=place):
-        mark = info.path.removeprefix(own + place).partition("/")[0]
-        with contextlib.suppress(InputError):  # It is a directory of another program.
-            found.add(layout.parse_edition_key(split + mark)[1])
-    return max(found)
-
-
-def _first_edition(
-    output: str, name: str, split: str, *, damaged: bool
-) -> tuple[int, frozenset[int]]:
-    """Returns the number for a split that is not there, and those of strangers.
-
-    Where `dataset.json` is damaged, nobody knows which numbers it has given out.
-    """
-    storage = storage_for(output)
-    paths = layout.job_path(name, split), layout.write_path(name, split)
-    begun_first = any(storage.stat_all([layout.join(output, path) for path in paths]))
-    if begun_first and not damaged:
-        return 1, frozenset()
-    own = f"{name}-{split}."
-    described: dict[int, set[str]] = {}
-    for info in storage.scan(layout.join(output, layout.INDEX_DIR), prefix=own):
-        path = layout.join(layout.INDEX_DIR, _file(info.path))
-        edition = layout.described_edition(path, name, split)
-        if edition is not None:
-            kind = ".".join(path.rsplit(".", 2)[1:])
-            described.setdefault(edition, set()).add(kind)
-    # The marker of a write goes at the commit, a table comes shortly before it.
-    begins = {"write.json"} if damaged else {"write.json", "job.json"}
-    given_out = {
-        edition
-        for edition, kinds in described.items()
-        if "shards.npz" in kinds and kinds.isdisjoint(begins)
-    }
-    begun = {
-        edition
-        for edition, kinds in described.items()
-        if not kinds.isdisjoint(("job.json", "write.json"))
-    } - given_out
-    prefix = layout.shard_prefix(name, split)
-    found = {
-        layout.edition_of(_file(info.path), name, split)
-        for info in storage.scan(output, prefix=prefix)
-    }
-    last = max(found - begun | given_out, default=0)
-    edition = min((number for number in begun if number > last), default=last + 1)
-    return edition, frozenset(found - begun)
 
 
 def _file(path: str) -> str:

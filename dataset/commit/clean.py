@@ -8,8 +8,8 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, StorageError
-from gristmill.dataset.commit.claim import last_begun
 from gristmill.dataset.commit.commit import commit
+from gristmill.dataset.commit.edition_numbers import last_begun
 from gristmill.dataset.commit.garbage import find_garbage, garbage_editions
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.metadata import layout

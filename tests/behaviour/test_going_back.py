@@ -31,8 +31,8 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageMissingError,
 )
-from gristmill.dataset.commit.claim import last_begun
 from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.edition_numbers import last_begun
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.choose_state import states_of

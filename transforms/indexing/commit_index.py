@@ -10,8 +10,9 @@ import google_crc32c
 
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.base.gathered_rows import Gathered
-from gristmill.dataset.commit.claim import again_if_changed, last_described
+from gristmill.dataset.commit.claim import again_if_changed
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
+from gristmill.dataset.commit.edition_numbers import last_described
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.read_manifest import read_manifest

@@ -13,7 +13,7 @@ from typing import Any
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.base.versioned_arrays import load_arrays
-from gristmill.dataset.commit.claim import next_edition
+from gristmill.dataset.commit.edition_numbers import next_edition
 from gristmill.dataset.commit.tfds_files import described_by_tfds
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.metadata import layout

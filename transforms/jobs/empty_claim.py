@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
-from gristmill.dataset.commit.claim import fingerprint_of
+from gristmill.dataset.commit.edition_numbers import fingerprint_of
 from gristmill.dataset.commit.split_files import (
     committed_shards,
     shards_of,

@@ -27,7 +27,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.base.versioned_arrays import load_arrays
-from gristmill.dataset.commit.claim import fingerprint_of
+from gristmill.dataset.commit.edition_numbers import fingerprint_of
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.metadata import layout

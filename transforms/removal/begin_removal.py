@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import StateMismatchError
 from gristmill.dataset.base.gathered_rows import Gathered
-from gristmill.dataset.commit.claim import next_edition
+from gristmill.dataset.commit.edition_numbers import next_edition
 from gristmill.dataset.metadata.choose_state import chosen_split
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
