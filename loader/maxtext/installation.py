@@ -14,7 +14,7 @@ from typing import Any
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.iterators import make_iterator
-from gristmill.loader.maxtext.options import Options, Order, Shuffled
+from gristmill.loader.maxtext.options import Options, Order, SftEnds, Shuffled
 from gristmill.loader.maxtext.post_train import (
     eval_hook,
     keeping_failures,
@@ -45,6 +45,7 @@ def install(
     shuffle: Shuffled = "global",
     cache: str | None = None,
     cache_bytes: int | None = None,
+    sft_ends: SftEnds = "template",
 ) -> None:
     """Has MaxText's trainers of this process read their data by gristmill.
 
@@ -59,13 +60,20 @@ def install(
         shuffle: "global" or "block": which shuffle `enable_data_shuffling` asks for.
         cache: Local directory for copies of what is in object storage.
         cache_bytes: Bytes of all copies of shards in it; none by default.
+        sft_ends: What puts tokens around the texts of `use_sft`, where MaxText makes
+            their tokens: "template", the chat template alone, or "settings", also
+            `add_bos` and `add_eos`, which put them around each part of a conversation.
 
     Raises:
         InputError: MaxText is missing, is a version without the names that are replaced
             here, or there is no such option.
     """
     options = Options(
-        order=order, shuffle=shuffle, cache=cache, cache_bytes=cache_bytes
+        order=order,
+        shuffle=shuffle,
+        cache=cache,
+        cache_bytes=cache_bytes,
+        sft_ends=sft_ends,
     )
     install_options(options)
 

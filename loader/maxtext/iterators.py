@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax.sharding import Mesh
@@ -14,6 +16,8 @@ from gristmill.loader.maxtext.records import RecordDatasets
 from gristmill.loader.maxtext.restore import IteratorReads
 from gristmill.loader.maxtext.settings import Side, check
 from gristmill.loader.maxtext.sources import Sources, open_sources
+
+_log = logging.getLogger(__name__)
 
 # Records of a host that are read as one step, where steps of the order are not those of
 # the trainer.
@@ -92,6 +96,8 @@ def _records_iterator(
     from maxtext.input_pipeline import data_processing_utils, grain_data_processing
     from maxtext.utils import max_logging
 
+    if config.use_sft:
+        config = _for_sft(config, options)
     rows = _STEP_RECORDS
     if is_row_a_record(config):
         rows = data_processing_utils.get_local_batch_size(config)
@@ -113,6 +119,42 @@ def _records_iterator(
     for iterator, reader in zip(iterators, datasets.made, strict=False):
         iterator.gristmill_readers = [reader]
     return made
+
+
+@dataclasses.dataclass(frozen=True)
+class ChangedSettings:
+    """MaxText's settings, of which some have other values.
+
+    Attributes:
+        settings: As MaxText has them.
+        changed: The other values, by name.
+    """
+
+    settings: Any
+    changed: Mapping[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # Of pickling, before there are settings.
+            raise AttributeError(name)
+        changed = self.changed
+        return changed[name] if name in changed else getattr(self.settings, name)
+
+
+def _for_sft(config: Any, options: Options) -> Any:
+    """Returns the settings by which MaxText tokenises conversations; warns of them."""
+    ends = [name for name in ("add_bos", "add_eos") if getattr(config, name)]
+    kept = bool(ends) and options.sft_ends == "settings"
+    _log.warning(
+        "MaxText renders and tokenises these conversations itself: %s, and one of "
+        "several turns is not as apply_chat_template gives it; `gristmill pack --chat` "
+        "renders each conversation once",
+        f"{' and '.join(ends)} put a token around each part of a conversation"
+        if kept
+        else "add_bos and add_eos are off for them, since the template has such tokens",
+    )
+    if kept or not ends:
+        return config
+    return ChangedSettings(config, dict.fromkeys(ends, False))
 
 
 def is_row_a_record(config: Any) -> bool:

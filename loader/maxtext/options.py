@@ -10,6 +10,7 @@ from gristmill.dataset.base.errors import InputError
 
 Order = Literal["gristmill", "grain"]
 Shuffled = Literal["global", "block"]
+SftEnds = Literal["template", "settings"]
 
 PREFIX = "gristmill_"
 
@@ -25,16 +26,20 @@ class Options:
         cache: Local directory for copies of what is in object storage; by default that
             of `loader.open`.
         cache_bytes: Bytes of all copies of shards in it; none by default.
+        sft_ends: What puts tokens around the texts of `use_sft`: the template alone, or
+            `add_bos` and `add_eos` as they are set.
     """
 
     order: Order = "gristmill"
     shuffle: Shuffled = "global"
     cache: str | None = None
     cache_bytes: int | None = None
+    sft_ends: SftEnds = "template"
 
     def __post_init__(self) -> None:
         _one_of("order", self.order, get_args(Order))
         _one_of("shuffle", self.shuffle, get_args(Shuffled))
+        _one_of("sft_ends", self.sft_ends, get_args(SftEnds))
         if self.order == "grain" and self.shuffle != "global":
             raise InputError(
                 "the order of MaxText's own pipeline has its own shuffle",
@@ -64,6 +69,8 @@ class Options:
                     cure="correct it, or leave it out",
                 )
             given[name] = _integer(argument, text) if "int" in kinds[name] else text
+        if any(other.startswith(("add_bos=", "add_eos=")) for other in others):
+            given.setdefault("sft_ends", "settings")
         return cls(**given), others
 
 

@@ -162,15 +162,23 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
             got=f"order={options.order}",
             cure="leave the order out",
         )
-    lengths, most_pieces = set(), 0
+    lengths, most_pieces, supervised = set(), 0, False
     for part in sources.parts:
         split = part.dataset.committed
         for edition in () if split is None else split.parts:
             stored = edition.packed or {}
             rows = PackedSplit.parse(stored, where=part.path)
             lengths.add(rows.length)
+            supervised |= rows.supervised
             most_pieces = max(most_pieces, rows.counts.most_pieces)
             check_tokens(config, part.path, stored, edition.source)
+    if config.use_sft and not supervised:
+        raise refused(
+            config,
+            "use_sft",
+            "False, for rows of plain text, which are trained on as a whole",
+            "set it so, or make rows of conversations by `gristmill pack --chat`",
+        )
     if len(lengths) == 1 and lengths != {config.max_target_length}:
         raise refused(
             config,
@@ -195,7 +203,8 @@ def _most_of(config: Any) -> int | None:
 
 def check_tokens(config: Any, path: str, packed: Any, source: Any) -> None:
     """Compares the tokens of an edition with what MaxText is told of them."""
-    known = PackedSplit.parse(packed, where=path).vocabulary_size
+    described = PackedSplit.parse(packed, where=path)
+    known = described.vocabulary_size
     if config.vocab_size < known <= _UNKNOWN_VOCABULARY:
         raise refused(
             config,
@@ -204,8 +213,10 @@ def check_tokens(config: Any, path: str, packed: Any, source: Any) -> None:
             _VOCABULARY_CURE,
         )
     options = source.get("options", {}).get("pack") or {}
-    # For documents that were already ids, the added tokens are not known.
-    for end in ("bos", "eos") if options.get("found") else ():
+    # For documents that were already ids, the added tokens are not known; those of
+    # conversations are in the template.
+    told = options.get("found") and not described.supervised
+    for end in ("bos", "eos") if told else ():
         asked = getattr(config, f"add_{end}")
         if asked != bool(options[end]) and not options["add_special_tokens"]:
             _log.warning(

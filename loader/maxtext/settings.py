@@ -151,8 +151,9 @@ SETTINGS = (
         Only(("arrayrecord",), "convert the data by gristmill"),
         Only(("arrayrecord",), "convert the data by gristmill"),
     ),
+    Setting(("use_sft",), _OWN, "rows of conversations, or refused"),
     Setting(
-        ("use_sft", "use_dpo", "use_multimodal", "is_offline_distillation"),
+        ("use_dpo", "use_multimodal", "is_offline_distillation"),
         _OWN,
         Only((False,), _UNPACKED),
     ),
@@ -167,7 +168,11 @@ SETTINGS = (
         _OWN,
         _ROWS,
     ),
-    Setting(("add_bos", "add_eos"), _OWN, _ROWS + "; a difference is logged"),
+    Setting(
+        ("add_bos", "add_eos"),
+        _OWN + "; `false` with `use_sft`, unless they are given",
+        _ROWS + "; a difference is logged",
+    ),
     Setting(("use_truncation",), _OWN, Only((True,), _UNPACKED)),
     Setting(
         ("packing",),

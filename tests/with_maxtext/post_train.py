@@ -9,7 +9,7 @@ _SFT = "maxtext.trainers.post_train.sft.train_sft"
 _DPO = "maxtext.trainers.post_train.dpo.train_dpo"
 
 
-def _tunix_goes_on(lab: Lab, name: str, trainer: str, **settings: object) -> None:
+def tunix_goes_on(lab: Lab, name: str, trainer: str, **settings: object) -> None:
     """Checks that a run of Tunix that goes on trains on what follows."""
     whole = lab.train(name, trainer=trainer, steps=STEPS, **settings)
     other = f"{name}-cut"
@@ -27,19 +27,19 @@ def _tunix_goes_on(lab: Lab, name: str, trainer: str, **settings: object) -> Non
 
 @run("SFT by Tunix: resume exactly")
 def tunix_sft(lab: Lab) -> None:
-    _tunix_goes_on(lab, "tunix-sft", _SFT, grain_train_files=lab.path("chat"), **CHAT)
+    tunix_goes_on(lab, "tunix-sft", _SFT, grain_train_files=lab.path("chat"), **CHAT)
 
 
 @run("packed, by Tunix: resume exactly")
 def tunix_packed(lab: Lab) -> None:
-    _tunix_goes_on(lab, "tunix-rows", _SFT, grain_train_files=lab.path("packed-one"))
+    tunix_goes_on(lab, "tunix-rows", _SFT, grain_train_files=lab.path("packed-one"))
 
 
 @run("DPO by Tunix: resume exactly")
 def tunix_dpo(lab: Lab) -> None:
     # It has to be a model that MaxText can convert; its sizes are those of the others.
     model = {"model_name": "qwen3-0.6b", "override_model_config": True}
-    _tunix_goes_on(lab, "tunix-dpo", _DPO, **model, **pairs(lab))
+    tunix_goes_on(lab, "tunix-dpo", _DPO, **model, **pairs(lab))
 
 
 @run("a damaged shard: MaxText and Tunix end with an error")

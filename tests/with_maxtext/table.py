@@ -27,7 +27,7 @@ from tests.with_maxtext.lab import OWN, Lab, tail
 _NATIVE_SFT = "maxtext.trainers.post_train.sft.train_sft_native"
 
 
-def _resume_exactly(lab: Lab, name: str, **files: object) -> None:
+def resume_exactly(lab: Lab, name: str, **files: object) -> None:
     """Trains without an interruption and with one, after which it evaluates too."""
     settings = {"grain_train_files": lab.path("one"), **files}
     whole = lab.train(name, steps=STEPS, **settings)
@@ -48,12 +48,12 @@ def _resume_exactly(lab: Lab, name: str, **files: object) -> None:
 
 @run("records: train, resume exactly, evaluate")
 def records(lab: Lab) -> None:
-    _resume_exactly(lab, "records", grain_worker_count=1)
+    resume_exactly(lab, "records", grain_worker_count=1)
 
 
 @run("packed: train, resume exactly, evaluate")
 def packed(lab: Lab) -> None:
-    _resume_exactly(lab, "packed", grain_train_files=lab.path("packed-one"))
+    resume_exactly(lab, "packed", grain_train_files=lab.path("packed-one"))
 
 
 @run("packed: 2 processes, then 1, with the same global batches")

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
+from tests.support.supervised import Conversation, conversations, supervised_dataset
+
 LENGTH = 64
 VOCABULARY = 320
 BEGIN, END = "<s>", "</s>"
@@ -67,6 +69,12 @@ def train_tokenizer(folder: pathlib.Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
+def chats() -> list[Conversation]:
+    """Returns conversations, each of which fits a row."""
+    some = conversations(4_000, seed=7, vocabulary=VOCABULARY, most=8)
+    return [each for each in some if len(each.ids) <= LENGTH]
+
+
 def encode_example(features: Mapping[str, str]) -> bytes:
     """Returns a tf.train.Example of texts, by MaxText's own class."""
     from maxtext.input_pipeline.protos import example_pb2
@@ -107,6 +115,15 @@ def make(folder: pathlib.Path) -> None:
             str(folder / "replaced"),
             "--num-shards=4",
             *more,
+        )
+    for name, method in (("packed-chat", "best-fit"), ("apart-chat", "none")):
+        supervised_dataset(
+            folder / name,
+            [chats()],
+            name=name,
+            length=LENGTH,
+            vocabulary_size=VOCABULARY,
+            method=method,
         )
     with Writer(folder / "chat", records_per_shard=25) as writer:
         for number in range(100):

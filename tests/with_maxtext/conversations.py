@@ -1,0 +1,108 @@
+"""Runs on rows of conversations: tokens, targets and losses that MaxText sees."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.with_maxtext import toy
+from tests.with_maxtext.checks import CHAT, STEPS, batches_of, check_same, run
+from tests.with_maxtext.lab import Batch, Lab
+from tests.with_maxtext.post_train import tunix_goes_on
+from tests.with_maxtext.table import resume_exactly
+
+_SFT = {"use_sft": True}
+_TUNIX = "maxtext.trainers.post_train.sft.train_sft"
+_NATIVE = "maxtext.trainers.post_train.sft.train_sft_native"
+
+
+def _examples(batch: Batch) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Returns tokens and trained targets of each segment, token by token."""
+    found = []
+    for row in range(len(batch["inputs"])):
+        segments = batch["inputs_segmentation"][row]
+        for segment in range(1, int(segments.max(initial=0)) + 1):
+            own = np.flatnonzero(segments == segment)
+            counted = batch["targets_segmentation"][row][own] != 0
+            targets = np.where(counted, batch["targets"][row][own], -1)
+            tokens = tuple(batch["inputs"][row][own].tolist())
+            found.append((tokens, tuple(targets.tolist())))
+    return found
+
+
+def _expected() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Returns the same of the conversations as they were made."""
+    found = []
+    for each in toy.chats():
+        trained = [said is not None and said.trained for said in each.said]
+        targets = [
+            token if counts else -1
+            for token, counts in zip(each.ids[1:], trained[1:], strict=True)
+        ]
+        found.append((tuple(each.ids), (*targets, -1)))
+    return found
+
+
+@run("conversations: tokens, targets and trained positions of 1,000 rows and more")
+def what_is_trained(lab: Lab) -> None:
+    once = {"num_epoch": 1, "grain_train_files": lab.path("packed-chat"), **_SFT}
+    found = lab.iterate("chat-rows", {"all": once}, batches=9_999)
+    batches = batches_of(found, "all")
+    rows = sum((b["inputs_segmentation"] > 0).any(axis=1).sum() for b in batches)
+    assert rows >= 1_000, f"{rows} rows"
+    got = sorted(each for batch in batches for each in _examples(batch))
+    assert got == sorted(_expected()), "other tokens or targets"
+
+
+@run("conversations: train, resume exactly, evaluate")
+def conversations(lab: Lab) -> None:
+    resume_exactly(lab, "chats", grain_train_files=lab.path("packed-chat"), **_SFT)
+
+
+@run("conversations: by MaxText's own trainer of conversations")
+def native(lab: Lab) -> None:
+    files = {"grain_train_files": lab.path("packed-chat"), **_SFT}
+    done = lab.train("chat-native", trainer=_NATIVE, steps=STEPS, **files)
+    plain = lab.train("chat-plain", steps=STEPS, **files)
+    check_same(done.batches[:STEPS], plain.batches[:STEPS], "the trainers")
+
+
+@run("conversations: the loss of a step is that of the same ones unpacked")
+def losses(lab: Lab) -> None:
+    count = len(toy.chats())
+    lost = {}
+    for name in ("packed-chat", "apart-chat"):
+        files = {"num_epoch": 1, "enable_data_shuffling": False, "steps": 1, **_SFT}
+        rows = lab.rows(name)
+        done = lab.train(
+            f"loss-{name}",
+            grain_train_files=lab.path(name),
+            per_device_batch_size=rows,
+            **files,
+        )
+        (batch,) = done.batches[:1]
+        assert len(_examples(batch)) == count, f"{name}: not all conversations"
+        lost[name] = done.losses[0]
+    packed, apart = lost["packed-chat"], lost["apart-chat"]
+    assert abs(packed - apart) < 1e-4 * apart, f"{packed} packed, {apart} unpacked"
+
+
+@run("conversations, by Tunix: resume exactly")
+def by_tunix(lab: Lab) -> None:
+    files = {"grain_train_files": lab.path("packed-chat")}
+    tunix_goes_on(lab, "tunix-chats", _TUNIX, **files, **_SFT)
+
+
+@run("SFT by MaxText's tokens: without ends around each part")
+def own_tokens(lab: Lab) -> None:
+    jobs = {
+        "template": {"grain_train_files": lab.path("chat"), **CHAT},
+        "off": {
+            "grain_train_files": lab.path("chat"),
+            **CHAT,
+            "add_bos": False,
+            "add_eos": False,
+        },
+    }
+    found = lab.iterate("chat-ends", jobs, batches=3)
+    off = batches_of(found, "off")
+    check_same(batches_of(found, "template"), off, "add_bos and add_eos")
