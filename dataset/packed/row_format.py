@@ -19,7 +19,7 @@ from gristmill.dataset.packed.example_rows import (
     decode_examples,
     encode_examples,
 )
-from gristmill.dataset.packed.message_spans import MessageSpans
+from gristmill.dataset.packed.message_spans import MessageSpans, counts_of
 from gristmill.dataset.packed.span_bytes import SpanError, decode_spans, encode_spans
 
 MAX_POSITIONS = 1 << 31
@@ -371,28 +371,37 @@ def read_spans(records: Sequence[bytes], heads: RowHeads) -> MessageSpans | None
     """
     if not heads.supervised.any():
         return None
+    all_ours = bool(heads.supervised.all())
+    pieces = counts_of(heads.row_ends)
     rows = np.flatnonzero(heads.supervised)
-    pieces = np.diff(heads.row_ends, prepend=0)
     ours = np.repeat(heads.supervised, pieces)
-    starts = heads.span_bytes[rows].tolist()
+    parts = [
+        record[at:]
+        for record, at, own in zip(
+            records, heads.span_bytes.tolist(), heads.supervised.tolist(), strict=True
+        )
+        if own
+    ]
     try:
         found = decode_spans(
-            [records[row][at:] for row, at in zip(rows.tolist(), starts, strict=True)],
+            parts,
             heads.weighted[rows],
             np.cumsum(pieces[rows]),
-            heads.lengths[ours],
+            heads.lengths if all_ours else heads.lengths[ours],
         )
     except SpanError as e:
         raise _damaged(
             f"spans of messages make no sense: {e}", int(rows[e.row]), "spans", "others"
         ) from e
     removed = is_removed(heads.firsts)
+    if all_ours and not removed.any():
+        return found
     counts = np.ones(len(ours), np.int64)
-    counts[ours] = np.diff(found.ends, prepend=0)
+    counts[ours] = counts_of(found.ends)
     if (wrong := (counts > 0) & removed & ours).any():
         row = int(np.searchsorted(heads.row_ends, np.argmax(wrong), side="right"))
         raise _damaged("a removed piece has spans", row, "none", int(counts[wrong][0]))
-    if ours.all():
+    if all_ours:
         return found
     counts[removed] = 0
     return found.among(ours, counts, heads.lengths)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.varints import encode_varints, varints_at
-from gristmill.dataset.packed.message_spans import MessageSpans
+from gristmill.dataset.packed.message_spans import MessageSpans, counts_of
 
 Int64 = npt.NDArray[np.int64]
 
@@ -109,7 +109,14 @@ def _steps_of(spans: MessageSpans) -> tuple[Int64, Int64]:
 
 def _sums(values: Int64, ends: Int64) -> Int64:
     """Returns the sums of runs of values that end there."""
-    return np.diff(np.append(0, np.cumsum(values))[ends], prepend=0)
+    return counts_of(_running(values)[ends])
+
+
+def _running(values: Int64) -> Int64:
+    """Returns the sums of the values before each, and of all."""
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
 
 
 def _cut(data: bytes, ends: Int64) -> list[bytes]:
@@ -137,63 +144,70 @@ def decode_spans(
     """
     sizes = np.fromiter(map(len, parts), np.int64, len(parts))
     stops = np.cumsum(sizes)
-    pieces = np.diff(row_ends, prepend=0)
+    starts, pieces = stops - sizes, counts_of(row_ends)
     data = np.frombuffer(b"".join(parts), np.uint8)
-    numbers = _Numbers(data, stops - sizes, stops)
-    rows = np.repeat(np.arange(len(parts)), pieces)
-    at_pieces = np.arange(len(rows)) - np.repeat(row_ends - pieces, pieces)
-    piece_counts = numbers.read(rows, at_pieces)
+    every_row = np.arange(len(parts))
+    numbers = _Numbers(data, starts, stops)
+    rows = np.repeat(every_row, pieces)
+    piece_counts = numbers.first(rows, np.arange(len(rows)) - (row_ends - pieces)[rows])
     # A span has a token, and none is in two.
     numbers.require(piece_counts <= lengths, rows, "more spans than tokens")
     counts = _sums(piece_counts, row_ends)
-    short = sizes < pieces + 2 * counts
-    numbers.require(~short, np.arange(len(parts)), "they are cut short")
+    numbers.require(sizes >= pieces + 2 * counts, every_row, "they are cut short")
     span_ends = np.cumsum(counts)
-    owners = np.repeat(np.arange(len(parts)), counts)
-    in_row = np.arange(len(owners)) - np.repeat(span_ends - counts, counts)
-    heads = data[np.repeat(stops - counts, counts) + in_row]
-    trained = (heads >> _TRAINED & 1).astype(np.bool_)
-    far = heads >> _GAP == _FAR
-    kept = trained & weighted[owners]
-    weight_counts = _sums(kept.astype(np.int64), span_ends)
-    far_counts = _sums(far.astype(np.int64), span_ends)
-    weights_at = stops - counts - _WEIGHT_BYTES * weight_counts
-    numbers.check_end(pieces + counts + 2 * far_counts, weights_at)
-    fars = np.cumsum(far) - far
-    fars -= np.repeat(np.cumsum(far_counts) - far_counts, counts)
-    places = pieces[owners] + in_row + 2 * fars
-    sizes_of = numbers.read(owners, places)
+    owners = np.repeat(every_row, counts)
+    at = np.arange(len(owners))
+    heads = data[at + (stops - span_ends)[owners]]
+    trained = (heads >> _TRAINED & 1).view(np.bool_)
     gaps = (heads >> _GAP).astype(np.int64)
     steps = (heads >> _NEXT_MESSAGE & 1).astype(np.int64)
-    if far.any():
-        numbers.require(steps[far] == 0, owners[far], "a span has two messages")
-        gaps[far] = numbers.read(owners[far], places[far] + 1)
-        folded = numbers.read(owners[far], places[far] + 2)
+    far = np.flatnonzero(gaps == _FAR)
+    weights = np.ones(len(heads), np.float32)
+    weights_at = stops - counts
+    kept = at[:0]
+    if weighted.any():
+        kept = np.flatnonzero(trained & weighted[owners])
+        weights_at -= _WEIGHT_BYTES * np.bincount(owners[kept], minlength=len(parts))
+    far_counts = np.bincount(owners[far], minlength=len(parts))
+    ends = numbers.check_end(pieces + counts + 2 * far_counts, weights_at)
+    # The numbers of spans are the last of a row; two more follow a far one.
+    at += (ends - span_ends - 2 * np.cumsum(far_counts))[owners]
+    if len(far):
+        more = np.zeros(len(at) + 1, np.int64)
+        more[far + 1] = 2
+        at += np.cumsum(more)[:-1]
+    sizes_of = numbers.at(at, owners)
+    if len(far):
+        of_far = owners[far]
+        numbers.require(steps[far] == 0, of_far, "a span has two messages")
+        gaps[far] = numbers.at(at[far] + 1, of_far)
+        folded = numbers.at(at[far] + 2, of_far)
         steps[far] = np.where(folded & 1, -(folded + 1 >> 1), folded >> 1)
-        near = (gaps < _FAR) & (steps >= 0) & (steps <= 1)
-        numbers.require(~(near & far), owners, "a span is written in a longer way")
+        near = (gaps[far] < _FAR) & (steps[far] >= 0) & (steps[far] <= 1)
+        numbers.require(~near, of_far, "a span is written in a longer way")
     ends = np.cumsum(piece_counts)
     piece_of = np.repeat(np.arange(len(ends)), piece_counts)
-    before = np.append(0, np.cumsum(gaps + sizes_of))
-    span_stops = before[1:] - before[(ends - piece_counts)[piece_of]]
+    first = (ends - piece_counts)[piece_of]
     numbers.require(sizes_of > 0, owners, "a span has no token")
+    before = _running(gaps + sizes_of)
+    span_stops = before[1:] - before[first]
     within = span_stops <= lengths[piece_of]
     numbers.require(within, owners, "a span ends after its piece")
-    sums = np.append(0, np.cumsum(steps))
-    messages = sums[1:] - sums[(ends - piece_counts)[piece_of]] - 1
+    before = _running(steps)
+    messages = before[1:] - before[first] - 1
     known = (messages >= 0) & (messages < _MOST_MESSAGES)
     numbers.require(known, owners, "a span has no message")
-    weights = np.ones(len(heads), np.float32)
-    if kept.any():
-        begins = np.repeat(weights_at, weight_counts)
-        firsts = np.cumsum(weight_counts) - weight_counts
-        begins += _WEIGHT_BYTES * (np.arange(len(begins)) - firsts[owners[kept]])
+    if weighted.any():
+        begins = weights_at[owners[kept]] - _WEIGHT_BYTES * np.searchsorted(
+            owners[kept], owners[kept]
+        )
+        begins += _WEIGHT_BYTES * np.arange(len(kept))
         found = data[begins[:, np.newaxis] + np.arange(_WEIGHT_BYTES)]
         weights[kept] = found.reshape(-1).view("<f4")
         good = np.isfinite(weights) & (weights >= 0)
         numbers.require(good, owners, "a weight is no number above 0")
-    some = _sums((weights != 1).astype(np.int64), span_ends) > 0
-    numbers.require(some >= weighted, np.arange(len(parts)), "all weights are 1")
+        others = np.bincount(owners[weights != 1], minlength=len(parts))
+        numbers.require((others > 0) >= weighted, every_row, "all weights are 1")
     return MessageSpans(
         ends,
         (span_stops - sizes_of).astype(np.uint32),
@@ -219,25 +233,50 @@ class _Numbers:
         self._lasts = np.flatnonzero(data < 0x80)
         self._firsts = np.searchsorted(self._lasts, starts)
 
-    def read(self, rows: Int64, places: Int64) -> Int64:
-        """Returns some numbers of rows, given which of the row each is."""
+    def first(self, rows: Int64, places: Int64) -> Int64:
+        """Returns some of the first numbers of rows, given which each is."""
         at = self._firsts[rows] + places
         self.require(at < len(self._lasts), rows, "they are cut short")
         last = self._lasts[at]
         self.require(last < self._stops[rows], rows, "they are cut short")
         first = np.where(places > 0, self._lasts[at - 1] + 1, self._starts[rows])
-        self.require(last - first < _NUMBER_BYTES, rows, "a number is too large")
-        long = (last > first) & (self._data[last] == 0)
-        self.require(~long, rows, "a number is written in a longer way")
-        return varints_at(self._data, first)[0] if len(first) else first
+        return self._values(first, last, rows)
 
-    def check_end(self, counts: Int64, ends: Int64) -> None:
-        """Checks that the last of so many numbers of each row ends there."""
-        at = self._firsts + counts - 1
+    def at(self, at: Int64, rows: Int64) -> Int64:
+        """Returns numbers that `check_end` allows, none of them the first of a row.
+
+        Args:
+            at: Which they are, of all numbers.
+            rows: Their rows.
+        """
+        return self._values(self._lasts[at - 1] + 1, self._lasts[at], rows)
+
+    def _values(self, first: Int64, last: Int64, rows: Int64) -> Int64:
+        values = self._data[last].astype(np.int64)
+        long = np.flatnonzero(last > first)
+        if len(long):
+            short = last[long] - first[long] < _NUMBER_BYTES
+            self.require(short, rows[long], "a number is too large")
+            what = "a number is written in a longer way"
+            self.require(values[long] > 0, rows[long], what)
+            # Most of these have two bytes.
+            values[long] = values[long] << 7 | self._data[first[long]] & 0x7F
+            longer = np.flatnonzero(last > first + 1)
+            values[longer] = varints_at(self._data, first[longer])[0]
+        return values
+
+    def check_end(self, counts: Int64, ends: Int64) -> Int64:
+        """Checks that the last of so many numbers of each row ends there.
+
+        Returns:
+            int64 [rows], which number follows it, of all numbers.
+        """
+        at = self._firsts + counts
         rows = np.arange(len(at))
-        self.require(at < len(self._lasts), rows, "they are cut short")
-        good = self._lasts[at] == ends - 1
+        self.require(at <= len(self._lasts), rows, "they are cut short")
+        good = self._lasts[at - 1] == ends - 1
         self.require(good, rows, "their counts do not add up")
+        return at
 
     def require(self, holds: npt.NDArray[np.bool_], rows: Int64, what: str) -> None:
         """Raises SpanError for the first row of which something does not hold."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.packed.example_rows import REMOVED_PIECE
-from gristmill.dataset.packed.message_spans import MessageSpans
+from gristmill.dataset.packed.message_spans import MessageSpans, counts_of
 from gristmill.dataset.packed.row_format import is_removed
 from gristmill.loader.base.indices import IntArray
 
@@ -161,15 +161,22 @@ class RowLayout(NamedTuple):
             first, last = begins[there], stops[there] - 1
         else:
             there = spans.trained
-            owners, kept = spans.documents[there], spans.begins[there]
-            first = begins[owners] + np.maximum(kept, 1) - 1
-            last = begins[owners] + spans.stops[there] - 1
-        borders = np.empty(2 * len(first) + 2, np.int64)
-        borders[0], borders[-1] = 0, self.shape[0] * self.shape[1]
-        borders[1:-1:2], borders[2:-1:2] = first + shift, last + shift
-        filled = np.zeros(len(borders) - 1, values.dtype)
+            first = np.repeat(begins, counts_of(spans.ends))[there]
+            kept = spans.begins[there].astype(np.int64)
+            last = first + kept + spans.lengths[there] - 1
+            first += np.maximum(kept, 1) - 1
+        # Each run, after what is before it.
+        sizes = np.empty(2 * len(first) + 1, np.int64)
+        sizes[1::2] = last - first
+        sizes[:-1:2] = first
+        sizes[2:-1:2] -= last[:-1]
+        sizes[-1] = self.shape[0] * self.shape[1]
+        if len(first):
+            sizes[-1] -= last[-1] + shift
+            sizes[0] += shift
+        filled = np.zeros(len(sizes), values.dtype)
         filled[1::2] = values[there]
-        array = np.repeat(filled, np.diff(borders)).reshape(self.shape)
+        array = np.repeat(filled, sizes).reshape(self.shape)
         return copy_of(array.view(np.int32)).view(values.dtype)
 
     def numbers(self) -> Int32Array:

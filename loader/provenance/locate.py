@@ -141,6 +141,7 @@ def pieces_of(
         row: Its row.
         token: Number of the token in the row; none of the pieces has padding.
     """
+    pieces = shard.pieces(row)
     return tuple(
         Piece(
             begin_token=begin,
@@ -148,10 +149,11 @@ def pieces_of(
             document=document,
             first_token=first,
             removed=removed,
+            **({} if token is None else pieces.said(number, token)),
             **document_source(dataset, shard, document),
         )
-        for document, first, begin, end, removed in zip(
-            *map(np.ndarray.tolist, shard.pieces(row)), strict=True
+        for number, (document, first, begin, end, removed) in enumerate(
+            zip(*map(np.ndarray.tolist, pieces[:5]), strict=True)
         )
         if token is None or begin <= token < end
     )

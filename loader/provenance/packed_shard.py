@@ -7,7 +7,7 @@ segment index, for the shard's index, and for the row.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import google_crc32c
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
@@ -37,6 +38,10 @@ _KEPT_SHARDS = 4
 _CURE = "restore it from a copy, or pack the dataset again with --overwrite"
 
 
+TEMPLATE = "template"
+"""Whose the tokens of conversations are that are in no message."""
+
+
 class RowPieces(NamedTuple):
     """The pieces of a row, in its order. Arrays are int64 [pieces].
 
@@ -46,6 +51,8 @@ class RowPieces(NamedTuple):
         begins: Its first token in the row.
         ends: The token of the row after its last.
         removed: bool [pieces], whether its document was removed.
+        spans: The spans of messages, with a piece for each document; None if the rows
+            are of no conversations.
     """
 
     documents: IntArray
@@ -53,6 +60,30 @@ class RowPieces(NamedTuple):
     begins: IntArray
     ends: IntArray
     removed: npt.NDArray[np.bool_]
+    spans: MessageSpans | None = None
+
+    def said(self, piece: int, token: int) -> dict[str, Any]:
+        """Returns role and message of a token of the row, as fields of `Piece`.
+
+        Args:
+            piece: The piece that has it.
+            token: Its number in the row.
+        """
+        if self.spans is None or self.removed[piece]:
+            return {}
+        at, spans = token - int(self.begins[piece]), self.spans
+        own = spans.documents == piece
+        found = np.flatnonzero(own & (spans.begins <= at) & (at < spans.stops))
+        if not len(found):
+            return {"role": TEMPLATE, "trained": False}
+        span = int(found[0])
+        trained = bool(spans.trained[span])
+        return {
+            "role": ROLES[spans.roles[span]],
+            "message": int(spans.messages[span]),
+            "trained": trained,
+            "weight": float(spans.weights[span]) if trained else None,
+        }
 
 
 def packed_of(dataset: Dataset, info: ShardInfo) -> PackedSplit | None:
@@ -123,6 +154,7 @@ class PackedShard:
             ends - lengths,
             ends,
             batch.removed,
+            batch.spans,
         )
 
     def offset_bytes(self, row: int) -> int:

@@ -53,6 +53,9 @@ class SourcePlace:
         return table_text(type(self).__name__, _known(self))
 
 
+_OF_MESSAGE = ("role", "message", "trained", "weight")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Piece(SourcePlace):
     """A piece of a document in a packed row, and where the document comes from.
@@ -64,6 +67,11 @@ class Piece(SourcePlace):
         first_token: The number, in the document, of the piece's first token: above 0
             where a document was cut.
         removed: Whether the document was removed: its tokens are padding.
+        role: Of a token of a conversation that was asked for, whose it is: one of
+            `ROLES`, or "template". None of other tokens and rows.
+        message: The number of its message in the conversation, None in the template.
+        trained: Whether it is trained on.
+        weight: Its weight in the loss, where it is trained on.
     """
 
     begin_token: int
@@ -71,6 +79,17 @@ class Piece(SourcePlace):
     document: int
     first_token: int
     removed: bool = False
+    role: str | None = None
+    message: int | None = None
+    trained: bool | None = None
+    weight: float | None = None
+
+
+def without_message(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of a `Piece`, without those of a message if it tells none."""
+    if fields.get("role") is not None:
+        return fields
+    return {name: fields[name] for name in fields if name not in _OF_MESSAGE}
 
 
 def _known(place: Any) -> Iterator[tuple[str, str]]:

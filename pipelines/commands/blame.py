@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -18,16 +18,15 @@ from gristmill.dataset.base.errors import (
     StateMismatchError,
 )
 from gristmill.dataset.storage.paths import path_text
-from gristmill.pipelines.commands.common_options import (
-    command_line,
-)
+from gristmill.pipelines.commands.common_options import command_line, texts_of
 from gristmill.pipelines.commands.messages import next_step
 from gristmill.pipelines.commands.order import Order, opened_batches
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.option import integer, text
+from gristmill.pipelines.options.option import integer, text, tokenizer_of_rows
 
 if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
+    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 _BAD = AttributeError, KeyError, OSError, TypeError, ValueError
 
@@ -49,6 +48,7 @@ class BlameOptions:
         "CSV or JSON lines with step, loss and, if known, row.", "FILE", required=True
     )
     most: int = integer("Most documents to show.", 20, least=1)
+    tokenizer: str | None = tokenizer_of_rows("shows how each document begins.")
 
 
 @command("blame", BlameOptions, Order)
@@ -71,6 +71,11 @@ def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
         batches = opened_batches(order)
         losses = _read(path_text(options.losses, "losses"), range(*bounds))
         found = list(itertools.islice(_documents(batches, losses), options.most))
+        if (texts := texts_of(options.tokenizer)) is not None:
+            for one, lines in found:
+                if (shown := _text_of(batches, one, texts)) is not None:
+                    one["text"] = shown
+                    lines.append(f"text     {shown}")
     except (OutOfRangeError, StateMismatchError) as e:
         raise InputError(**e.facts()) from e
     fields = [one for one, _ in found]
@@ -83,6 +88,26 @@ def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
     same = command_line(without=("steps", "losses", "most"))[1:]
     worst = ("--step", fields[0]["step"], "--row", fields[0]["row"])
     next_step("trace", *same, *worst, "--show")
+
+
+def _text_of(
+    batches: Batches, fields: Mapping[str, Any], texts: TokenTexts
+) -> str | None:
+    """Returns how a document of a packed row begins, None of another record."""
+    from gristmill.loader.data.batches import row_at
+    from gristmill.pipelines.text.records import ShownRecord, packed_format
+
+    seen = row_at(batches, fields["step"], fields["row"])
+    if "begin_token" not in fields or seen.removed_from is not None:
+        return None
+    shards, _ = seen.dataset.find([seen.record])
+    part, _ = seen.dataset.part_of(int(shards[0]))
+    row_format = packed_format(part.committed)
+    if row_format is None:
+        return None
+    (record,) = seen.dataset.read([seen.record])
+    shown = ShownRecord(seen.record, record, row_format, texts=texts)
+    return shown.piece_text(fields["begin_token"])
 
 
 def _read(path: str, steps: range) -> list[_Loss]:
@@ -121,6 +146,7 @@ def _documents(
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yields the documents of rows, each once: as fields, and in lines for people."""
     from gristmill.loader.provenance.locate import locate
+    from gristmill.loader.provenance.source_fields import without_message
     from gristmill.pipelines.text.location import source_lines
     from gristmill.pipelines.text.source_details import Detail
 
@@ -138,7 +164,8 @@ def _documents(
                 if (key := (place, number)) in seen:
                     continue
                 seen.add(key)
-                fields = dataclasses.asdict(one) | {"step": step, "row": row}
+                fields = without_message(dataclasses.asdict(one))
+                fields |= {"step": step, "row": row}
                 fields |= {"dataset": where.dataset, "shard": where.shard}
                 fields["removed_from"] = gone
                 fields["loss"] = value if math.isfinite(value) else str(value)

@@ -12,6 +12,8 @@ from click.shell_completion import CompletionItem
 _PATHS = ("FILE", "DIR")
 
 if TYPE_CHECKING:
+    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
+
     _TextType = click.ParamType[str]
 else:
     _TextType = click.ParamType  # Of earlier releases, which it is not generic in.
@@ -36,6 +38,13 @@ def said(name: str) -> Any:
     """Returns the value of a common option of the command that runs, None if none."""
     ctx = click.get_current_context(silent=True)
     return None if ctx is None else ctx.meta.get(f"{__name__}.{name}")
+
+
+def texts_of(tokenizer: str | None) -> TokenTexts | None:
+    """Returns the texts of tokens, by a command's --tokenizer; None without."""
+    from gristmill.transforms.tokens.tokenizers.token_texts import load_token_texts
+
+    return None if tokenizer is None else load_token_texts(tokenizer)
 
 
 def variable_name(*parts: str) -> str:

@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.common_options import (
-    command_line,
-)
+from gristmill.pipelines.commands.common_options import command_line, texts_of
 from gristmill.pipelines.commands.messages import next_step, note
 from gristmill.pipelines.commands.parameters import command, options_given
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.option import argument, flag, integer, like, split_name
+from gristmill.pipelines.options.option import (
+    argument,
+    flag,
+    integer,
+    like,
+    split_name,
+    tokenizer_of_rows,
+)
 
 if TYPE_CHECKING:
     from gristmill.pipelines.text.records import ShownRecord
+    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 _PATHS_TOLD = 3  # A longer command is none to copy.
 
@@ -47,6 +53,7 @@ class HeadOptions:
         shown="a new one, which is told",
     )
     full: bool = flag("Show all of every record; else long values are cut.")
+    tokenizer: str | None = tokenizer_of_rows()
     raw: bool = flag(
         "Print the bytes of the records, one after the other, and nothing else."
     )
@@ -68,9 +75,10 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
     INPUT is what `gristmill convert` takes: the records are those that it would write,
     and nothing is written. Each is shown with its file and its place there.
 
-    A record that is a tf.train.Example is decoded, a packed row shown as the ids of its
-    pieces. With --json, prints all of a record as one JSON object per line; bytes that
-    are not text are in base64.
+    A record that is a tf.train.Example is decoded. Of a packed row, the pieces are
+    shown as ids, or as text with --tokenizer, and what is trained on in [[ ]]. With
+    --json, prints all of a record as one JSON object per line; bytes that are not text
+    are in base64.
     """
     from gristmill.dataset.storage.paths import path_texts
     from gristmill.pipelines.options.conversions import default_output
@@ -84,9 +92,13 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
         _refuse(options_given(how), "input files", paths)
         split = options.split or _usual_split(paths[0])
         seed = _seed(options.seed) if options.random else None
-        found = _of_dataset(paths[0], split, options.offset, options.records, seed)
+        texts = texts_of(options.tokenizer)
+        wanted = options.offset, options.records
+        found = _of_dataset(paths[0], split, *wanted, seed, texts)
     else:
-        _refuse(["--random"] * options.random, "a dataset", paths)
+        of_datasets = {"--random": options.random, "--tokenizer": options.tokenizer}
+        given = [name for name, value in of_datasets.items() if value]
+        _refuse(given, "a dataset", paths)
         inputs = ConvertOptions(
             input=paths, output=default_output(paths), split=options.split, **how
         )
@@ -104,7 +116,12 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
 
 
 def _of_dataset(
-    dataset: str, split: str, offset: int, count: int, seed: int | None
+    dataset: str,
+    split: str,
+    offset: int,
+    count: int,
+    seed: int | None,
+    texts: TokenTexts | None,
 ) -> Iterator[ShownRecord]:
     from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -130,7 +147,7 @@ def _of_dataset(
     for record, number in zip(
         read, itertools.chain.from_iterable(wanted), strict=False
     ):
-        yield ShownRecord(number, record, row_format)
+        yield ShownRecord(number, record, row_format, texts=texts)
 
 
 def _of_inputs(

@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gristmill.pipelines.commands.common_options import texts_of
 from gristmill.pipelines.commands.messages import next_step
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.option import argument, flag, split_name
+from gristmill.pipelines.options.option import (
+    argument,
+    flag,
+    split_name,
+    tokenizer_of_rows,
+)
 
 if TYPE_CHECKING:
     from gristmill.dataset.base.errors import NotADatasetError
@@ -26,6 +32,7 @@ class InspectOptions:
         "Print the paths of the shards instead, in the order of their records."
     )
     split: str | None = split_name("With --files: the split.")
+    tokenizer: str | None = tokenizer_of_rows("shows pieces of a template as text.")
 
 
 @command("inspect", InspectOptions)
@@ -33,8 +40,9 @@ def inspect(options: InspectOptions, *, as_json: bool) -> None:
     """Show splits, sizes, features and source of a dataset.
 
     Also its editions and what made them, what --map changed, what was quarantined, and
-    where its shards are uneven or take more than their input. Reads metadata alone, and
-    no record.
+    where its shards are uneven or take more than their input. Reads metadata alone; of
+    rows of conversations also the first 64, for the pieces of the template that are
+    trained on or not most often.
 
     With --files, prints the shards of one split, for Grain and other readers that take
     a list of files; DATASET@EDITION has those of when that edition was the newest.
@@ -57,8 +65,10 @@ def inspect(options: InspectOptions, *, as_json: bool) -> None:
             "`gristmill plan`; then convert it with `gristmill convert`"
         )
         raise NotADatasetError(**{**e.facts(), "cure": cure}) from e
-    shown = manifest_json if as_json else manifest_text
-    click.echo(shown(manifest, dataset), nl=not as_json)
+    if as_json:
+        click.echo(manifest_json(manifest, dataset), nl=False)
+    else:
+        click.echo(manifest_text(manifest, dataset, texts_of(options.tokenizer)))
     if manifest.splits:
         first = min(manifest.splits, key=lambda name: (name != "train", name))
         next_step("head", dataset, "--split", first)

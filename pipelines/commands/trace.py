@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.common_options import command_line
+from gristmill.pipelines.commands.common_options import command_line, texts_of
 from gristmill.pipelines.commands.messages import next_step
 from gristmill.pipelines.commands.order import Order, opened_batches
 from gristmill.pipelines.commands.parameters import command, options_given
@@ -18,7 +18,7 @@ from gristmill.pipelines.options.given_datasets import (
     mixture_of,
     opened_datasets,
 )
-from gristmill.pipelines.options.option import flag, integer, text
+from gristmill.pipelines.options.option import flag, integer, text, tokenizer_of_rows
 
 if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
@@ -59,6 +59,7 @@ class TraceOptions:
     stop_epoch: int | None = integer(
         "Stop the search before this epoch.", shown="one after --first-epoch"
     )
+    tokenizer: str | None = tokenizer_of_rows("--show shows tokens as text.")
     show: bool = flag("Also show the record.", last=True)
 
     @property
@@ -73,9 +74,10 @@ class TraceOptions:
 def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
     """Find the record of a training step's row, and its source.
 
-    Of a packed row, find the document of each piece. DATASET is a path, or NAME=PATH
-    for each dataset of a mixture; several paths, also of one NAME, are joined. Give the
-    arguments that gristmill.loader.global_batches got, or the --state of a feed.
+    Of a packed row, find the document of each piece; of a --token of a conversation its
+    message, too. DATASET is a path, or NAME=PATH for each dataset of a mixture; several
+    paths, also of one NAME, are joined. Give the arguments that
+    gristmill.loader.global_batches got, or the --state of a feed.
     """
     from gristmill.dataset.base.errors import (
         InputError,
@@ -126,7 +128,7 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
                 of_it = batches.datasets[batches.number_of(options.of)]
                 if of_edition is not None:
                     of_it = of_it.as_of(of_edition)
-                _print_record(of_it, record, as_json=as_json)
+                _print_record(of_it, record, options, as_json=as_json)
             _next_row(found)
         elif document is not None:
             documents = _trace_document(batches, document, options, as_json=as_json)
@@ -164,7 +166,7 @@ def _trace_record(
     else:
         click.echo(location_text(location))
     if options.show:
-        _print_record(opened, record, as_json=as_json)
+        _print_record(opened, record, options, as_json=as_json)
     again = (*command_line(without=("show",)), "--batch-size", "N")
     next_step(*again, why="the steps that it is seen in")
 
@@ -187,7 +189,7 @@ def _trace_row(
         click.echo(location_text(location, options.token))
     if options.show:
         seen = row_at(batches, step, row)
-        _print_record(seen.dataset, seen.record, as_json=as_json)
+        _print_record(seen.dataset, seen.record, options, as_json=as_json)
     return location.found
 
 
@@ -254,13 +256,16 @@ def _check(dataset: tuple[str, ...], options: TraceOptions) -> None:
         )
 
 
-def _print_record(dataset: Dataset, number: int, *, as_json: bool) -> None:
+def _print_record(
+    dataset: Dataset, number: int, options: TraceOptions, *, as_json: bool
+) -> None:
     from gristmill.pipelines.text.records import ShownRecord, packed_format
 
     shards, _ = dataset.find([number])
     part, _ = dataset.part_of(int(shards[0]))
     (record,) = dataset.read([number])
-    shown = ShownRecord(number, record, packed_format(part.committed))
+    row_format, texts = packed_format(part.committed), texts_of(options.tokenizer)
+    shown = ShownRecord(number, record, row_format, texts=texts)
     click.echo(shown.json() if as_json else shown.text())
 
 

@@ -12,24 +12,20 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.common_options import command_line
+from gristmill.pipelines.commands.common_options import command_line, texts_of
 from gristmill.pipelines.commands.ending import exit_now
 from gristmill.pipelines.commands.messages import next_step, note
 from gristmill.pipelines.commands.order import Order, opened_batches, read_state
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.given_datasets import mixture_of, opened_datasets
-from gristmill.pipelines.options.option import flag, integer, text
+from gristmill.pipelines.options.option import flag, integer, text, tokenizer_of_rows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViewOptions:
     """Options of `gristmill view` alone."""
 
-    tokenizer: str | None = text(
-        "Tokenizer of packed rows, as for gristmill pack: shows tokens as text.",
-        "FILE",
-        "none: tokens are ids",
-    )
+    tokenizer: str | None = tokenizer_of_rows()
     html: str | None = text(
         "Write the page with a part of its content to this file, and end.",
         "FILE",
@@ -63,11 +59,7 @@ def view(order: Order, options: ViewOptions) -> None:
         names = batches.names or ("",)
         datasets = dict(zip(names, batches.datasets, strict=True))
         step = None if order.state is None else read_state(order.state)["step"]
-    texts = None
-    if options.tokenizer is not None:
-        from gristmill.transforms.tokens.tokenizers.token_texts import load_token_texts
-
-        texts = load_token_texts(options.tokenizer)
+    texts = texts_of(options.tokenizer)
     opened = Opened(datasets, batches, state_step=step, tokens=texts)
     if options.html is not None:
         again = command_line(without=("html",))

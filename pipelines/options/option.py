@@ -124,6 +124,12 @@ def split_name(help: str, shown: str = "the only one") -> Any:
     return text(help, "NAME", shown)
 
 
+def tokenizer_of_rows(effect: str = "shows tokens as text.") -> Any:
+    """Returns an option for the tokenizer by which packed rows are shown."""
+    help = f"Tokenizer of packed rows, as for gristmill pack: {effect}"
+    return text(help, "FILE", "none: tokens are ids")
+
+
 def worker_count(help: str = "Number of worker processes on this machine.") -> Any:
     """Returns the field of `--workers`."""
     return integer(help, shown="all cores", least=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import TYPE_CHECKING
 
 from gristmill.dataset.metadata.features import FeatureSpec, parse_features
 from gristmill.dataset.metadata.manifest import Manifest
@@ -21,13 +22,25 @@ from gristmill.pipelines.text.split_description import (
     quarantined_text,
     source_text,
 )
+from gristmill.pipelines.text.supervision import template_lines
+
+if TYPE_CHECKING:
+    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 _OPTIONS_SHOWN = 3
 _FEATURES_SHOWN = 20
 
 
-def manifest_text(manifest: Manifest, dataset: str) -> str:
-    """Returns a description of a dataset."""
+def manifest_text(
+    manifest: Manifest, dataset: str, texts: TokenTexts | None = None
+) -> str:
+    """Returns a description of a dataset.
+
+    Args:
+        manifest: Its metadata.
+        dataset: Its directory.
+        texts: Shows tokens as text; None for names of special tokens, and ids.
+    """
     lines = [
         f"{manifest.name} at {dataset}",
         f"  made by   {manifest.created_by}",
@@ -39,6 +52,7 @@ def manifest_text(manifest: Manifest, dataset: str) -> str:
         lines += [f"split {name}", *_split_lines(split, dataset)]
         facts = packed_facts(split, dataset)
         lines += [f"  {head:<9} {text}" for head, text in facts]
+        lines += template_lines(dataset, name, split, texts)
         lines += _feature_lines(split)
         lines += history_lines(manifest, name, dataset)
         for edition in split.editions:

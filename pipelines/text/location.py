@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from gristmill.loader.provenance.find_document import FoundDocument
-from gristmill.loader.provenance.source_fields import SourcePlace
+from gristmill.loader.provenance.source_fields import SourcePlace, without_message
 from gristmill.pipelines.text.source_details import (
     LINE_FORMATS,
     Detail,
@@ -54,6 +54,7 @@ def location_json(location: DetailedLocation) -> dict[str, Any]:
         # The sources are those of the pieces.
         fields = {name: fields[name] for name in fields if "source_" not in name}
         fields.pop("passed")
+        fields["pieces"] = [without_message(piece) for piece in fields["pieces"]]
     for own, detail in (
         (fields, location.detail),
         *zip(fields.get("pieces", ()), location.details, strict=True),
@@ -89,6 +90,15 @@ def location_text(location: DetailedLocation, token: int | None = None) -> str:
             )
             + (", removed: padding now" if piece.removed else "")
         )
+        if token is not None and piece.role is not None:
+            message = "" if piece.message is None else f", message {piece.message:,}"
+            trained = "trained" if piece.trained else "not trained"
+            weight = (
+                f", weight {piece.weight:g}" if piece.weight not in (None, 1) else ""
+            )
+            lines.append(
+                f"token    {token:,}: {piece.role}{message}, {trained}{weight}"
+            )
         lines += source_lines(piece, detail)
     if token is not None and not found.pieces:
         lines.append(f"token    {token:,} of the row is padding")

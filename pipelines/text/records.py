@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.base.example import Values, decode_example
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.text.supervision import (
+    BEGIN,
+    END,
+    by_token,
+    marked,
+    spans_of_piece,
+)
 
 if TYPE_CHECKING:
     from gristmill.transforms.sources.record_source import NumberedRecord
+    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 _TEXT_WIDTH = 72
 _VALUES_SHOWN = 8
@@ -30,12 +38,14 @@ class ShownRecord(NamedTuple):
         record: The record.
         row_format: How packed rows are stored; None for other records.
         source: Where it is in the input files, if that is to be shown.
+        texts: Shows the tokens of packed rows as text; None for ids.
     """
 
     number: int
     record: bytes
     row_format: RowFormat | None = None
     source: NumberedRecord | None = None
+    texts: TokenTexts | None = None
 
     def text(self, *, full: bool = False) -> str:
         """Returns it as text: a decoded tf.train.Example, a string, bytes or ids.
@@ -45,27 +55,38 @@ class ShownRecord(NamedTuple):
         """
         record, head = self.record, f"record {self.number}: {len(self.record):,} bytes"
         if self.row_format is not None:
-            return _row_text(head, _pieces(record, self.row_format), full)
+            return self._row_text(head, self.row_format, full)
         if self.source is not None:
             head += f", {self.source.path}, {self.source.place_text}"
         features = sorted(_features(record).items())
         lines = [f"  {name}: {_values_text(some, full)}" for name, some in features]
         return "\n".join([head, *(lines or [f"  {_value_text(record, full)}"])])
 
+    def piece_text(self, begin_token: int) -> str:
+        """Returns the first tokens of the piece of a packed row that begins there."""
+        assert self.row_format is not None  # It has pieces.
+        begin = 0
+        for piece in _pieces(self.record, self.row_format):
+            if begin == begin_token:
+                return piece.shown(self.texts, full=False)
+            begin += len(piece.ids)
+        raise ValueError(f"no piece begins with token {begin_token:,}")
+
     def json(self) -> str:
         """Returns it as one line of JSON.
 
         It has `features`, or for what is no tf.train.Example null, and `text` or
         `base64`. Of features, bytes that are no UTF-8 are an object with `base64`. A
-        packed row has `pieces` instead, with all ids of each.
+        packed row has `pieces` instead, with all ids of each; `text` with a tokenizer,
+        and `spans` of the messages of a conversation.
         """
         fields: dict[str, Any] = {"record": self.number, "bytes": len(self.record)}
         if self.row_format is not None:
             fields["pieces"] = [
-                {"first": first, "ids": ids} | ({"removed": True} if removed else {})
-                for first, ids, removed in _pieces(self.record, self.row_format)
+                piece.fields(self.texts)
+                for piece in _pieces(self.record, self.row_format)
             ]
-            return json.dumps(fields)
+            return json.dumps(fields, ensure_ascii=False)
         if self.source is not None:
             fields |= {"file": self.source.path, "place": self.source.place}
         features = _features(self.record)
@@ -77,6 +98,18 @@ class ShownRecord(NamedTuple):
             value = _value_json(self.record)
             fields |= value if isinstance(value, dict) else {"text": value}
         return json.dumps(fields, ensure_ascii=False)
+
+    def _row_text(self, head: str, row_format: RowFormat, full: bool) -> str:
+        """Returns a packed row as text: the first tokens of each piece, or all."""
+        pieces = _pieces(self.record, row_format)
+        there = [piece for piece in pieces if not piece.removed]
+        tokens = plural(sum(len(piece.ids) for piece in there), "token")
+        lines = [f"{head}, {tokens} in {plural(len(pieces), 'piece')}"]
+        if any(piece.spans is not None for piece in there):
+            trained = sum(int(piece.trained.sum()) for piece in there)
+            lines[0] += f", {trained:,} of them trained: in {BEGIN} {END}"
+        lines += [f"  {piece.shown(self.texts, full)}" for piece in pieces]
+        return "\n".join(lines)
 
 
 def _features(record: bytes) -> dict[str, Values]:
@@ -118,6 +151,7 @@ def _value_text(value: bytes | float, full: bool) -> str:
 
 
 _IDS_SHOWN = 8
+_TEXTS_SHOWN = 64
 
 
 def packed_format(split: Split | None) -> RowFormat | None:
@@ -131,36 +165,66 @@ def packed_format(split: Split | None) -> RowFormat | None:
     return RowFormat(packed["length"], packed["id_bytes"])
 
 
-def _row_text(
-    head: str, pieces: Sequence[tuple[int, list[int], bool]], full: bool
-) -> str:
-    """Returns a packed row as text: the first ids of each piece, or all."""
-    tokens = plural(sum(len(ids) for _, ids, gone in pieces if not gone), "token")
-    lines = [f"{head}, {tokens} in {plural(len(pieces), 'piece')}"]
-    for first, ids, removed in pieces:
-        if removed:
-            places = plural(len(ids), "place")
-            lines.append(f"  a document that was removed: {places} of padding")
-            continue
-        some = ids if full else ids[:_IDS_SHOWN]
-        shown = " ".join(map(str, some))
-        if len(ids) > len(some):
-            shown += f" ... ({len(ids):,} tokens)"
-        begin = f"from token {first:,} of its document: " if first else ""
-        lines.append(f"  {begin}{shown}")
-    return "\n".join(lines)
+class _Piece(NamedTuple):
+    """A piece of a packed row.
 
-
-def _pieces(record: bytes, row_format: RowFormat) -> list[tuple[int, list[int], bool]]:
-    """Returns the position in its document, and the ids, of each piece of a row.
-
-    And whether the document was removed: the ids are 0 then.
+    Attributes:
+        first: The position of its first token in its document.
+        ids: Its tokens; 0 if it was removed.
+        removed: Whether its document was.
+        trained: bool [tokens], whether each is trained on.
+        spans: Those of its messages, None if the row has none.
     """
+
+    first: int
+    ids: list[int]
+    removed: bool
+    trained: npt.NDArray[np.bool_]
+    spans: list[dict[str, Any]] | None
+
+    def fields(self, texts: TokenTexts | None) -> dict[str, Any]:
+        """Returns it for JSON."""
+        found: dict[str, Any] = {"first": self.first, "ids": self.ids}
+        if self.removed:
+            return found | {"removed": True}
+        if texts is not None:
+            found["text"] = texts.decode(self.ids)
+        return found if self.spans is None else found | {"spans": self.spans}
+
+    def shown(self, texts: TokenTexts | None, full: bool) -> str:
+        """Returns it in a line: its first tokens, or all."""
+        if self.removed:
+            places = plural(len(self.ids), "place")
+            return f"a document that was removed: {places} of padding"
+        most = _IDS_SHOWN if texts is None else _TEXTS_SHOWN
+        some = self.ids if full else self.ids[:most]
+        trained = self.trained[: len(some)]
+        if texts is None:
+            shown = marked([*map(str, some)], trained, " ")
+        else:
+            parts = zip(some, texts.texts(some), strict=True)
+            plain = [f"<{n}>" if text is None else text for n, text in parts]
+            shown = marked(plain, trained, "").replace("\n", "\\n")
+        if len(self.ids) > len(some):
+            shown += f" ... ({len(self.ids):,} tokens)"
+        begin = f"from token {self.first:,} of its document: " if self.first else ""
+        return begin + shown
+
+
+def _pieces(record: bytes, row_format: RowFormat) -> list[_Piece]:
+    """Returns the pieces of a row."""
     row = decode_rows(row_format, [record])
-    ends = np.cumsum(row.lengths)
-    parts = np.split(row.tokens, ends[:-1])
-    firsts, removed = row.positions.tolist(), row.removed.tolist()
+    parts = np.split(row.tokens, np.cumsum(row.lengths)[:-1])
+    spans = row.spans
     return [
-        (first, ids.tolist(), gone)
-        for first, ids, gone in zip(firsts, parts, removed, strict=True)
+        _Piece(
+            first,
+            ids.tolist(),
+            gone,
+            by_token(spans, number, len(ids))["trained"],
+            None if spans is None else [*spans_of_piece(spans, number)],
+        )
+        for number, (first, ids, gone) in enumerate(
+            zip(row.positions.tolist(), parts, row.removed.tolist(), strict=True)
+        )
     ]

@@ -21,6 +21,7 @@ from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.supervision import supervision_lines
 
 _UNEVEN_RATIO = 2
 _WORTH_A_WARNING_BYTES = 1 << 20
@@ -200,9 +201,11 @@ def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
         gone = plural(counts.removed_documents, "document")
         tokens = plural(counts.removed_tokens, "token")
         lines.append(("removed", f"{gone} of {tokens}, which are padding now"))
-    if counts.empty_documents:
-        empty = plural(counts.empty_documents, "document")
+    aside = sum(counts.set_aside.values())
+    if counts.empty_documents > aside:
+        empty = plural(counts.empty_documents - aside, "document")
         lines.append(("left out", f"{empty} without a token"))
+    lines += supervision_lines(counts)
     if counts.reference_shards:
         shards = plural(counts.reference_shards, "shard")
         lines.append(

@@ -10,6 +10,7 @@ from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.supervision import supervision_lines
 
 _FINDINGS_SHOWN = 20
 _LEFTOVERS_SHOWN = 3
@@ -150,4 +151,5 @@ def _packed_lines(counts: PackedCounts) -> list[str]:
         f"  documents    {counts.documents:,}, {counts.cut_documents:,} of them cut; "
         f"{truncated}; {counts.empty_documents:,} dropped without a token",
         *removed,
+        *(f"  {head:<11}  {text}" for head, text in supervision_lines(counts)),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import json
 import pathlib
 import re
@@ -16,8 +17,13 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import REMOVED, PackedCounts
+from gristmill.dataset.packed.counts import OPTIONAL, PackedCounts
+from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
+from gristmill.pipelines.text.supervision import spans_of_piece
+from gristmill.transforms.tokens.packing import plan_rows
+from tests.support.conversation_rows import spans_of
 from tests.support.shards import report
+from tests.support.supervised import conversations
 
 TEXT = (
     pathlib.Path(__file__)
@@ -67,7 +73,9 @@ def test_columns_of_the_table():
         columns = {name: array.dtype.name for name, array in arrays.items()}
         # After a removal alone.
         columns["span_skipped_records"] = "int64"
-        columns |= {f"packed_{name}": "int64" for name in REMOVED}
+        for name in OPTIONAL:
+            kind = "uint64" if "digest" in name else "int64"
+            columns[f"packed_{name}"] = kind
         assert first_cells(text) == columns.keys()
         rows = re.findall(r"^\| (`.*?) \| (\w+) \|", text, re.MULTILINE)
         types = {
@@ -93,3 +101,46 @@ def test_fields_of_the_report():
     text = section("Shard index")
     for field in dataclasses.fields(ShardReport):
         assert f"`{field.name}`" in text
+
+
+def test_the_code_reads_spans_of_messages():
+    (code,) = re.findall(
+        r"```python\n((?:(?!```).)*def read_spans.*?)```", TEXT, re.DOTALL
+    )
+    names: dict = {"np": np, "itertools": itertools}
+    exec(code, names)
+    made = conversations(200, seed=9, vocabulary=60_000)
+    for number, each in enumerate(made):
+        each.said[:] = [
+            said and said._replace(weight=number % 3 / 2 if said.trained else 1.0)
+            for said in each.said
+        ]
+    lengths = np.array([len(each.ids) for each in made])
+    for row_length, weights in ((64, True), (5, False)):
+        plan = plan_rows(lengths.astype("u4"), length=row_length, method="best-fit")
+        spans = spans_of([each.said for each in made])
+        if not weights:
+            spans = spans._replace(weights=np.ones(len(spans.roles), np.float32))
+        ids = np.array([token for each in made for token in each.ids], np.uint32)
+        begins = (np.cumsum(lengths) - lengths)[plan.documents] + plan.firsts
+        tokens = [
+            ids[a : a + n] for a, n in zip(begins, plan.lengths.tolist(), strict=True)
+        ]
+        batch = RowBatch(
+            *(plan.row_ends, plan.lengths, plan.firsts, np.concatenate(tokens)),
+            spans.of_pieces(plan.documents, plan.firsts, plan.lengths),
+        )
+        found = []
+        for record in encode_rows(RowFormat(row_length), batch):
+            found += names["read_spans"](record, 2)
+        expected = [
+            [
+                (
+                    *(each["begin"], each["end"], each["role"], each["message"]),
+                    *(each["trained"], each.get("weight", 1.0)),
+                )
+                for each in spans_of_piece(batch.spans, piece)
+            ]
+            for piece in range(len(plan.documents))
+        ]
+        assert found == expected

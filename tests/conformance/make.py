@@ -30,6 +30,7 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.choose_state import states_of
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from tests.support.records import frames_of, write_array_records
+from tests.support.supervised import conversations, supervised_dataset
 
 ROOT = pathlib.Path(__file__).parents[2]
 DATASETS = pathlib.Path(__file__).parent / "datasets"
@@ -269,6 +270,25 @@ def _packed_removed() -> None:
     packed("packed_removed", "--vocabulary-size 60000")
     pathlib.Path("documents").write_text("a.jsonl@line:3\na.jsonl@line:31\n")
     run("remove packed_removed --records documents")
+
+
+def chats(name: str, **options: Any) -> None:
+    """Packs 40 conversations, some with weights, into rows of 24 tokens."""
+    made = conversations(40, seed=40, vocabulary=60_000, most=9)
+    for number, each in enumerate(made[::3]):
+        weight = (0.5, 1.0, 0.0, 2.5)[number % 4]
+        each.said[:] = [
+            said and said._replace(weight=weight if said.trained else 1.0)
+            for said in each.said
+        ]
+    wide = {"length": 24, "vocabulary_size": 60_000, **options}
+    supervised_dataset(name, [made], name=name, **wide)
+
+
+for _name, _options in {"chat": {}, "chat_example": {"rows": "example"}}.items():
+    case(_name, f"rows of conversations, {_options.get('rows', 'packed')}")(
+        lambda n=_name, o=_options: chats(n, **o)
+    )
 
 
 @case("older_first", "made by the first revision with a command line")

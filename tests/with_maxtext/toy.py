@@ -71,7 +71,7 @@ def train_tokenizer(folder: pathlib.Path) -> None:
 
 def chats() -> list[Conversation]:
     """Returns conversations, each of which fits a row."""
-    some = conversations(4_000, seed=7, vocabulary=VOCABULARY, most=8)
+    some = conversations(4_000, seed=7, vocabulary=18, most=8)
     return [each for each in some if len(each.ids) <= LENGTH]
 
 

@@ -20,6 +20,7 @@ from gristmill.pipelines.text.source_details import (
     DetailedLocation,
     detailed,
 )
+from gristmill.pipelines.text.supervision import spans_of_piece
 from gristmill.pipelines.view.answers.opened_datasets import Opened, checked_number
 from gristmill.pipelines.view.answers.record_fields import (
     Field,
@@ -42,6 +43,7 @@ class Segment:
         num_tokens: How many it has, or had if it was removed.
         removed: Whether its document was removed: it is padding.
         tokens: Id and text of each that is shown; None is no text that is known.
+        spans: Of a conversation, role and message of its spans, and which are trained.
     """
 
     begin_token: int
@@ -49,6 +51,7 @@ class Segment:
     num_tokens: int
     removed: bool
     tokens: list[tuple[int, str | None]]
+    spans: list[dict[str, Any]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -175,12 +178,9 @@ def _segments(data: bytes, row_format: RowFormat, opened: Opened) -> list[Segmen
     row = decode_rows(row_format, [data])
     ends = np.cumsum(row.lengths, dtype=np.int64)
     found, left = [], _TOKENS_SHOWN
-    for first, begin, end, removed in zip(
-        row.positions.tolist(),
-        (ends - row.lengths).tolist(),
-        ends.tolist(),
-        row.removed.tolist(),
-        strict=True,
+    columns = row.positions, ends - row.lengths, ends, row.removed
+    for number, (first, begin, end, removed) in enumerate(
+        zip(*map(np.ndarray.tolist, columns), strict=True)
     ):
         stop = begin if removed else min(end, begin + left)
         shown: list[Any] = row.tokens[begin:stop].tolist()
@@ -192,6 +192,9 @@ def _segments(data: bytes, row_format: RowFormat, opened: Opened) -> list[Segmen
                 num_tokens=end - begin,
                 removed=removed,
                 tokens=list(zip(shown, opened.texts(shown), strict=True)),
+                spans=None
+                if row.spans is None
+                else [*spans_of_piece(row.spans, number)],
             )
         )
     return found

@@ -228,7 +228,13 @@ function segmentParts(record) {
     ),
   );
   const all = segments.flatMap((each, index) =>
-    each.tokens.map(([id, text], at) => ({ id, text, index, position: each.begin_token + at })),
+    each.tokens.map(([id, text], at) => ({
+      id,
+      text,
+      index,
+      position: each.begin_token + at,
+      span: each.spans?.find((span) => span.begin <= at && at < span.end),
+    })),
   );
   let at = 0;
   const more = () => {
@@ -264,6 +270,7 @@ function segmentParts(record) {
         ? `, of which ${count(whole - used)} are padding (${percent((whole - used) / whole)}).`
         : ", without padding.",
       hasText ? "" : " Start gristmill view with --tokenizer to see text.",
+      segments.some((each) => each.spans) ? " Underlined tokens are trained on." : "",
     ),
     map,
     legend,
@@ -272,12 +279,15 @@ function segmentParts(record) {
   ];
 }
 
-function tokenSpan({ id, text, position }) {
+function tokenSpan({ id, text, position, span }) {
   const hasText = text !== null && text !== undefined;
   const shown = hasText ? shownText(text).replaceAll("\n", "↵\n") : String(id);
   // A character of several tokens is in the last of them.
   const kind = !hasText ? "token id" : text === "" ? "token part" : "token";
-  return element("span", { class: kind, title: `token ${count(position)}, id ${id}` }, shown);
+  const said = span ? `, ${span.role}, message ${span.message}` : "";
+  const trained = span?.trained ? " trained" : "";
+  const title = `token ${count(position)}, id ${id}${said}${trained && ", trained"}`;
+  return element("span", { class: kind + trained, title }, shown);
 }
 
 // Shows one piece: the others fade until it is chosen again.

@@ -32,6 +32,11 @@ class TokenTexts:
     def __init__(self, tokenizer: TokenBytes, *, name: str, digest: str = ""):
         self._tokenizer, self.name, self.digest = tokenizer, name, digest
 
+    def decode(self, ids: Sequence[int]) -> str:
+        """Returns consecutive tokens as one text; unknown ones as their id in <>."""
+        texts = zip(ids, self.texts(ids), strict=True)
+        return "".join(f"<{n}>" if text is None else text for n, text in texts)
+
     def texts(self, ids: Sequence[int]) -> list[str | None]:
         """Returns the text of each of some consecutive tokens.
 
@@ -71,7 +76,7 @@ def load_token_texts(name: str) -> TokenTexts:
             "a function makes tokens of texts, and not texts of tokens",
             expected="the file of a tokenizer",
             got=f"--tokenizer {name}",
-            cure="leave it out: the page shows ids then",
+            cure="leave it out: tokens are shown as ids then",
         )
     tokenizer = load_tokenizer(PackOptions(length=2, tokenizer=name))
     known = cast(TokenBytes, tokenizer)

@@ -1,0 +1,225 @@
+"""The supervision of conversations: tokens by role, and marks in the text of rows."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
+from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.row_format import RowFormat, decode_rows
+from gristmill.dataset.shards.shard_reader import first_records
+from gristmill.pipelines.text.formatting import plural
+
+if TYPE_CHECKING:
+    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
+
+BEGIN, END = "[[", "]]"
+"""Around the tokens that are trained on."""
+
+_SAMPLE_ROWS = 64
+_PIECES_SHOWN = 10
+_PIECE_WIDTH = 60
+_REASONS = {
+    "unproven": "whose template changes or drops a content",
+    "untrained": "without a trained token",
+    "long": "too long for a row",
+    "special": "whose contents hold a special token",
+    "malformed": "that are no conversations",
+    "template": "at which the template fails",
+}
+
+
+def supervision_lines(counts: PackedCounts) -> list[tuple[str, str]]:
+    """Returns the tokens of conversations by role, as pairs of a head and a text.
+
+    The tokens of all roles and of the template are those of the rows; with those that
+    were truncated, they are those that were rendered. Nothing for other rows.
+    """
+    lines = []
+    if counts.is_supervised:
+        share = 100 * counts.trained_tokens / counts.tokens
+        lines = [
+            (
+                "trained",
+                f"{counts.trained_tokens:,} of {plural(counts.tokens, 'token')} "
+                f"({share:.2f} %), of which {counts.trained_targets:,} are targets",
+            )
+        ]
+        own = 0
+        for role in ROLES:
+            if tokens := counts.role_tokens[role]:
+                own += tokens
+                documents = plural(counts.role_documents[role], "conversation")
+                trained = f"{counts.role_trained[role]:,} trained"
+                text = f"{role}: {plural(tokens, 'token')} in {documents}, {trained}"
+                lines.append(("" if own > tokens else "roles", text))
+        template = plural(counts.tokens - own, "token")
+        lines.append(("", f"template: {template}, 0 trained"))
+    if aside := counts.set_aside:
+        reasons = [f"{count:,} {_REASONS[name]}" for name, count in aside.items()]
+        all_of_them = plural(sum(aside.values()), "conversation")
+        lines.append(("SET ASIDE", f"{all_of_them}: {', '.join(reasons)}"))
+    for count, noun, text in (
+        (counts.merged_tokens, "token", "of two parts, given to the first"),
+        (counts.special_contents, "content", "with the text of a special token"),
+        (counts.open_turns, "trained message", "without an end of turn to train on"),
+    ):
+        if count:
+            lines.append(("", f"{plural(count, noun)} {text}"))
+    return lines
+
+
+def marked(parts: Sequence[str], trained: npt.NDArray[np.bool_], between: str) -> str:
+    """Returns tokens as one text, with marks around those that are trained on.
+
+    Args:
+        parts: The text of each token.
+        trained: bool [tokens].
+        between: What to put between two tokens.
+    """
+    borders = np.flatnonzero(np.diff(trained, prepend=False, append=False))
+    cuts = [0, *borders.tolist(), len(parts)]
+    found = []
+    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
+        text = between.join(parts[begin:end])
+        found.append(f"{BEGIN}{text}{END}" if number % 2 else text)
+    return between.join(filter(None, found))
+
+
+def by_token(spans: MessageSpans | None, piece: int, length: int) -> dict[str, Any]:
+    """Returns two facts about each token of a piece.
+
+    Returns:
+        `trained`, bool [tokens], and `said`, bool [tokens]: whether it is in a message;
+        all are where there are no spans.
+    """
+    if spans is None:
+        return {"trained": np.zeros(length, bool), "said": np.ones(length, bool)}
+    trained, said = np.zeros(length, bool), np.zeros(length, bool)
+    for span in spans_of_piece(spans, piece):
+        said[span["begin"] : span["end"]] = True
+        trained[span["begin"] : span["end"]] = span["trained"]
+    return {"trained": trained, "said": said}
+
+
+def spans_of_piece(spans: MessageSpans, piece: int) -> Iterator[dict[str, Any]]:
+    """Yields the spans of a piece, from its first token: for JSON."""
+    end = int(spans.ends[piece])
+    begin = int(spans.ends[piece - 1]) if piece else 0
+    for span in range(begin, end):
+        first = int(spans.begins[span])
+        found = {
+            "begin": first,
+            "end": first + int(spans.lengths[span]),
+            "role": ROLES[spans.roles[span]],
+            "message": int(spans.messages[span]),
+            "trained": bool(spans.trained[span]),
+        }
+        if spans.weights[span] != 1:
+            found["weight"] = float(spans.weights[span])
+        yield found
+
+
+class TemplatePiece(NamedTuple):
+    """A piece of the template in rows.
+
+    Attributes:
+        ids: Its tokens.
+        trained: Whether it is trained on.
+        times: How often it is there.
+    """
+
+    ids: tuple[int, ...]
+    trained: bool
+    times: int
+
+
+def template_pieces(
+    rows: Iterable[bytes], row_format: RowFormat, special: Iterable[int]
+) -> list[TemplatePiece]:
+    """Returns the pieces of the template in rows, the most frequent first.
+
+    These are runs of tokens in no message, and special tokens that end a trained one.
+
+    Args:
+        rows: The rows.
+        row_format: How they are encoded.
+        special: Ids of special tokens.
+    """
+    counts: collections.Counter[tuple[tuple[int, ...], bool]] = collections.Counter()
+    known = np.array([*special], np.int64)
+    for row in rows:
+        batch = decode_rows(row_format, [row])
+        ends = np.cumsum(batch.lengths)
+        for piece, ids in enumerate(np.split(batch.tokens, ends[:-1])):
+            if batch.spans is None or batch.removed[piece]:
+                continue
+            facts = by_token(batch.spans, piece, len(ids))
+            template = ~facts["said"]
+            last = facts["trained"] & np.isin(ids, known)
+            for own, trained in ((template, False), (last, True)):
+                borders = np.flatnonzero(np.diff(own, prepend=False, append=False))
+                for begin, end in borders.reshape(-1, 2).tolist():
+                    counts[tuple(ids[begin:end].tolist()), trained] += 1
+    return [TemplatePiece(*key, count) for key, count in counts.most_common()]
+
+
+def template_lines(
+    dataset: str, name: str, split: Split, texts: TokenTexts | None
+) -> list[str]:
+    """Returns the template's pieces of the first rows of a split, for people.
+
+    Args:
+        dataset: The dataset's directory.
+        name: The split.
+        split: The same.
+        texts: Shows tokens as text; None for names of special tokens, and ids.
+    """
+    if split.packed is None:
+        return []
+    packed = PackedSplit.parse(split.packed, where=dataset)
+    if not packed.supervised:
+        return []
+    special = _special_ids(split)
+    row_format = RowFormat(
+        packed.length,
+        packed.id_bytes,
+        "example" if packed.rows != "packed" else "packed",
+    )
+    rows = [*first_records(dataset, name, _SAMPLE_ROWS)]
+    found = template_pieces(rows, row_format, special)
+    lines = [f"  template  in the first {plural(len(rows), 'row')}, a sample:"]
+    for piece in found[:_PIECES_SHOWN]:
+        shown = _shown(piece.ids, special, texts)
+        if len(shown) > _PIECE_WIDTH:
+            shown = f"{shown[:_PIECE_WIDTH]}... ({plural(len(piece.ids), 'token')})"
+        state = "trained" if piece.trained else "not trained"
+        lines.append(f"            {state} {plural(piece.times, 'time')}: {shown}")
+    if len(found) > _PIECES_SHOWN:
+        lines.append(f"            and {len(found) - _PIECES_SHOWN:,} others")
+    return lines
+
+
+def _special_ids(split: Split) -> Mapping[int, str]:
+    """Returns the names of special tokens, by id, as far as they are known."""
+    found: Any = split.source
+    for name in ("options", "pack", "found", "special_ids"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    named = found if isinstance(found, Mapping) else {}
+    return {int(number): str(name) for name, number in named.items()}
+
+
+def _shown(
+    ids: Sequence[int], special: Mapping[int, str], texts: TokenTexts | None
+) -> str:
+    if texts is not None:
+        return repr(texts.decode(ids))
+    return " ".join(special.get(number, str(number)) for number in ids)

@@ -1,0 +1,241 @@
+"""Rows of conversations as commands show them: counts, text with marks, messages.
+
+Covers: pipelines/text/supervision.py, loader/provenance/packed_shard.py.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import pathlib
+import random
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from gristmill import loader
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.message_spans import ROLES
+from gristmill.pipelines.commands.main import cli
+from gristmill.pipelines.text.supervision import BEGIN, END
+from gristmill.pipelines.verify import verify
+from gristmill.pipelines.view.answers.opened_datasets import Opened
+from gristmill.pipelines.view.answers.record import record as answer
+from tests.support.supervised import (
+    Conversation,
+    conversations,
+    supervised_dataset,
+)
+
+LENGTH = 64
+MADE = [conversations(30, seed=1), conversations(25, seed=2)]
+SPECIAL = {"<|end|>": 2, "<|header|>": 9}
+TOLD = PackedCounts(
+    aside_unproven=2,
+    aside_long=1,
+    merged_tokens=4,
+    special_contents=1,
+    open_turns=3,
+    truncated_documents=1,
+    truncated_tokens=9,
+)
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("conversation_rows")
+    return supervised_dataset(
+        folder / "chat", MADE, length=LENGTH, special_ids=SPECIAL, told=TOLD
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tokenizer whose token n is the text `n.`, of the letters a to j."""
+    from tokenizers import Tokenizer, decoders, models
+
+    vocabulary = {_word(number): number for number in range(320)}
+    model = models.WordLevel(vocabulary, unk_token=_word(0))
+    made = Tokenizer(model)
+    made.decoder = decoders.ByteLevel()
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return str(path)
+
+
+def _word(number: int) -> str:
+    return "".join("abcdefghij"[int(digit)] for digit in str(number)) + "."
+
+
+def run(*arguments: object) -> str:
+    done = CliRunner().invoke(cli, [*map(str, arguments)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def everyone() -> list[Conversation]:
+    return [each for part in MADE for each in part]
+
+
+def test_the_ledger_is_printed_and_adds_up(chat: str) -> None:
+    text = run("inspect", chat)
+    counts = collections.Counter(
+        (ROLES[said.role] if said else "template", bool(said and said.trained))
+        for each in everyone()
+        for said in each.said
+    )
+    tokens = sum(counts.values())
+    trained = counts["assistant", True]
+    share = f"{100 * trained / tokens:.2f}"
+    assert f"trained   {trained:,} of {tokens:,} tokens ({share} %)" in text
+    for role in ("system", "user", "assistant", "template"):
+        own = counts[role, True] + counts[role, False]
+        assert re.search(
+            rf" {role}: {own:,} tokens.* {counts[role, True]:,} trained", text
+        )
+    assert "SET ASIDE 3 conversations: 2 whose template changes" in text
+    assert "4 tokens of two parts" in text
+    assert "1 content with the text of a special token" in text
+    assert "3 trained messages without an end of turn" in text
+    assert "1 document TRUNCATED by 9 tokens" in text
+    packed = json.loads(run("inspect", chat, "--json"))["splits"]["train"]["packed"]
+    assert packed["format"] == 2
+    assert packed["assistant_trained"] == trained
+    found = loader.open(chat).packed_counts()
+    assert found is not None
+    own = sum(found.role_tokens.values())
+    assert found.trained_tokens <= own <= found.tokens == tokens
+
+
+def test_verify_counts_it_again(chat: str, tmp_path: pathlib.Path) -> None:
+    result = verify(chat, workers=1)
+    assert not result.findings
+    assert result.packed is not None
+    told = loader.open(chat).packed_counts()
+    assert result.packed == told
+    text = run("verify", chat)
+    assert f"{told.trained_tokens:,} of {told.tokens:,} tokens" in text
+
+
+def test_pieces_of_the_template(chat: str, tokenizer: str) -> None:
+    text = run("inspect", chat)
+    rows = len(loader.open(chat))
+    assert f"in the first {rows} rows, a sample" in text
+    assert re.search(r"not trained \d+ times: <\|end\|> 6 <\|header\|>", text)
+    assert re.search(r" trained \d+ times: <\|end\|>", text)
+    of_text = run("inspect", chat, "--tokenizer", tokenizer)
+    assert re.search(r"not trained \d+ times: 'c\.g\.j\.'", of_text)
+    # As often as they are there, where all rows are in the sample.
+    few = conversations(6, seed=5)
+    small = str(pathlib.Path(chat).parent / "small")
+    supervised_dataset(small, [few], length=LENGTH, special_ids=SPECIAL)
+    ends = sum(
+        token == 2 and bool(said and said.trained)
+        for each in few
+        for token, said in zip(each.ids, each.said, strict=True)
+    )
+    assert re.search(rf" trained {ends} times: <\|end\|>", run("inspect", small))
+
+
+def marked(each: Conversation, begin: int, end: int) -> str:
+    parts, open_ = [], False
+    for token, said in zip(each.ids[begin:end], each.said[begin:end], strict=True):
+        trained = bool(said and said.trained)
+        if trained != open_:
+            parts.append(BEGIN if trained else END)
+            open_ = trained
+        parts.append(_word(token))
+    return "".join(parts) + END * open_
+
+
+def test_head_shows_what_is_trained(chat: str, tokenizer: str) -> None:
+    text = run("head", chat, "-n", 200, "--tokenizer", tokenizer, "--full")
+    for each in everyone():
+        if len(each.ids) <= LENGTH:  # In one piece.
+            assert f"  {marked(each, 0, len(each.ids))}\n" in text
+    ids = run("head", chat, "-n", 1, "--full")
+    assert re.search(r" of them trained: in \[\[ \]\]", ids)
+    assert f"{BEGIN}" in ids
+    short = run("head", chat, "-n", 1)
+    assert len(short) < len(ids)
+    rows = [
+        json.loads(line) for line in run("head", chat, "-n", 200, "--json").splitlines()
+    ]
+    spans = [span for row in rows for piece in row["pieces"] for span in piece["spans"]]
+    trained = sum(span["end"] - span["begin"] for span in spans if span["trained"])
+    assert trained == loader.open(chat).packed_counts().trained_tokens
+    with_text = json.loads(
+        run("head", chat, "-n", 1, "--json", "--tokenizer", tokenizer)
+    )
+    piece = with_text["pieces"][0]
+    assert piece["text"] == "".join(map(_word, piece["ids"]))
+
+
+def test_head_of_plain_rows_as_text(tokenizer: str, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "b.b."}) + "\n")
+    done = CliRunner().invoke(
+        cli, ["head", str(tmp_path / "text.jsonl"), "--tokenizer", tokenizer]
+    )
+    assert done.exit_code == 2
+    assert "--tokenizer is for a dataset only" in done.output
+
+
+def test_trace_names_message_and_role(chat: str, tokenizer: str) -> None:
+    opened = loader.open(chat)
+    batches = loader.global_batches(opened, batch_size=4, seed=3)
+    order = (chat, "--seed", 3, "--batch-size", 4)
+    chance = random.Random(0)
+    shards = {f"{number:05d}-of-00002": part for number, part in enumerate(MADE)}
+    seen = set()
+    for _ in range(60):
+        step, row = chance.randrange(batches.steps or 1), chance.randrange(4)
+        token = chance.randrange(LENGTH)
+        place = batches.locate(step, row, token)
+        if not place.pieces:
+            continue
+        (piece,) = place.pieces
+        (made,) = [part for name, part in shards.items() if place.shard.endswith(name)]
+        at = piece.first_token + token - piece.begin_token
+        said = made[piece.document].said[at]
+        expected = ("template", None, False, None)
+        if said is not None:
+            weight = 1.0 if said.trained else None
+            expected = (ROLES[said.role], said.message, said.trained, weight)
+        assert (piece.role, piece.message, piece.trained, piece.weight) == expected
+        seen.add(piece.role)
+        one = (*order, "--step", step, "--row", row, "--token", token)
+        if len(seen) == 2 and piece.role != "template":
+            text = run("trace", *one)
+            trained = "trained" if said.trained else "not trained"
+            line = f"token    {token}: {piece.role}, message {said.message}, {trained}"
+            assert line in text
+            fields = json.loads(run("trace", *one, "--json"))["pieces"][0]
+            assert (fields["role"], fields["message"]) == (piece.role, piece.message)
+            shown = run("trace", *one, "--show", "--tokenizer", tokenizer)
+            assert BEGIN in shown
+    assert seen >= {"template", "user", "assistant"}
+    whole = json.loads(run("trace", *order, "--step", 0, "--row", 0, "--json"))
+    assert "role" not in whole["pieces"][0]
+
+
+def test_blame_shows_how_documents_begin(
+    chat: str, tokenizer: str, tmp_path: pathlib.Path
+) -> None:
+    losses = tmp_path / "losses.csv"
+    losses.write_text("step,loss,row\n0,2.0,0\n0,9.0,1\n")
+    text = run(
+        *("blame", chat, "--seed", 3, "--batch-size", 4, "--steps", "0:1"),
+        *("--losses", losses, "--most", 2, "--tokenizer", tokenizer),
+    )
+    assert len(re.findall(r"text     .*\.", text)) == 2
+    assert BEGIN in text
+
+
+def test_the_page_has_the_spans(chat: str) -> None:
+    opened = Opened({"": loader.open(chat)})
+    found = answer(opened, record=0)
+    assert found.segments is not None
+    spans = found.segments[0].spans
+    assert spans
+    assert {"begin", "end", "role", "message", "trained"} <= {*spans[0]}
