@@ -95,7 +95,7 @@ def encode_spans(spans: MessageSpans, row_ends: Int64) -> SpanBytes:
 def _steps_of(spans: MessageSpans) -> tuple[Int64, Int64]:
     """Returns the tokens between each span and the one before, and the message's step.
 
-    The first span of a piece comes after its begin, and after message -1.
+    The first span of a piece comes after its start, and after message -1.
     """
     counts = np.diff(spans.ends, prepend=0)
     first = (spans.ends - counts)[counts > 0]
