@@ -11,15 +11,11 @@ from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.local.pool import (
-    alone_seconds,
-    default_workers,
-    map_unordered,
-)
-from gristmill.pipelines.local.progress import counter_shown, preparing_shown
+from gristmill.pipelines.local.progress import preparing_shown
+from gristmill.pipelines.local.run_tasks import Done, run_tasks
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.indexing.commit_index import commit_index
-from gristmill.transforms.indexing.index_shard import index_shard
+from gristmill.transforms.indexing.index_shard import IndexedShard, index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
 
 _log = logging.getLogger(__name__)
@@ -64,25 +60,28 @@ def index(
             result_path=layout.join(dataset, handed_over),
         )
         return manifest, dataset
-    count = min(workers or default_workers(), len(tasks))
-    made = map_unordered(
+    made = run_tasks(
         index_shard,
         tasks,
-        workers=count,
-        alone_seconds=alone_seconds(
-            workers, tasks.file_bytes, remote=storage_for(dataset).remote
-        ),
+        label="indexing",
+        noun="files",
+        stored_bytes=tasks.file_bytes,
+        remote=storage_for(dataset).remote,
+        workers=workers,
+        show_progress=show_progress,
+        done=_done,
     )
     gathered = Gathered()
-    with counter_shown(
-        "indexing", "files", len(tasks), tasks.file_bytes, show=show_progress
-    ) as counter:
-        for indexed in made:
-            gathered.add(indexed)
-            read = indexed.report.read
-            _log.info("%s: %d records indexed", indexed.report.path, read.records)
-            counter.add(indexed.task.file_bytes, read.records, read.raw_bytes)
+    for indexed in made:
+        gathered.add(indexed)
+        records = indexed.report.read.records
+        _log.info("%s: %d records indexed", indexed.report.path, records)
     manifest = commit_index(
         gathered, inputs=options.files, keep_replaced=options.keep_replaced
     )
     return manifest, dataset
+
+
+def _done(indexed: IndexedShard) -> Done:
+    read = indexed.report.read
+    return Done(indexed.task.file_bytes, read.records, read.raw_bytes)

@@ -12,16 +12,12 @@ from collections.abc import Sequence
 
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
-from gristmill.pipelines.local.pool import (
-    alone_seconds,
-    default_workers,
-    map_unordered,
-)
-from gristmill.pipelines.local.progress import counter_shown, preparing_shown
+from gristmill.pipelines.local.progress import preparing_shown
+from gristmill.pipelines.local.run_tasks import Done, run_tasks
 from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.result import GatheredChecks
-from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.checking.shard import ShardCheck, verify_shard
 
 _log = logging.getLogger(__name__)
 
@@ -70,23 +66,25 @@ def _verify_here(
     tasks = plan.tasks
     gathered = GatheredChecks(plan, quick=quick)
     if not quick:
-        count = max(1, min(workers or default_workers(), len(tasks)))
-        checks = map_unordered(
+        checks = run_tasks(
             verify_shard,
             tasks,
-            workers=count,
-            alone_seconds=alone_seconds(
-                workers, tasks.file_bytes, remote=storage_for(dataset).remote
-            ),
+            label="verifying",
+            noun="shards",
+            stored_bytes=tasks.file_bytes,
+            remote=storage_for(dataset).remote,
+            workers=workers,
+            show_progress=show_progress,
+            done=_done,
         )
-        with counter_shown(
-            "verifying", "shards", len(tasks), tasks.file_bytes, show=show_progress
-        ) as counter:
-            for check in checks:
-                gathered.add(check)
-                _log.info("%s: %d records compared", check.path, check.records)
-                counter.add(check.file_bytes, check.records, check.raw_bytes)
+        for check in checks:
+            gathered.add(check)
+            _log.info("%s: %d records compared", check.path, check.records)
     return Verification(quick=quick, **gathered.result(dataset)._asdict())
+
+
+def _done(check: ShardCheck) -> Done:
+    return Done(check.file_bytes, check.records, check.raw_bytes)
 
 
 def _verify_on_beam(

@@ -14,12 +14,7 @@ from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.local.pool import (
-    alone_seconds,
-    default_workers,
-    map_unordered,
-)
-from gristmill.pipelines.local.progress import counter_shown
+from gristmill.pipelines.local.run_tasks import Done, run_tasks
 from gristmill.pipelines.removal.named_records import Asked
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
@@ -27,7 +22,7 @@ from gristmill.transforms.removal.commit_removal import (
     RemovalResult,
     commit_removal,
 )
-from gristmill.transforms.removal.cut_shard import cut_shard
+from gristmill.transforms.removal.cut_shard import CutShard, cut_shard
 
 _SHOWN = 20
 
@@ -175,24 +170,27 @@ def remove(
     gathered = Gathered.of([begun])
     if begun.removal is not None:
         tasks = list(tasks_of(begun.removal))
-        stored_bytes = sum(task.file_bytes for task in tasks)
-        cuts = map_unordered(
+        cuts = run_tasks(
             cut_shard,
             tasks,
-            workers=max(1, min(workers or default_workers(), len(tasks))),
-            alone_seconds=alone_seconds(
-                workers, stored_bytes, remote=storage_for(dataset).remote
-            ),
+            label="cutting",
+            noun="shards",
+            stored_bytes=sum(task.file_bytes for task in tasks),
+            remote=storage_for(dataset).remote,
+            workers=workers,
+            show_progress=show_progress,
+            done=_done,
         )
-        with counter_shown(
-            "cutting", "shards", len(tasks), stored_bytes, show=show_progress
-        ) as counter:
-            for cut in cuts:
-                gathered.add(cut)
-                written = cut.report.written
-                _log.info("%s: %d records left", cut.report.path, written.records)
-                counter.add(cut.task.file_bytes, written.records, written.raw_bytes)
+        for cut in cuts:
+            gathered.add(cut)
+            records = cut.report.written.records
+            _log.info("%s: %d records left", cut.report.path, records)
     return commit_removal(dataset, gathered, erase=erase)
+
+
+def _done(cut: CutShard) -> Done:
+    written = cut.report.written
+    return Done(cut.task.file_bytes, written.records, written.raw_bytes)
 
 
 def _remove_on_beam(

@@ -573,7 +573,7 @@ ROWS = [
         text("nothing.py", "def f(record):\n    return None\n"),
     ),
     Row(
-        "pipelines/beam/runners.py runner_path",
+        "pipelines/beam/pipeline_options.py runner_path",
         "convert a.jsonl out --runner NopeRunner",
         "convert a.jsonl out",
     ),

@@ -1,4 +1,7 @@
-"""Runners by name, and what is said where one cannot be used."""
+"""Runners by name, and what is said where one cannot be used.
+
+Covers: pipelines/beam/pipeline_options.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import DirectRunner
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.beam.runners import runner_path
+from gristmill.pipelines.beam.pipeline_options import runner_path
 
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 DASK = "apache_beam.runners.dask.dask_runner.DaskRunner"
@@ -63,7 +66,7 @@ def test_a_package_that_the_runner_needs_is_named():
     script = (
         "import sys\n"
         "sys.modules['dask'] = None\n"  # As if it were not installed.
-        "from gristmill.pipelines.beam.runners import runner_path\n"
+        "from gristmill.pipelines.beam.pipeline_options import runner_path\n"
         "runner_path('dask')\n"
     )
     done = subprocess.run(
