@@ -83,6 +83,8 @@ TOKENIZERS = [
     # 0.9 and before take what looks like a special token for one.
     "tiktoken>=0.11,<1",
     "tokenizers>=0.21,<0.24",
+    # Chat templates. Older versions have known ways out of the sandbox.
+    "jinja2>=3.1.6,<4",
 ]
 # The fast path is compared with these.
 GIGATOKEN = ["gigatoken>=0.10,<0.11", *TOKENIZERS]

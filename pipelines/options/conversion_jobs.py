@@ -13,6 +13,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.paths import path_text, path_texts
+from gristmill.pipelines.options.conversations import chat_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.transforms.directories.hugging_face_directory import (
@@ -212,6 +213,7 @@ def _packing_of(options: PackingOptions, length: int) -> PackOptions:
         add_special_tokens=options.add_special_tokens,
         truncate=options.truncate,
         rows=options.rows,
+        chat=chat_of(options),
     )
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import get_args
 
+from gristmill.pipelines.options.conversations import ConversationOptions
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.option import GS_PATH, POSITIVE, like, option, required
+from gristmill.transforms.jobs.chat_options import SpecialInContent, Unusable, YesNo
 from gristmill.transforms.jobs.pack_options import Method, Rows
 from gristmill.transforms.sources.formats import Nulls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PackingOptions(ConvertOptions):
+class PackingOptions(ConversationOptions, ConvertOptions):
     """Options of `gristmill pack`: those of a conversion, and what rows to make."""
 
     tokenizer: str | None = option(
@@ -170,3 +172,14 @@ class RepackOptions(PackingOptions):
     add_special_tokens: bool = False
     fast: bool = False
     vocabulary_size: None = None
+    chat: bool = False
+    template: None = None
+    train: str = ""
+    train_without: None = None
+    train_end_of_turn: YesNo = "yes"
+    special_in_content: SpecialInContent = "token"
+    truncate_turns: YesNo = "yes"
+    unusable: Unusable = "set-aside"
+    tools_column: str = ""
+    weight_column: str = ""
+    date: None = None

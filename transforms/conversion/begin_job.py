@@ -28,6 +28,7 @@ from gristmill.dataset.metadata.layout import inputs_path, job_path
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
+from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.convert_shard import finished_shard
 from gristmill.transforms.conversion.count_records import count_files, needs_count
 from gristmill.transforms.conversion.input_comparison import (
@@ -116,7 +117,11 @@ def plan_job(
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     if job.pack is not None:
-        job = dataclasses.replace(job, pack=with_tokenizer(job.pack, files.spec))
+        pack = with_tokenizer(job.pack, files.spec)
+        if pack.chat is not None:
+            begun = None if overwrite is True else begun_job(job)
+            pack = with_template(pack, date="" if begun is None else begun.date)
+        job = dataclasses.replace(job, pack=pack)
     files = with_lineage(files)
     prepared = _with_writer(
         PreparedJob(job=job, files=files, plan=plan), with_versions(job.writer)

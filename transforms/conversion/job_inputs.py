@@ -17,6 +17,7 @@ from gristmill.dataset.formats.file_names import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
+from gristmill.transforms.chat.document_reader import records_for
 from gristmill.transforms.directories.tfds_directory import is_tfds_directory
 from gristmill.transforms.functions.user_functions import load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -37,7 +38,6 @@ from gristmill.transforms.sources.shards.source_split import (
 )
 from gristmill.transforms.tokens.documents import (
     check_no_tables,
-    document_records,
 )
 
 _log = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
     adapt = None
     if job.pack is not None:
         mapped = job.map is not None
-        adapt = functools.partial(document_records, pack=job.pack, mapped=mapped)
+        adapt = functools.partial(records_for, pack=job.pack, mapped=mapped)
     files = find_inputs(
         job.inputs,
         options=job.records,

@@ -15,6 +15,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.chat.document_reader import reader_of
 from gristmill.transforms.conversion.record_output import Progress, Tally
 from gristmill.transforms.functions.user_functions import load_function
 from gristmill.transforms.jobs.prepared_job import PreparedJob
@@ -23,7 +24,6 @@ from gristmill.transforms.sources.shards.packed import (
     earlier_counts,
     original_places,
 )
-from gristmill.transforms.tokens.packed_documents import document_reader
 from gristmill.transforms.tokens.row_packer import RowPacker
 
 
@@ -82,7 +82,7 @@ def write_rows(
     assert job.pack is not None  # It writes rows.
     function = None if job.map is None else load_function(job.map)
     source = source_of(prepared.files.spec)
-    reader = document_reader(job.pack, prepared.files.spec, fast=fast)
+    reader = reader_of(job.pack, prepared.files.spec, fast=fast)
     spans = 0
     for path, batch in batches:
         for _ in range(spans, len(tally.spans)):

@@ -7,13 +7,14 @@ import functools
 import itertools
 from collections.abc import Sequence
 
+from gristmill.transforms.chat.document_reader import reader_of
+from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.tokens.documents import DocumentReader
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 TRIED_FILES = 8  # The first of them that has a record is taken.
@@ -42,7 +43,7 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
     function = None if job.map is None else load_function(job.map)
     pack = job.pack
     if pack is not None:
-        pack = dataclasses.replace(pack, found=find_tokenizer(pack))
+        pack = with_template(dataclasses.replace(pack, found=find_tokenizer(pack)))
     for file in files:
         plain = file.compression == "none"
         beginning = SourceRange(
@@ -57,7 +58,7 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
             reader = None
             if pack is not None:
                 # A shard finds out whether the fast path differs.
-                reader = DocumentReader(pack, source.spec, fast=False)
+                reader = reader_of(pack, source.spec, fast=False)
             found = zip(batch.places, batch.records, strict=True)
             for place, record in itertools.islice(found, TRIED_RECORDS):
                 where = f"{file.path}, {source.place_text(place)}"

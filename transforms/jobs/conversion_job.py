@@ -137,6 +137,10 @@ class ConversionJob:
             del fields["pack"]
         else:  # Its content counts, wherever it lies.
             del fields["pack"]["tokenizer"]
+            if self.pack.chat is None:  # As it was before there were conversations.
+                del fields["pack"]["chat"]
+            else:
+                del fields["pack"]["chat"]["template"]
         split, _ = layout.parse_edition_key(self.split)
         return fields | {"writer": self.writer.as_dict(), "split": split}
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.jobs.chat_options import ChatOptions
 
 Method = Literal["best-fit", "concat", "none"]
 Rows = Literal["packed", "example"]
@@ -70,6 +71,7 @@ class PackOptions:
             configured to.
         truncate: Whether a document longer than a row loses its rest.
         rows: `packed`, see docs/reference/format.md; `example`, a `tf.train.Example`.
+        chat: How conversations become documents, None for documents of text.
         found: The tokenizer, set when the job is planned.
     """
 
@@ -84,6 +86,7 @@ class PackOptions:
     add_special_tokens: bool = False
     truncate: bool = False
     rows: Rows = "packed"
+    chat: ChatOptions | None = None
     found: TokenizerSpec | None = None
 
     def __post_init__(self) -> None:
@@ -121,6 +124,29 @@ class PackOptions:
                         f"{option} has no effect without --tokenizer",
                         cure="give a tokenizer, or leave it out",
                     )
+        if self.chat is not None:
+            self._check_chat()
+
+    def _check_chat(self) -> None:
+        """Raises InputError for options that do not go with conversations."""
+        if self.tokenizer is None:
+            raise InputError(
+                "--chat without a tokenizer",
+                cure="give --tokenizer, such as the tokenizer.json of the model",
+            )
+        for option, given in (
+            ("--fast", self.fast),
+            ("--add-special-tokens", self.add_special_tokens),
+            ("--truncate", self.truncate),
+            ("--rows example", self.rows == "example"),
+        ):
+            if given:
+                raise InputError(
+                    f"{option} is not for --chat",
+                    expected="packed rows of what the template writes, tokenised by "
+                    "the tokenizer's own library, and cut at the end of a turn",
+                    cure="leave it out",
+                )
 
     @classmethod
     def of_dict(cls, fields: Mapping[str, Any]) -> Self:
@@ -130,4 +156,5 @@ class PackOptions:
         """
         found = fields["found"]
         spec = None if found is None else TokenizerSpec(**found)
-        return cls(**{**fields, "found": spec})
+        chat = ChatOptions.of_dict(fields.get("chat"))
+        return cls(**{**fields, "found": spec, "chat": chat})

@@ -20,10 +20,12 @@ class Begun(NamedTuple):
     Attributes:
         writer: Options of its writer, as plain values.
         fingerprint: What tells it from all others.
+        date: The date that its template was told, "" for none.
     """
 
     writer: Any
     fingerprint: Any
+    date: str = ""
 
 
 def current_job(job: ConversionJob) -> ConversionJob:
@@ -48,5 +50,7 @@ def begun_job(job: ConversionJob) -> Begun | None:
     # What is wrong with it is told where it is read as a whole.
     with contextlib.suppress(KeyError, TypeError, ValueError):
         document = json.loads(found.data)
-        return Begun(document["job"]["writer"], document["fingerprint"])
+        chat = (document["job"].get("pack") or {}).get("chat") or {}
+        date = (chat.get("found") or {}).get("date") or ""
+        return Begun(document["job"]["writer"], document["fingerprint"], date)
     return None

@@ -103,7 +103,8 @@ class RecordOptions:
             pack`.
         columns: Columns to take, if the format has columns; all if empty.
         record: The kind of record: `example`, a `tf.train.Example` of the columns;
-            `column:NAME`, the bytes of one column; `line`. "" for the format's default.
+            `column:NAME`, the bytes of one column; `json`, the columns as a JSON
+            object; `line`. "" for the format's default.
         nulls: What to do with a row with a null in a column to take: `fail` if no
             record can be made from it, or `skip` it.
     """
@@ -135,7 +136,7 @@ class RecordOptions:
                 got=repr(",".join(self.columns)),
                 cure="give each column once, separated by commas without blanks",
             )
-        kinds = ("", "example", "line")
+        kinds = ("", "example", "json", "line")
         if self.record not in kinds and not re.fullmatch("(?s)column:.+", self.record):
             raise InputError(
                 "unknown --record",

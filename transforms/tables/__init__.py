@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         one_column,
     )
     from gristmill.transforms.tables.example_rows import encode_rows
+    from gristmill.transforms.tables.json_objects import json_rows
     from gristmill.transforms.tables.leaves import rows_without_nulls
     from gristmill.transforms.tables.table_features import (
         DOUBLE,
@@ -29,6 +30,7 @@ __all__ = [
     "check_column",
     "encode_rows",
     "features_of",
+    "json_rows",
     "null_error",
     "one_column",
     "read_as",

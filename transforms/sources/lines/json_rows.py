@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import re
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.json
 
 from gristmill.transforms.sources.lines.json_numbers import JsonNumbers, Number
+from gristmill.transforms.sources.lines.json_text import parsed_line, refuse_constant
 from gristmill.transforms.sources.lines.json_types import difference
 from gristmill.transforms.sources.lines.parser import (
     MOST_BYTES,
@@ -213,38 +213,4 @@ def _check_numbers(lines: Lines) -> None:
     for pattern in _NO_NUMBERS:
         for match in pattern.finditer(lines.data):
             line = lines.line(lines.index_at(match.start()))
-            json.loads(line, parse_constant=_refuse_constant)
-
-
-def parsed_line(line: bytes, number: type[str] | None = None) -> Any:
-    """Returns the value of a line, by Python's `json`.
-
-    Args:
-        line: The line.
-        number: Converts the text of a number; None for numbers.
-
-    Raises:
-        ValueError: It is not valid JSON, or has a field more than once in an object.
-        RecursionError: It is nested too deeply.
-    """
-    return json.loads(
-        line,
-        object_pairs_hook=_without_duplicates,
-        parse_constant=_refuse_constant,
-        parse_int=number,
-        parse_float=number,
-    )
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name}, which JSON does not have")
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice!r} more than once in an object")
-    "".join(found).encode()  # Raises a ValueError at half of a surrogate.
-    return found
+            json.loads(line, parse_constant=refuse_constant)

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+JSON = "json"
+"""The kind of records that are JSON objects."""
+
 _COLUMN = "column:"
 # Number of files whose columns are compared before reading.
 _MOST_FOOTERS = 1024
@@ -50,11 +53,16 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
         features = _features_of_files(files, options.columns)
         schema = json.dumps(encode_features(features))
         return SourceSpec("parquet", record, options.columns, schema)
+    if record == JSON:
+        spec = SourceSpec("parquet", record, options.columns)
+        for path, schema in _schemas(files):
+            columns_to_read(spec, schema, path)
+        return spec
     column = record.removeprefix(_COLUMN)
     if column == record or not column:
         raise InputError(
             "no such --record of Parquet files",
-            expected="example, or column:NAME",
+            expected="example, json, or column:NAME",
             got=record,
             cure="give one of these, or leave it out to make a tf.train.Example of "
             "each row",
@@ -86,6 +94,17 @@ def columns_to_read(spec: SourceSpec, schema: pa.Schema, path: str) -> list[str]
     from gristmill.transforms.tables import check_column
 
     names: list[str] = schema.names
+    if spec.record == JSON:
+        found = [name for name in names if not spec.columns or name in spec.columns]
+        if not found:
+            raise InputError(
+                "the table has none of the columns to take",
+                where=path,
+                expected=f"one of {some_of(spec.columns, 8)}",
+                got=some_of(names, 20),
+                cure="name a column of the table with --column",
+            )
+        return found
     if spec.record != "example":
         wanted = spec.record.removeprefix(_COLUMN)
         try:
@@ -116,10 +135,12 @@ def make_records(
     Raises:
         RowError: A row cannot become a record.
     """
-    from gristmill.transforms.tables import encode_rows, one_column
+    from gristmill.transforms.tables import encode_rows, json_rows, one_column
 
     if spec.record == "example":
         return encode_rows(batch, features)
+    if spec.record == JSON:
+        return json_rows(batch)
     return one_column(batch, spec.record.removeprefix(_COLUMN))
 
 
@@ -129,7 +150,7 @@ def kept_rows(
     """Returns the rows that are not left out for their nulls; None for all."""
     from gristmill.transforms.tables import rows_without_nulls
 
-    if spec.nulls != "skip":
+    if spec.nulls != "skip" or spec.record == JSON:
         return None
     if spec.record == "example":
         return rows_without_nulls(batch, features.__contains__)

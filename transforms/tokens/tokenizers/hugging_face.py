@@ -15,9 +15,17 @@ import numpy as np
 import tokenizers
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.tokens.tokenizers.token_places import (
+    Begins,
+    PlacedTokens,
+    TokenPlaces,
+    byte_begins,
+    no_places,
+)
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Ends,
+    IdArray,
     Tokenizer,
     without_ends_alone,
 )
@@ -45,12 +53,11 @@ class HuggingFaceTokenizer:
         # as cores.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
-            self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
+            self._tokenizer = _unlimited(content)
         except Exception as e:  # The library raises this class itself.
             raise ValueError(str(e)) from e
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
         self._add_special_tokens = add_special_tokens
+        self._content = content
         self.library = f"tokenizers {tokenizers.__version__}"
         # Only models of BPE have it.
         self.dropout: float | None = getattr(self._tokenizer.model, "dropout", None)
@@ -78,17 +85,61 @@ class HuggingFaceTokenizer:
 
     def encode(self, texts: Sequence[bytes]) -> Encoded:
         """Returns the tokens of texts."""
+        encoded = self._encoded(
+            self._tokenizer, texts, add_special_tokens=self._add_special_tokens
+        )
+        return without_ends_alone(encoded, self.own_ends)
+
+    def encode_with_offsets(self, texts: Sequence[bytes]) -> PlacedTokens:
+        """Returns the tokens of texts; see `PlacingTokenizer`."""
+        return self._places.of(self._encoded(self._tokenizer, texts), texts)
+
+    def encode_as_text(self, texts: Sequence[bytes]) -> Encoded:
+        """Returns the tokens of texts; see `PlacingTokenizer`."""
+        return self._encoded(self._without_special, texts)
+
+    @staticmethod
+    def _encoded(
+        tokenizer: tokenizers.Tokenizer,
+        texts: Sequence[bytes],
+        *,
+        add_special_tokens: bool = False,
+    ) -> Encoded:
         # Lists become an array in a fifth of the time that numpy takes.
         ids, lengths = array.array("I"), array.array("q")
         for group in _groups(texts):
-            for encoding in self._tokenizer.encode_batch_fast(
-                group, add_special_tokens=self._add_special_tokens
+            for encoding in tokenizer.encode_batch_fast(
+                group, add_special_tokens=add_special_tokens
             ):
                 found = encoding.ids
                 ids.fromlist(found)
                 lengths.append(len(found))
-        encoded = Encoded(np.array(ids, np.uint32), np.array(lengths, np.int64))
-        return without_ends_alone(encoded, self.own_ends)
+        return Encoded(np.array(ids, np.uint32), np.array(lengths, np.int64))
+
+    @functools.cached_property
+    def _without_special(self) -> tokenizers.Tokenizer:
+        other = _unlimited(self._content)
+        other.encode_special_tokens = True
+        return other
+
+    @functools.cached_property
+    def _places(self) -> TokenPlaces:
+        return TokenPlaces(self.bytes_of, self.vocabulary_size, self._library_begins)
+
+    @functools.cached_property
+    def _with_whole_offsets(self) -> tokenizers.Tokenizer:
+        """The tokenizer without the step that takes white space out of offsets."""
+        return _unlimited(
+            json.dumps(json.loads(self._content) | {"post_processor": None}).encode()
+        )
+
+    def _library_begins(self, text: bytes, ids: IdArray) -> Begins:
+        decoded = text.decode()
+        found = self._with_whole_offsets.encode(decoded, add_special_tokens=False)
+        begins = byte_begins(decoded, [begin for begin, _ in found.offsets])
+        if found.ids != ids.tolist() or (np.diff(begins, prepend=0) < 0).any():
+            raise no_places(self.library, text)
+        return begins
 
     def id_of(self, token: str) -> int | None:
         """Returns the id of a token's text."""
@@ -113,6 +164,14 @@ class HuggingFaceTokenizer:
         if _BYTE.fullmatch(piece):
             return bytes.fromhex(piece[3:-1])
         return piece.replace("\u2581", " ").encode()
+
+
+def _unlimited(content: bytes) -> tokenizers.Tokenizer:
+    """Returns the tokenizer of a file, without its limits of length and padding."""
+    tokenizer = tokenizers.Tokenizer.from_buffer(content)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _byte_of_letters() -> dict[str, int]:

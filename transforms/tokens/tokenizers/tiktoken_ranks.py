@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import tiktoken
 
 from gristmill.transforms.tokens.tokenizers.rank_files import find_encoding, ranks_of
+from gristmill.transforms.tokens.tokenizers.token_places import (
+    Begins,
+    PlacedTokens,
+    TokenPlaces,
+    no_places,
+)
 from gristmill.transforms.tokens.tokenizers.tokenizer import (
     Encoded,
     Ends,
+    IdArray,
     Tokenizer,
     end_to_end,
 )
@@ -49,6 +57,24 @@ class TiktokenTokenizer:
         return end_to_end(
             encode(text.decode(), disallowed_special=()) for text in texts
         )
+
+    encode_as_text = encode
+
+    def encode_with_offsets(self, texts: Sequence[bytes]) -> PlacedTokens:
+        """Returns the tokens of texts; see `PlacingTokenizer`."""
+        encode = self._encoding.encode_to_numpy
+        found = end_to_end(
+            encode(text.decode(), allowed_special="all") for text in texts
+        )
+        return self._places.of(found, texts)
+
+    @functools.cached_property
+    def _places(self) -> TokenPlaces:
+        return TokenPlaces(self.bytes_of, self.vocabulary_size, self._library_begins)
+
+    def _library_begins(self, text: bytes, ids: IdArray) -> Begins:
+        del ids
+        raise no_places(self.library, text)
 
     def id_of(self, token: str) -> int | None:
         """Returns the id of a token's text."""

@@ -1,0 +1,1 @@
+"""Conversations as documents: rendered by a template, with the spans of messages."""

@@ -1,0 +1,69 @@
+"""The reader of the documents of a job, and what it needs of the inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.transforms.chat.conversation_reader import (
+    ConversationReader,
+    columns_of,
+)
+from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.tokens.documents import DocumentReader, document_records
+from gristmill.transforms.tokens.packed_documents import (
+    PackedDocuments,
+    document_reader,
+)
+
+_LINES = ("jsonl", "text")
+
+
+def reader_of(
+    options: PackOptions, source: SourceSpec, *, fast: bool = True
+) -> ConversationReader | DocumentReader | PackedDocuments:
+    """Returns the reader of documents from the records of a shard.
+
+    Args:
+        options: Options with the tokenizer found, and the template if there is one.
+        source: Rules for making the records.
+        fast: Whether the fast path may be used, if the options allow it.
+    """
+    if options.chat is not None:
+        return ConversationReader(options)
+    return document_reader(options, source, fast=fast)
+
+
+def records_for(
+    records: RecordOptions, pack: PackOptions, *, mapped: bool
+) -> RecordOptions:
+    """Returns the record options for the inputs of a job that packs documents.
+
+    Args:
+        records: The user's options, with the format of the files.
+        pack: Place of the documents.
+        mapped: Whether there is a user's function.
+
+    Raises:
+        InputError: The options do not fit the documents.
+    """
+    if pack.chat is None:
+        return document_records(records, pack, mapped=mapped)
+    if records.columns or records.record:
+        raise InputError(
+            "--columns and --record have no effect on conversations",
+            expected="the columns that --column, --tools-column and --weight-column "
+            "name",
+            got=",".join(records.columns) or records.record,
+            cure="leave them out",
+        )
+    if records.input_format in _LINES:
+        return dataclasses.replace(
+            records, record="line" if records.input_format == "jsonl" else ""
+        )
+    if records.input_format == "parquet":
+        return dataclasses.replace(
+            records, record="json", columns=columns_of(pack).names
+        )
+    return records

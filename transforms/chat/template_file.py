@@ -1,0 +1,181 @@
+"""The template of a job, found in its file when the job is planned."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import functools
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
+from gristmill.dataset.metadata.layout import join
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.chat_options import ChatOptions, TemplateSpec
+from gristmill.transforms.jobs.pack_options import PackOptions
+
+if TYPE_CHECKING:
+    from gristmill.transforms.chat.template import Template
+
+_CONFIG = "tokenizer_config.json"
+_TOKENS = tuple(
+    f"{name}_token" for name in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
+)
+_MOST_BYTES = 64 << 20
+_DEFAULT, _WITH_TOOLS = "default", "tool_use"
+
+
+def with_template(options: PackOptions, *, date: str = "") -> PackOptions:
+    """Returns options with the template found.
+
+    Args:
+        options: Options of the rows; without conversations they stay as they are.
+        date: The date that an earlier run of the job told the template, "" if none.
+
+    Raises:
+        InputError: The template cannot be used.
+        MissingPackageError: jinja2 is not installed.
+        StorageError: Its file cannot be read.
+    """
+    chat = options.chat
+    if chat is None:
+        return options
+    texts, tokens = _read(chat.template)
+    for name, given in (("bos_token", options.bos), ("eos_token", options.eos)):
+        if given:
+            tokens[name] = _text_of(given, options)
+    spec = TemplateSpec(texts=texts, tokens=tokens)
+    known = [templates_of(dataclasses.replace(chat, found=spec))[n] for n in texts]
+    used = frozenset[str]().union(*(each.variables for each in known))
+    for name, option in (("bos_token", "--bos"), ("eos_token", "--eos")):
+        if name in used and name not in tokens:
+            raise InputError(
+                f"the template writes {name}, and nothing says which token that is",
+                where=chat.template,
+                expected=f"{option}, or a {_CONFIG} beside the template",
+                cure=f"give {option} with the text of the token",
+            )
+    if any("strftime_now" in text for text in texts.values()):
+        today = datetime.datetime.now(datetime.UTC).date().isoformat()
+        spec = dataclasses.replace(spec, date=chat.date or date or today)
+    return dataclasses.replace(options, chat=dataclasses.replace(chat, found=spec))
+
+
+def templates_of(chat: ChatOptions) -> dict[str, Template]:
+    """Returns the templates of options with the template found, by name.
+
+    Raises:
+        InputError: One is not a template.
+        MissingPackageError: jinja2 is not installed.
+    """
+    if chat.found is None:
+        raise ValueError("the template of the job is not known yet")
+    try:
+        from gristmill.transforms.chat.template import TemplateFailedError
+    except ModuleNotFoundError as error:
+        missing = MissingPackageError.of(error)
+        if missing is None:
+            raise
+        raise missing from error
+    tokens = tuple(sorted(chat.found.tokens.items()))
+    try:
+        return {
+            name: _compiled(text, tokens, chat.found.date)
+            for name, text in chat.found.texts.items()
+        }
+    except TemplateFailedError as error:
+        raise InputError(
+            "the template cannot be used",
+            where=chat.template,
+            expected="a template in Jinja",
+            got=str(error),
+            cure="correct the file",
+        ) from error
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(text: str, tokens: tuple[tuple[str, str], ...], date: str) -> Template:
+    from gristmill.transforms.chat.template import Template
+
+    return Template(text, dict(tokens), date=date)
+
+
+def template_for(templates: Mapping[str, Template], *, tools: bool) -> Template:
+    """Returns the template for conversations with tools, or without."""
+    if tools and _WITH_TOOLS in templates:
+        return templates[_WITH_TOOLS]
+    return templates[_DEFAULT]
+
+
+def _read(path: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns the templates of a file, and the tokens that it names."""
+    storage = storage_for(path)
+    found = storage.stat(path)
+    if found is None or found.size_bytes > _MOST_BYTES:
+        raise InputError(
+            "there is no such template",
+            where=path,
+            expected=f"a file of Jinja, or a {_CONFIG}",
+            got="no file" if found is None else f"{found.size_bytes:,} bytes",
+            cure="check the path; nothing is downloaded by name",
+        )
+    try:
+        text = storage.read(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            "the template is not UTF-8",
+            where=f"{path}, byte {error.start:,}",
+            cure="give a file of text",
+        ) from error
+    config: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        config = json.loads(text)
+    if not isinstance(config, dict):
+        return {_DEFAULT: text}, _tokens_beside(path)
+    texts = config.get("chat_template")
+    if isinstance(texts, str):
+        texts = {_DEFAULT: texts}
+    elif isinstance(texts, list):  # Several templates, each with its name.
+        with contextlib.suppress(KeyError, TypeError):
+            texts = {each["name"]: each["template"] for each in texts}
+    if not isinstance(texts, dict) or not isinstance(texts.get(_DEFAULT), str):
+        raise InputError(
+            "the file has no chat_template",
+            where=path,
+            expected="a chat_template: a text, or several, one of them named default",
+            got=f"JSON with the fields {some_of(config, 6)}",
+            cure="give the file of the template, often chat_template.jinja beside it",
+        )
+    return {str(name): str(each) for name, each in texts.items()}, _tokens_of(config)
+
+
+def _tokens_beside(path: str) -> dict[str, str]:
+    """Returns the tokens of the `tokenizer_config.json` beside a template, if any."""
+    folder = path.rpartition("/")[0]
+    beside = join(folder, _CONFIG) if folder else _CONFIG
+    storage = storage_for(beside)
+    if storage.stat(beside) is None:
+        return {}
+    with contextlib.suppress(ValueError, RecursionError):
+        config = json.loads(storage.read(beside))
+        if isinstance(config, dict):
+            return _tokens_of(config)
+    return {}
+
+
+def _tokens_of(config: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: config.get(name) for name in _TOKENS}
+    texts = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in found.items()
+    }
+    return {name: text for name, text in texts.items() if isinstance(text, str)}
+
+
+def _text_of(given: str, options: PackOptions) -> str:
+    """Returns the text of a token that an option gives by its text or its id."""
+    specials = options.found.special_ids if options.found is not None else {}
+    by_id = {str(number): text for text, number in specials.items()}
+    return by_id.get(given, given)
