@@ -150,6 +150,12 @@ def chat_of(options: ConversationOptions) -> ChatOptions | None:
                     cure="add --chat, or leave it out",
                 )
         return None
+    for field in dataclasses.fields(ConversationOptions):
+        if getattr(options, field.name) == "":
+            raise InputError(
+                f"--{field.name.replace('_', '-')} is empty",
+                cure="give a value, or leave it out",
+            )
     if options.template is None:
         raise InputError(
             "--chat without a template",

@@ -60,6 +60,17 @@ def files_of(*datasets: str):
 
 
 TOKENS = "--tokenizer data/tokenizer.json"
+SAID = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+CHATS = [{"messages": SAID}, {"messages": [*SAID, {"role": "user", "content": "x"}]}]
+CHAT = "{% for m in messages %}{{ m.role + m.content + '</s>' }}{% endfor %}"
+CONVERSATIONS = all_of(
+    text("c.jsonl", "".join(json.dumps(each) + "\n" for each in CHATS)),
+    text("t.jinja", CHAT),
+    text(
+        "bad.jinja",
+        CHAT + "{% if messages|length > 2 %}{{ raise_exception('x') }}{% endif %}",
+    ),
+)
 
 
 def repository(*files: str):
@@ -516,6 +527,31 @@ ROWS = [
             pa.Table.from_arrays([pa.array([1])] * 3, names=["a", "a", "b"]),
             "t.parquet",
         ),
+    ),
+    Row(
+        "transforms/jobs/pack_options.py PackOptions._check_chat",
+        "pack --chat c.jsonl out --template t.jinja",
+        f"pack --chat c.jsonl out --template t.jinja {TOKENS}",
+        CONVERSATIONS,
+    ),
+    Row(
+        "pipelines/options/conversations.py chat_of",
+        f"pack --chat c.jsonl out {TOKENS}",
+        f"pack --chat c.jsonl out {TOKENS} --template t.jinja",
+        CONVERSATIONS,
+    ),
+    Row(
+        "transforms/chat/conversation_reader.py ConversationReader._refuse",
+        f"pack --chat c.jsonl out {TOKENS} --template bad.jinja --unusable refuse",
+        f"pack --chat c.jsonl out {TOKENS} --template bad.jinja --unusable set-aside",
+        CONVERSATIONS,
+    ),
+    Row(
+        "transforms/sources/parquet/table_records.py columns_to_read",
+        f"pack --chat t.parquet out {TOKENS} --template t.jinja --column nope "
+        "--tools-column no --weight-column none",
+        f"pack --chat t.parquet out {TOKENS} --template t.jinja --column a",
+        all_of(CONVERSATIONS, table(a=[json.dumps(SAID)])),
     ),
     Row(
         "transforms/tokens/document_column.py DocumentColumn._text",

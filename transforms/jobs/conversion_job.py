@@ -141,6 +141,7 @@ class ConversionJob:
                 del fields["pack"]["chat"]
             else:
                 del fields["pack"]["chat"]["template"]
+                del fields["pack"]["chat"]["date"]  # What was found has it.
         split, _ = layout.parse_edition_key(self.split)
         return fields | {"writer": self.writer.as_dict(), "split": split}
 

@@ -15,6 +15,7 @@ import click
 import pytest
 
 from gristmill.dataset.base.errors import GristmillError
+from gristmill.pipelines.options.conversations import ConversationOptions
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import PIPELINES, template_options
@@ -107,6 +108,16 @@ GOOD |= {
     ("pack", "bos"): ["<s>", "0"],
     ("pack", "eos"): ["</s>", "<|end|>"],
     ("pack", "rows"): ["packed", "example"],
+    ("pack", "template"): ["gs://m/chat.jinja", "tokenizer_config.json"],
+    ("pack", "train"): ["assistant", "last", "all", "user,assistant"],
+    ("pack", "train_without"): ["thinking", "thinking,tools"],
+    ("pack", "train_end_of_turn"): ["yes", "no"],
+    ("pack", "special_in_content"): ["token", "text", "set-aside", "refuse"],
+    ("pack", "truncate_turns"): ["yes", "no"],
+    ("pack", "unusable"): ["set-aside", "refuse"],
+    ("pack", "tools_column"): ["tools", "a b"],
+    ("pack", "weight_column"): ["weight", "score"],
+    ("pack", "date"): ["2026-11-24"],
 }
 BAD |= {
     ("pack", "tokenizer"): ["", "gs://m/a,gs://m/b"],
@@ -117,7 +128,21 @@ BAD |= {
     ("pack", "bos"): [""],
     ("pack", "eos"): [""],
     ("pack", "rows"): ["", "rows"],
+    ("pack", "template"): ["", "a,b"],
+    ("pack", "train"): ["", "Assistant", "user,"],
+    ("pack", "train_without"): ["", "tools,"],
+    ("pack", "train_end_of_turn"): ["", "maybe"],
+    ("pack", "special_in_content"): ["", "special"],
+    ("pack", "truncate_turns"): ["", "true"],
+    ("pack", "unusable"): ["", "skip"],
+    ("pack", "tools_column"): [""],
+    ("pack", "weight_column"): [""],
+    ("pack", "date"): ["", "24.11.2026", "2026-1-1"],
 }
+CONVERSATIONS = {option.name for option in options_of(ConversationOptions)}
+
+
+FILES = ("tokenizer", "template")
 
 
 def pairs(values: dict[tuple[str, str], list[str]]) -> list[tuple[str, str, str]]:
@@ -152,6 +177,9 @@ def taken(pipeline: str, name: str, value: str) -> bool:
         except click.ClickException:
             return False
         given[name] = context.params[name]
+    if pipeline == "pack" and name in CONVERSATIONS:
+        beside = {"chat": True, "template": "chat.jinja", "tokenizer": "t.json"}
+        given = beside | given
     options = PIPELINES[pipeline](**given)
     try:
         if isinstance(options, ConvertOptions):
@@ -173,7 +201,7 @@ def test_template_refuses_bad_values(pipeline, name, value):
     option = {o.name: o for o in options_of(PIPELINES[pipeline])}[name]
     paths = (option.regex or "").startswith("gs://")
     # Local paths are good ones on the command line; names are judged with the files.
-    if not paths and pipeline in ("convert", "pack") and value and name != "tokenizer":
+    if not paths and pipeline in ("convert", "pack") and value and name not in FILES:
         assert not taken(pipeline, name, value)
 
 

@@ -1,0 +1,420 @@
+"""What is trained on, beside an oracle that builds the text and knows each part.
+
+Covers: transforms/chat/conversation_reader.py, transforms/chat/marks.py,
+transforms/chat/turns.py, transforms/chat/token_spans.py,
+transforms/chat/special_text.py, transforms/tokens/tokenizers/token_places.py.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tokenizers
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.packed.message_spans import ROLES
+from tests.support.conversations import (
+    WORDS,
+    chat_options,
+    read,
+    seen_spans,
+    write_bpe,
+)
+
+CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+class Style(NamedTuple):
+    """A template, and how a message is written by it: header, ending, trimming."""
+
+    template: str
+    header: str
+    ending: str
+    after: str
+    trims: bool = False
+
+
+STYLES = {
+    "chatml": Style(CHATML, "<|im_start|>{}\n", "<|im_end|>", "\n"),
+    "trimmed": Style(
+        "{% for m in messages %}{{ '<|h|>' + m.role + '<|h|>\n\n' + m.content|trim + "
+        "'<|eot|>' }}{% endfor %}",
+        "<|h|>{}<|h|>\n\n",
+        "<|eot|>",
+        "",
+        trims=True,
+    ),
+    "words": Style(
+        "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}",
+        "{}: ",
+        "",
+        "\n",
+    ),
+    "header_is_special": Style(
+        "{% for m in messages %}{{ '<|h|>' + m.role + '|' + m.content }}{% endfor %}",
+        "<|h|>{}|",
+        "",
+        "",
+    ),
+    "ending_after_blank": Style(
+        "{% for m in messages %}{{ '[' + m.role + ']' + m.content + ' </s>' }}"
+        "{% endfor %}",
+        "[{}]",
+        " </s>",
+        "",
+    ),
+}
+
+
+def some_private(rng: random.Random, part: int) -> str:
+    """Returns a content that only this part can have, with white space around it."""
+    own = [chr(0xE000 + 40 * part + number) for number in range(40)]
+    text = "".join(rng.choices([*own, " ", "\n", rng.choice(WORDS)], k=9))
+    return rng.choice(["", " ", "\n"]) + own[0] + text + rng.choice(["", " ", "\n\n"])
+
+
+def oracle(style: Style, messages: list[dict[str, Any]], wanted: str) -> Any:
+    """Returns the text, and for each byte the message, and whether it is trained on."""
+    data = bytearray()
+    message_of: list[int] = []
+    trained: list[bool] = []
+
+    def write(text: str, message: int, *, train: bool) -> None:
+        data.extend(text.encode())
+        size = len(text.encode())
+        message_of.extend([message] * size)
+        trained.extend([train] * size)
+
+    said = [n for n, m in enumerate(messages) if m["role"] == "assistant"]
+    if wanted == "last":
+        said = said[-1:]
+    elif wanted == "all":
+        said = list(range(len(messages)))
+    elif wanted == "user":
+        said = [n for n, m in enumerate(messages) if m["role"] == "user"]
+    for number, message in enumerate(messages):
+        write(style.header.format(message["role"]), -1, train=False)
+        content = message["content"]
+        write(content.strip() if style.trims else content, number, train=number in said)
+        ends = number in said
+        write(style.ending, number if ends else -1, train=ends)
+        write(style.after, -1, train=False)
+    return data.decode(), np.array(message_of), np.array(trained)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    made = tmp_path_factory.mktemp("masks")
+    write_bpe(made)
+    for name, style in STYLES.items():
+        (made / f"{name}.jinja").write_text(style.template)
+    return made
+
+
+def compare(
+    folder: pathlib.Path, name: str, wanted: str, rounds: int, seed: int = 0
+) -> None:
+    style = STYLES[name]
+    tokenizer = folder / "tokenizer.json"
+    known = tokenizers.Tokenizer.from_file(str(tokenizer))
+    options = chat_options(folder / f"{name}.jinja", tokenizer, train=wanted)
+    rng = random.Random(f"{name}{wanted}{seed}")
+    for _ in range(rounds):
+        messages = []
+        for turn in range(rng.randrange(1, 5)):
+            for role in ("user", "assistant"):
+                part = 2 * turn + (role == "assistant")
+                messages.append({"role": role, "content": some_private(rng, part)})
+        text, message_of, trained = oracle(style, messages, wanted)
+        documents = read(options, {"messages": messages})
+        encoded = known.encode(text, add_special_tokens=False)
+        assert documents.ids.tolist() == encoded.ids
+        begins = [len(text[:begin].encode()) for begin, _ in encoded.offsets]
+        # Bytes of one character have one offset: they go on from it.
+        for at in range(1, len(begins)):
+            if encoded.offsets[at] == encoded.offsets[at - 1]:
+                begins[at] = begins[at - 1] + 1
+        spans = documents.spans
+        mask = np.zeros(len(encoded.ids), bool)
+        owner = np.full(len(encoded.ids), -1)
+        for begin, stop, message, is_trained in zip(
+            spans.begins, spans.stops, spans.messages, spans.trained, strict=True
+        ):
+            mask[begin:stop] = is_trained
+            owner[begin:stop] = message
+        assert mask.tolist() == trained[begins].tolist(), (text, messages)
+        assert owner.tolist() == message_of[begins].tolist(), (text, messages)
+
+
+@pytest.mark.parametrize("wanted", ["assistant", "last", "all", "user"])
+@pytest.mark.parametrize("name", STYLES)
+def test_masks_are_those_of_the_oracle(
+    folder: pathlib.Path, name: str, wanted: str
+) -> None:
+    compare(folder, name, wanted, 30)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("name", STYLES)
+def test_masks_of_many_conversations_are_those_of_the_oracle(
+    folder: pathlib.Path, name: str, seed: int
+) -> None:
+    compare(folder, name, "assistant", 100, seed)
+
+
+SAID = [
+    {"role": "user", "content": "hello world"},
+    {"role": "assistant", "content": "the answer"},
+]
+
+
+def made(folder: pathlib.Path, template: str, *records: Any, **chat: Any) -> Any:
+    path = folder / "own.jinja"
+    path.write_text(template)
+    given = [r if isinstance(r, dict) else {"messages": r} for r in records]
+    return read(chat_options(path, folder / "tokenizer.json", **chat), *given)
+
+
+def spans_of(folder: pathlib.Path, template: str, *records: Any, **chat: Any) -> Any:
+    documents = made(folder, template, *records, **chat)
+    return seen_spans(documents, folder / "tokenizer.json")
+
+
+# Templates that change, drop or mix contents, and why these are set aside.
+CHANGED = {
+    "upper case is proved": ("{{ messages[1].content|upper }}", ""),
+    "cut": ("{{ messages[1].content[:5] }}", "unproven"),
+    "dropped": ("{{ messages[0].content }}", "unproven"),
+    "replaced": ("{{ messages[1].content|replace('the', 'a') }}", ""),
+    "twice": ("{{ messages[1].content * 2 }}", "unproven"),
+    "reversed": ("{{ messages[1].content|reverse }}", "unproven"),
+    "its length": (
+        "{{ messages[1].content|length }}{{ messages[1].content }}",
+        "unproven",
+    ),
+    "its words": ("{{ messages[1].content.split()|join('_') }}", ""),
+    "escaped": ("{{ messages[1].content|tojson(ensure_ascii=true) }}", "unproven"),
+    "begins with": (
+        "{% if messages[1].content.startswith('the') %}{{ messages[1].content }}"
+        "{% endif %}",
+        "unproven",
+    ),
+    "mixed": (
+        "{{ messages[1].content }}{{ messages[0].content }}{{ messages[1].content }}",
+        "unproven",
+    ),
+    "letters only": (
+        "{% for c in messages[1].content %}{% if c.isalpha() %}{{ c }}{% endif %}"
+        "{% endfor %}",
+        "unproven",
+    ),
+    "a message in a tag of another": (
+        "{% generation %}{% for m in messages %}{{ m.content }}{% endfor %}"
+        "{% endgeneration %}",
+        "unproven",
+    ),
+    "a tag around the user": (
+        "{% generation %}{{ messages[0].content }}{% endgeneration %}"
+        "{{ messages[1].content }}",
+        "unproven",
+    ),
+    "half a tag": (
+        "{{ messages[0].content }}{% set a, b = messages[1].content.split() %}{{ a }}"
+        "{% generation %} {{ b }}{% endgeneration %}",
+        "unproven",
+    ),
+    "tags that are missing where it speaks": (
+        "{% generation %}{% endgeneration %}{{ messages[1].content }}"
+        "{{ messages[0].content }}",
+        "untrained",
+    ),
+    "an error": ("{{ raise_exception('roles must alternate') }}", "template"),
+    "a type": ("{{ messages[0].content + 1 }}", "template"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_content_that_cannot_be_found_is_set_aside(
+    folder: pathlib.Path, name: str
+) -> None:
+    template, reason = CHANGED[name]
+    if reason == "" and "messages[0]" not in template:
+        template = "{{ messages[0].content }}|" + template
+    documents = made(folder, template, SAID)
+    aside = documents.counts.set_aside
+    assert aside == ({reason: 1} if reason else {}), aside
+    assert bool(documents.lengths[0]) == (not reason)
+    if reason in ("unproven", "template"):
+        with pytest.raises(InputError, match="record 0"):
+            made(folder, template, SAID, unusable="refuse")
+
+
+def test_tags_decide_what_is_trained_on(folder: pathlib.Path) -> None:
+    tagged = (
+        "{% for m in messages %}{{ m.role }}>{% if m.role == 'assistant' %}"
+        "{% generation %} {{ m.content }}\n<|eot|>\n{% endgeneration %}{% else %}"
+        "{{ m.content }}<|eot|>{% endif %}{% endfor %}"
+    )
+    found = spans_of(folder, tagged, SAID)
+    assert [(n, t, text) for n, _, t, text in found] == [
+        (0, False, "hello world"),
+        (1, True, " the answer\n<|eot|>\n"),
+    ]
+
+
+def test_an_empty_answer_trains_on_its_end(folder: pathlib.Path) -> None:
+    found = spans_of(folder, CHATML, [SAID[0], {"role": "assistant", "content": ""}])
+    assert found[-1] == (1, 3, True, "<|im_end|>")
+
+
+def test_pad_that_equals_eos_is_trained_on(folder: pathlib.Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}<pad>{% endfor %}"
+    found = spans_of(folder, template, SAID, eos="<pad>")
+    assert found[-1] == (1, 3, True, "the answer<pad>")
+
+
+def test_an_end_of_turn_can_be_left_out(folder: pathlib.Path) -> None:
+    found = spans_of(folder, CHATML, SAID, train_end_of_turn="no")
+    assert found[-1] == (1, 3, True, "the answer")
+
+
+def test_a_turn_without_an_end_is_counted(folder: pathlib.Path) -> None:
+    template = STYLES["header_is_special"].template
+    documents = made(folder, template, [*SAID, SAID[0]])
+    assert documents.counts.open_turns == 1
+
+
+def test_tokens_over_a_border_go_with_their_begin(folder: pathlib.Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    messages = [
+        {"role": "user", "content": "hello wor"},
+        {"role": "assistant", "content": "ld hello"},
+    ]
+    documents = made(folder, template, messages)
+    found = seen_spans(documents, folder / "tokenizer.json")
+    assert documents.counts.merged_tokens == 1
+    assert [text for *_, text in found] == ["hello world", " hello"]
+
+
+def test_unknown_roles_are_told_and_not_trained_on(folder: pathlib.Path) -> None:
+    documents = made(folder, CHATML, [{"role": "gpt", "content": "hello"}])
+    assert documents.counts.set_aside == {"untrained": 1}
+    messages = [{"role": "narrator", "content": "sun"}, *SAID]
+    assert spans_of(folder, CHATML, messages)[0] == (
+        0,
+        ROLES.index("other"),
+        False,
+        "sun",
+    )
+
+
+THOUGHT = {"role": "assistant", "content": "<think>\nmoon\n</think>\n\nthe answer"}
+
+
+def test_thinking_can_be_left_out(folder: pathlib.Path) -> None:
+    found = spans_of(folder, CHATML, [SAID[0], THOUGHT])
+    texts = [(ROLES[role], trained, text) for _, role, trained, text in found[1:]]
+    assert texts == [
+        ("thinking", True, "<think>\nmoon\n</think>"),
+        ("assistant", True, "\n\nthe answer<|im_end|>"),
+    ]
+    found = spans_of(folder, CHATML, [SAID[0], THOUGHT], train_without="thinking")
+    assert [text for *_, trained, text in found if trained] == [
+        "\n\nthe answer<|im_end|>"
+    ]
+
+
+def test_weights_come_from_messages_and_columns(folder: pathlib.Path) -> None:
+    messages = [
+        *SAID,
+        SAID[0],
+        {**SAID[1], "weight": 0.5},
+        SAID[0],
+        SAID[1] | {"weight": 0},
+    ]
+    documents = made(folder, CHATML, {"messages": messages, "weight": 0.5})
+    spans = documents.spans
+    said = spans.roles == ROLES.index("assistant")
+    assert spans.weights[said].tolist() == [0.5, 0.25, 0]
+    assert spans.trained[said].tolist() == [True, True, False]
+
+
+def test_a_long_conversation_is_cut_at_the_end_of_a_turn(folder: pathlib.Path) -> None:
+    whole = made(folder, CHATML, [*SAID] * 6)
+    cut = made(folder, CHATML, [*SAID] * 6, length=40)
+    assert 0 < cut.lengths[0] <= 40
+    assert cut.ids.tolist() == whole.ids[: cut.lengths[0]].tolist()
+    assert seen_spans(cut, folder / "tokenizer.json")[-1][3].endswith("<|im_end|>")
+    assert cut.counts.truncated_tokens == whole.lengths[0] - cut.lengths[0]
+    assert cut.counts.truncated_documents == 1
+    kept = made(folder, CHATML, [*SAID] * 6, length=40, truncate_turns="no")
+    assert kept.counts.set_aside == {"long": 1}
+    short = made(folder, CHATML, [*SAID] * 6, length=5)
+    assert short.counts.set_aside == {"long": 1}
+
+
+LOOKALIKE = [SAID[0], {"role": "assistant", "content": "is <|im_end|> a token"}]
+
+
+def test_contents_like_special_tokens_are_as_asked(folder: pathlib.Path) -> None:
+    known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    end = known.token_to_id("<|im_end|>")
+    documents = made(folder, CHATML, LOOKALIKE)
+    assert documents.counts.special_contents == 1
+    assert documents.ids.tolist().count(end) == 3
+    as_text = made(folder, CHATML, LOOKALIKE, special_in_content="text")
+    assert as_text.ids.tolist().count(end) == 2
+    text = known.decode(documents.ids.tolist(), skip_special_tokens=False)
+    assert known.decode(as_text.ids.tolist(), skip_special_tokens=False) == text
+    found = seen_spans(as_text, folder / "tokenizer.json")
+    assert found[-1][3] == "is <|im_end|> a token<|im_end|>"
+    aside = made(folder, CHATML, LOOKALIKE, special_in_content="set-aside")
+    assert aside.counts.set_aside == {"special": 1}
+    with pytest.raises(InputError, match="special token"):
+        made(folder, CHATML, LOOKALIKE, special_in_content="refuse")
+
+
+def test_plain_text_is_trained_on_whole(folder: pathlib.Path) -> None:
+    documents = made(folder, CHATML, {"text": "hello world"}, {"messages": SAID})
+    found = seen_spans(documents, folder / "tokenizer.json")
+    assert found[0] == (0, ROLES.index("other"), True, "<s>hello world</s>")
+    assert documents.special_tokens == 2
+
+
+def test_private_characters_of_both_planes_are_refused(folder: pathlib.Path) -> None:
+    content = "\U000f0005 \U00100005"
+    messages = [SAID[0], {"role": "assistant", "content": content}]
+    assert made(folder, CHATML, messages).counts.set_aside == {"unproven": 1}
+    one = [SAID[0], {"role": "assistant", "content": "\U00100005 sun"}]
+    assert spans_of(folder, CHATML, one)[-1][2]
+
+
+def test_a_tokenizer_that_changes_text_keeps_its_borders(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """The library tells places where bytes of tokens are not the text."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["normalizer"] = {"type": "Lowercase"}
+    content["post_processor"] = {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": True,
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    (tmp_path / "own.jinja").write_text(CHATML)
+    options = chat_options(tmp_path / "own.jinja", tmp_path / "tokenizer.json")
+    messages = [SAID[0], {"role": "assistant", "content": " The Été Answer"}]
+    found = seen_spans(
+        read(options, {"messages": messages}), tmp_path / "tokenizer.json"
+    )
+    assert found[-1][3] == " the été answer<|im_end|>"
