@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.checking.result import VerifyResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
+    from gristmill.transforms.jobs.chat_options import ChatOptions, TemplateSpec
     from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
     from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
     from gristmill.transforms.jobs.prepared_job import PreparedJob
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.writing.commit_write import WriteResult
 
 __all__ = [
+    "ChatOptions",
     "ConversionJob",
     "ConversionResult",
     "ConvertFiles",
@@ -61,6 +63,7 @@ __all__ = [
     "ShardNames",
     "ShardRecord",
     "SourceRecord",
+    "TemplateSpec",
     "TokenizerSpec",
     "VerifyDataset",
     "VerifyResult",
