@@ -95,7 +95,7 @@ def commit_job(job: PartsJob, *, overwrite: bool, keep_replaced: bool) -> Manife
     named = {info.path: info for info in claim.files()}
     place = layout.join(job.output, layout.table_path(job.name, job.key))
     seen, parts = version_of(place), _part_tables(job)
-    marker = _check_claim(job, overwrite=overwrite)
+    marker = _check_claim(job, overwrite=overwrite, marker=job.taken)
 
     def check() -> None:
         _check_claim(job, overwrite=overwrite, marker=marker)

@@ -157,7 +157,7 @@ class Part:
         Raises:
             JobChangedError: Another writer has taken over the part, or the output.
         """
-        self._job.marker.check_current()
+        self._job.marker.check_current(version=self._job.taken)
         owner = self._storage.load(self._owner_path)
         if owner is None or owner.data != self._owner:
             raise JobChangedError(

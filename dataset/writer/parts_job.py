@@ -32,7 +32,7 @@ from gristmill.dataset.metadata.provenance import PARTS_FIELD
 from gristmill.dataset.storage.lookup import storage_for
 
 OWNER_JSON = "owner.json"
-_PLACE_FIELDS = ("output", "edition")  # They decide no bytes.
+_PLACE_FIELDS = ("output", "edition", "taken")  # They decide no bytes.
 
 
 def staged_name(shard: int) -> str:
@@ -54,6 +54,8 @@ class PartsJob:
         writer: How shards are encoded.
         features: What the records hold, as `encode_features` gives it, where known.
         edition: Number of the edition of the split that it makes.
+        taken: The version of its marker when a writer took the output, None for any. An
+            equal job that takes it later deletes what was finished before.
     """
 
     output: str
@@ -65,6 +67,7 @@ class PartsJob:
     writer: WriterOptions
     features: Mapping[str, Any] | None
     edition: int = 1
+    taken: str | None = None
 
     def options(self) -> dict[str, Any]:
         """Returns the options that decide the bytes of the dataset, as plain values."""

@@ -13,7 +13,7 @@ from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.writer.parts_job import PartsJob
 
 
@@ -69,7 +69,7 @@ def _take(
     if begun is not None and begun.fingerprint == job.fingerprint:
         if not (resume or claim.version) and job.parts == 1:
             claim.leave_finished()
-        return job, None
+        return dataclasses.replace(job, taken=version), None
     if begun is not None and begun.parts:
         _check_replaceable(job, claim, begun, resume=resume, overwrite=overwrite)
     marker = job.marker
@@ -77,7 +77,8 @@ def _take(
         lambda: marker.store(options=job.options(), replaces=version),
         described={marker.file: version},
     )
-    return job, None
+    taken = version_of(layout.join(job.output, marker.file))
+    return dataclasses.replace(job, taken=taken), None
 
 
 def check_free(job: PartsJob, claim: Claim, begun: BegunWrite | None) -> None:

@@ -274,12 +274,11 @@ class Writer:
         with files:
             assert self._part is not None
             try:
-                written = shard.finish()
+                self._part.publish(local, shard.finish())
             except StorageError:
                 # Another command may have deleted the work that it took the place of.
                 self._part.check_current()
                 raise
-            self._part.publish(local, written)
 
     def _wait_for_shard(self) -> None:
         """Waits until the shard before is published; raises what went wrong there."""

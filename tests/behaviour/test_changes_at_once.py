@@ -229,6 +229,29 @@ def test_an_equal_writer_that_has_begun_to_delete_the_parts(
     assert_whole(output, NEW)
 
 
+@pytest.mark.parametrize("shards", [1, 2])
+def test_an_equal_writer_that_has_the_output_before_the_end(
+    output: str, shards: int
+) -> None:
+    """A shard is gone by then, and all else is still there."""
+    storage = storage_for(output)
+    place = layout.join(output, layout.write_path("d", "train"))
+
+    def write_and_lose() -> None:
+        with Writer(output, name="d", records_per_shard=len(OLD) // shards) as writer:
+            for record in OLD:
+                writer.write(record)
+            found = storage.load(place)
+            assert found is not None
+            storage.write(place, found.data, replaces=found.version)
+            for info in storage.list_tree(layout.temporary_dir(output, "d", "train")):
+                if info.path.endswith(".array_record"):
+                    storage.delete(info.path)
+
+    with pytest.raises(JobChangedError, match="another write has taken over"):
+        write_and_lose()
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_who_takes_an_edition_that_another_one_is_about_to_commit(
     output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, there: bool
