@@ -7,6 +7,7 @@ import graphlib
 import importlib.metadata
 import importlib.util
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -14,8 +15,10 @@ import sys
 from collections.abc import Iterator
 
 import grimp
+import packaging.requirements
 import pytest
 
+from gristmill.dataset.base.errors import MissingPackageError
 from tests.support.distributions import setup_arguments
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -255,6 +258,71 @@ def test_help_starts_without_heavy_imports(arguments: list[str]) -> None:
         "except SystemExit as e:\n    assert not e.code, e.code\n"
     )
     assert loaded_after(code) & HEAVY == set()
+
+
+def core_distributions() -> set[str]:
+    """Returns what `pip install gristmill` installs, without an extra."""
+    wanted = [*setup_arguments()["install_requires"]]
+    found: set[str] = set()
+    while wanted:
+        required = packaging.requirements.Requirement(wanted.pop())
+        name, extras = normalized(required.name), required.extras or {""}
+        if name in found:
+            continue
+        found.add(name)
+        for each in importlib.metadata.requires(name) or ():
+            marker = packaging.requirements.Requirement(each).marker
+            if marker is None or any(marker.evaluate({"extra": e}) for e in extras):
+                wanted.append(each)
+    return found
+
+
+def test_conversion_and_verification_run_without_optional_packages(
+    tmp_path: pathlib.Path,
+) -> None:
+    core = core_distributions()
+    missing = [
+        name
+        for name, owners in packages_distributions().items()
+        if not {normalized(owner) for owner in owners} & {*core, "gristmill"}
+    ]
+    assert {"apache_beam", "jax", "jinja2", "pyarrow"} <= {*missing}
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nfor name in {missing!r}:\n    sys.modules[name] = None\n"
+    )
+    for arguments in (["demo", "made"], ["verify", "made/demo"], ["doctor"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "gristmill", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_packages_of_extras_say_how_to_install_them() -> None:
+    arguments = setup_arguments()
+    optional = {
+        normalized(requirement)
+        for package in EXTRAS
+        for extra in EXTRAS[package]
+        for requirement in arguments["extras_require"][extra]
+    } - core_distributions()
+    imported = {
+        module.partition(".")[0]
+        for package in EXTRAS
+        for _, module in package_imports(package)
+    }
+    unnamed = [
+        top
+        for top in imported
+        if {normalized(n) for n in packages_distributions().get(top, [])} & optional
+        and MissingPackageError.of(ModuleNotFoundError(name=top)) is None
+    ]
+    assert sorted(unnamed) == []
 
 
 @pytest.mark.parametrize("package", EXTRAS)

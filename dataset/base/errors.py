@@ -305,13 +305,17 @@ _INSTALLED_BY = {
     "google": "gristmill[gcs]",
     "grain": "gristmill[loader]",
     "jax": "gristmill[loader]",
+    "jinja2": "gristmill[tokenizers]",
+    "opentelemetry": "gristmill[metrics]",
     "prometheus_client": "gristmill[metrics]",
     "pyarrow": "gristmill[parquet]",
+    "requests": "gristmill[gcs]",
     "sentencepiece": "gristmill[tokenizers]",
     "tensorflow": "gristmill[tf]",
     "tensorflow_datasets": "gristmill[tf]",
     "tiktoken": "gristmill[tokenizers]",
     "tokenizers": "gristmill[tokenizers]",
+    "urllib3": "gristmill[gcs]",
     "yaml": "gristmill[parquet]",
 }
 

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import jinja2
-import jinja2.ext
-import jinja2.meta
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
-
-BEGIN, END = "gristmill_generation_begin", "gristmill_generation_end"
-"""Variables whose texts stand around what a generation tag holds."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -24,29 +12,6 @@ Message = Mapping[str, Any]
 
 class TemplateFailedError(Exception):
     """The template fails at a conversation; its text says why."""
-
-
-class _Generation(jinja2.ext.Extension):
-    """The tag `generation`, which holds what the assistant says."""
-
-    tags = {"generation"}  # noqa: RUF012 as jinja2 declares it
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        around = [
-            jinja2.nodes.Output([jinja2.nodes.Name(name, "load")], lineno=line)
-            for name in (BEGIN, END)
-        ]
-        call = self.call_method("held", lineno=line)
-        # A scope of its own: what is set in it is not known after it.
-        held = jinja2.nodes.CallBlock(call, [], [], [around[0], *body, around[1]])
-        return held.set_lineno(line)
-
-    def held(self, caller: Any) -> str:
-        """Returns what the tag holds."""
-        text: str = caller()
-        return text
 
 
 class Template:
@@ -62,29 +27,22 @@ class Template:
         variables: The names that it uses and does not set.
 
     Raises:
+        ModuleNotFoundError: jinja2 is not installed.
         TemplateFailedError: It is not a template.
     """
 
     def __init__(self, text: str, tokens: Mapping[str, str], *, date: str = "") -> None:
-        environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[_Generation, jinja2.ext.loopcontrols],
-        )
-        environment.filters["tojson"] = _to_json
-        environment.globals["raise_exception"] = _raise
-        told = datetime.datetime.fromisoformat(date or "1970-01-01")
-        environment.globals["strftime_now"] = told.strftime
+        from gristmill.transforms.chat import sandbox
+
         try:
-            parsed = environment.parse(text)
-            self.variables = frozenset(jinja2.meta.find_undeclared_variables(parsed))
-            self._template = environment.from_string(text)
-        except jinja2.TemplateError as error:
+            self._template, self.variables = sandbox.compiled(text, date=date)
+        except sandbox.TemplateError as error:
             raise TemplateFailedError(_reason(error)) from error
         except RecursionError as error:
             raise TemplateFailedError("it is nested too deeply") from error
-        self.has_generation = BEGIN in self.variables
-        self.variables -= {BEGIN, END}
+        self._around = (sandbox.BEGIN, sandbox.END)
+        self.has_generation = sandbox.BEGIN in self.variables
+        self.variables -= {*self._around}
         self._tokens = dict(tokens)
 
     def render(
@@ -114,7 +72,7 @@ class Template:
             **self._tokens,
         }
         if self.has_generation:
-            variables |= {BEGIN: around[0], END: around[1]}
+            variables |= zip(self._around, around, strict=True)
         try:
             return self._template.render(variables)
         except Exception as error:  # The code of a template can raise anything.
@@ -128,27 +86,6 @@ def _with_reasoning(message: Message) -> Message:
             found = message[name]
             return {"thinking": found, **message, "reasoning_content": found}
     return message
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Returns JSON as templates of models expect it: HTML is not escaped."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
-
-
-def _raise(message: object) -> str:
-    raise jinja2.TemplateError(str(message))
 
 
 def _reason(error: Exception) -> str:

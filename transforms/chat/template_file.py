@@ -8,16 +8,14 @@ import datetime
 import functools
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
 from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.chat.template import Template, TemplateFailedError
 from gristmill.transforms.jobs.chat_options import ChatOptions, TemplateSpec
 from gristmill.transforms.jobs.pack_options import PackOptions
-
-if TYPE_CHECKING:
-    from gristmill.transforms.chat.template import Template
 
 _CONFIG = "tokenizer_config.json"
 _TOKENS = tuple(
@@ -72,19 +70,17 @@ def templates_of(chat: ChatOptions) -> dict[str, Template]:
     """
     if chat.found is None:
         raise ValueError("the template of the job is not known yet")
-    try:
-        from gristmill.transforms.chat.template import TemplateFailedError
-    except ModuleNotFoundError as error:
-        missing = MissingPackageError.of(error)
-        if missing is None:
-            raise
-        raise missing from error
     tokens = tuple(sorted(chat.found.tokens.items()))
     try:
         return {
             name: _compiled(text, tokens, chat.found.date)
             for name, text in chat.found.texts.items()
         }
+    except ModuleNotFoundError as error:
+        missing = MissingPackageError.of(error)
+        if missing is None:
+            raise
+        raise missing from error
     except TemplateFailedError as error:
         raise InputError(
             "the template cannot be used",
@@ -97,8 +93,6 @@ def templates_of(chat: ChatOptions) -> dict[str, Template]:
 
 @functools.lru_cache(maxsize=8)
 def _compiled(text: str, tokens: tuple[tuple[str, str], ...], date: str) -> Template:
-    from gristmill.transforms.chat.template import Template
-
     return Template(text, dict(tokens), date=date)
 
 
