@@ -1,19 +1,22 @@
-"""The encoder of records as simple chunks of Riegeli, many at a time.
+"""The encoder of records as simple chunks, many at a time, and its versions.
 
 The counterpart of `simple_chunks`, which names the parts of a chunk. A file's block
-headers are not part of any chunk: `block_stream` puts them in.
+headers are not part of any chunk: `file_writer` puts them in. A job names the
+versions, so that no machine with others takes part in it. Jobs of earlier releases
+could have been begun with the writer of array_record: none of them is finished.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_hash import HashArray, hash_spans
-from gristmill.dataset.arrayrecord.compress import compressor
+from gristmill.dataset.arrayrecord.compression import codec_version, compressor
 from gristmill.dataset.arrayrecord.simple_chunks import (
     CHUNK_HEADER_BYTES,
     HASH_BYTES,
@@ -21,7 +24,12 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     SIMPLE,
     IntArray,
 )
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import (
+    ARRAY_RECORD,
+    WRITER,
+    WriterOptions,
+)
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.base.varints import encode_varint, encode_varints
 
 _KINDS = {"zstd": b"z", "brotli": b"b", "snappy": b"s", "uncompressed": b"\0"}
@@ -168,3 +176,65 @@ def _fill(data: bytearray, starts: IntArray, header: np.ndarray[Any, Any]) -> No
     count = len(data) - CHUNK_HEADER_BYTES + 1
     windows = np.ndarray(count, HEADER_DTYPE, data, strides=(1,))
     windows[starts] = header
+
+
+# Increased when the same records and codec give other bytes.
+_ENCODER_VERSION = 1
+
+
+def with_versions(options: WriterOptions) -> WriterOptions:
+    """Returns options that name versions: this machine's, where they name none."""
+    here = f"{WRITER}:{_ENCODER_VERSION},{codec_version(options)}"
+    return dataclasses.replace(options, versions=options.versions or here)
+
+
+def check_versions(options: WriterOptions, *, where: str) -> None:
+    """Checks that this machine writes the same bytes as the planning machine.
+
+    Raises JobChangedError.
+    """
+    here = with_versions(dataclasses.replace(options, versions="")).versions
+    if options.versions in ("", here):
+        return
+    summary = "this machine would write other bytes than the job's other machines"
+    cure = "install the same versions on all machines"
+    if options.versions == ARRAY_RECORD:
+        summary = "the job was begun with the writer of array_record, now left out"
+        cure = "finish it with the release of gristmill that began it"
+    raise JobChangedError(
+        summary,
+        where=where,
+        expected=options.versions,
+        got=here,
+        cure=f"{cure}, or start over with --overwrite",
+    )
+
+
+def settled(wanted: WriterOptions, begun: Mapping[str, Any] | None) -> WriterOptions:
+    """Returns the options of a begun job if they are equal, else the requested ones.
+
+    The versions may be others than this machine's: a finished job needs none, and for
+    another it is checked before anything is written.
+
+    Args:
+        wanted: Options without versions.
+        begun: The options of the begun job as plain values, None for no such job.
+    """
+    with contextlib.suppress(TypeError, ValueError):
+        if begun is not None:
+            options = described_writer(begun)
+            if dataclasses.replace(wanted, versions=options.versions) == options:
+                return options
+    return with_versions(wanted)
+
+
+def described_writer(fields: Mapping[str, Any]) -> WriterOptions:
+    """Returns options from plain values, those of earlier releases included.
+
+    Raises TypeError or ValueError if they are not such values.
+    """
+    known = {name: value for name, value in fields.items() if name != "writer"}
+    # Earlier releases have no name for the writer of array_record, or "official".
+    if fields.get("writer") != WRITER:
+        known["versions"] = ARRAY_RECORD
+    return WriterOptions(**known)

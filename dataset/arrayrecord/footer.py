@@ -26,8 +26,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     IntArray,
 )
 from gristmill.dataset.base.errors import CorruptShardError, GristmillError
-from gristmill.dataset.base.protobuf import message_fields
-from gristmill.dataset.base.varints import decode_varints, varint_at
+from gristmill.dataset.base.varints import decode_varints, message_fields, varint_at
 from gristmill.dataset.formats.file_formats import ARRAY_RECORD, HEAD_BYTES, format_of
 
 BLOCK_BYTES = 1 << 16

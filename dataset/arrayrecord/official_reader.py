@@ -11,7 +11,7 @@ from typing import Any, Self
 from gristmill.dataset.base.errors import CorruptShardError, InputError
 from gristmill.dataset.base.exit_gate import exit_gate
 from gristmill.dataset.base.system_limits import check_stacks
-from gristmill.dataset.storage.regular_file import check_regular
+from gristmill.dataset.storage.open_file import check_regular
 
 _BATCH_BYTES = 16 << 20
 # The reader starts this many threads, once per process. If the system starts fewer, it

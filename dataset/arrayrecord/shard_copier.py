@@ -22,17 +22,15 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.chunk_encoder import Chunks
 from gristmill.dataset.arrayrecord.chunk_hash import HashArray
-from gristmill.dataset.arrayrecord.failures import (
-    failures_told,
-    finished_file,
-    other_records,
-)
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.arrayrecord.shard_writer import (
     WrittenShard,
     check_lengths,
+    failures_told,
+    finished_file,
     footer_of_file,
+    other_records,
 )
 from gristmill.dataset.arrayrecord.simple_chunks import (
     HEADER_DTYPE,

@@ -16,8 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.protobuf import message_fields
-from gristmill.dataset.base.varints import encode_int64s, encode_varint, varint_at
+from gristmill.dataset.base.varints import (
+    encode_int64s,
+    encode_varint,
+    message_fields,
+    varint_at,
+)
 
 Values = list[bytes] | list[float] | list[int]
 

@@ -32,8 +32,8 @@ from gristmill.dataset.commit.ownership import (
 )
 from gristmill.dataset.commit.split_files import SUFFIXES, committed_shards, shards_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import (
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
     read_replaced_manifest,
     read_versioned_manifest,
 )

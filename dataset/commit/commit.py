@@ -32,8 +32,8 @@ from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.tfds_files import withdraw_tfds_info
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.edition_changes import with_edition
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import (
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
     read_replaced_manifest,
     read_table,
     read_versioned_manifest,

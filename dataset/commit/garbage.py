@@ -21,8 +21,7 @@ from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.listings import Names, blocks, encode_names, find_names
 from gristmill.dataset.commit.split_files import SUFFIXES, shards_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.removed import removals
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB

@@ -16,8 +16,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.split_files import shards_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.storage.lookup import storage_for
 
 

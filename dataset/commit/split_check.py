@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.findings import Finding, Findings, finding_of, wrong_size
 from gristmill.dataset.commit.listings import Listings
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageMissingError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 
 # Of the files of a shard, by the directory that they are in.
 SUFFIXES = {

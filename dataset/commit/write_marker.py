@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.text_column import Texts, encode_texts
+from gristmill.dataset.base.columns import Texts, encode_texts
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.provenance import (
     DamagedRegion,
     SourceFile,
@@ -28,7 +29,6 @@ from gristmill.dataset.metadata.provenance import (
     place_of_inputs,
     read_damaged_regions,
 )
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import SKIPPED_COLUMN, ShardTable
 from gristmill.dataset.metadata.splits import Split

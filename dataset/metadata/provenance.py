@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.columns import Texts, load_arrays
 from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
-from gristmill.dataset.base.text_column import Texts
-from gristmill.dataset.base.versioned_arrays import load_arrays
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout

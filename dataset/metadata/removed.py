@@ -17,9 +17,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.digest import lanes_of
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.base.versioned_arrays import load_arrays
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for

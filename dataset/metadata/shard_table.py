@@ -18,10 +18,15 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.columns import (
+    Int64,
+    Texts,
+    columns_of,
+    encode_texts,
+    load_arrays,
+)
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.base.text_column import Int64, Texts, encode_texts
-from gristmill.dataset.base.versioned_arrays import columns_of, load_arrays
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import (

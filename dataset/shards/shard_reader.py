@@ -12,11 +12,11 @@ from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.base.errors import InputError, StorageMissingError, some_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import (
+from gristmill.dataset.metadata.manifest import (
     check_not_replaced,
     read_split_table,
 )
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.dataset.storage.lookup import storage_for
 

@@ -36,7 +36,7 @@ from gristmill.dataset.storage.gcs_connection import (
     odd_answer,
 )
 from gristmill.dataset.storage.gcs_emulator import emulator_url
-from gristmill.dataset.storage.object_names import (
+from gristmill.dataset.storage.paths import (
     compile_pattern,
     has_magic,
     listing_of,

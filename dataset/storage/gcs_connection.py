@@ -31,10 +31,10 @@ from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.gcs_diagnosis import diagnosis, names_bucket
 from gristmill.dataset.storage.gcs_emulator import emulator_url
 from gristmill.dataset.storage.gcs_session import GcsSession, describe
-from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.open_file import check_size
+from gristmill.dataset.storage.paths import split_path
 from gristmill.dataset.storage.patient_retry import PatientRetry
 from gristmill.dataset.storage.prefetch_reader import Piece
-from gristmill.dataset.storage.regular_file import check_size
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 CONTENT_TYPE = "application/octet-stream"

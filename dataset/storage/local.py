@@ -31,7 +31,7 @@ from gristmill.dataset.storage.directory_lock import (
     unless_in_use,
 )
 from gristmill.dataset.storage.local_patterns import matching, status_of_match
-from gristmill.dataset.storage.regular_file import (
+from gristmill.dataset.storage.open_file import (
     check_regular,
     open_regular,
     read_whole,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.base import explained
-from gristmill.dataset.storage.object_names import has_magic
+from gristmill.dataset.storage.paths import has_magic
 
 
 def matching(pattern: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ from gristmill.dataset.storage.gcs_connection import (
 )
 from gristmill.dataset.storage.gcs_diagnosis import is_bad_checksum
 from gristmill.dataset.storage.gcs_session import GcsSession, describe
-from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.paths import split_path
 
 PIECE_BYTES = 8 << 20  # One request each. A multiple of 256 KiB.
 _KEPT = re.compile(r"bytes=0-(\d+)")

@@ -22,7 +22,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from gristmill.dataset.arrayrecord.versions import described_writer
+from gristmill.dataset.arrayrecord.chunk_encoder import described_writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.commit.claim import Claim

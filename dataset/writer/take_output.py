@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gristmill.dataset.arrayrecord.versions import check_versions, settled
+from gristmill.dataset.arrayrecord.chunk_encoder import check_versions, settled
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.commit import check_files

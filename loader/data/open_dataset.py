@@ -15,7 +15,7 @@ from typing import cast
 from gristmill.dataset.base.errors import InputError, ReplacedError, some_of
 from gristmill.dataset.base.system_limits import limits_named
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.loader.data.dataset import Dataset, shards_of

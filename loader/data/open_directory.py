@@ -18,13 +18,13 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import (
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
     check_not_replaced,
     read_manifest,
     read_split_table,
 )
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds_info import parse_info

@@ -18,8 +18,8 @@ from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
 )
+from gristmill.dataset.storage.open_file import open_regular
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.dataset.storage.regular_file import open_regular
 
 
 def cache_dir_text(cache_dir: StrPath | None) -> str | None:

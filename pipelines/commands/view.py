@@ -87,7 +87,7 @@ def _write(opened: Any, path: str, command: str) -> None:
 
 def _default_split(dataset: tuple[str, ...]) -> str | None:
     """Returns the split to begin with of a single dataset that has several."""
-    from gristmill.dataset.metadata.read_manifest import read_manifest
+    from gristmill.dataset.metadata.manifest import read_manifest
 
     paths = [path for some in (mixture_of(dataset) or {}).values() for path in some]
     paths = paths or [*dataset]

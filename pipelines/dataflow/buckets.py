@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import InputError, StorageError
-from gristmill.dataset.storage.object_names import split_path
-from gristmill.dataset.storage.paths import path_texts
+from gristmill.dataset.storage.paths import path_texts, split_path
 from gristmill.pipelines.dataflow.clients import storage_retry
 from gristmill.pipelines.dataflow.permissions import READ, STAGE, WRITE, bucket_roles
 from gristmill.pipelines.options.conversions import ConvertOptions

@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 from gristmill import __version__
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.paths import split_path
 from gristmill.pipelines.dataflow.machine_types import (
     DISK_GB,
     DISK_TYPE,

@@ -27,7 +27,7 @@ from gristmill.dataset.formats.file_formats import (
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
 from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.object_names import (
+from gristmill.dataset.storage.paths import (
     compile_pattern,
     has_magic,
     listing_of,

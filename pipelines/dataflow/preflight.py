@@ -22,8 +22,8 @@ from apache_beam.options.pipeline_options import (
 from gristmill.dataset.base.errors import GristmillError, InputError, some_of
 from gristmill.dataset.commit.output_place import check_not_matched
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
 from gristmill.pipelines.dataflow.clients import storage_client

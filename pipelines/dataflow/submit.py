@@ -25,7 +25,7 @@ from apache_beam.utils.retry import PermanentException
 from gristmill.dataset.base.errors import GristmillError, JobError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.object_names import has_magic
+from gristmill.dataset.storage.paths import has_magic
 from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.beam.pipeline_options import ignored_options
 from gristmill.pipelines.dataflow.defaults import set_defaults, target_of

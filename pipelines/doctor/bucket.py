@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gristmill.dataset.storage.object_names import split_path
+from gristmill.dataset.storage.paths import split_path
 from gristmill.pipelines.dataflow.buckets import Bucket, describe
 from gristmill.pipelines.dataflow.clients import storage_client, within
 from gristmill.pipelines.dataflow.permissions import READ, WRITE, bucket_roles

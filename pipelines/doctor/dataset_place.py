@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.storage.paths import path_text
 
 _TABLE = "/proc/self/mountinfo"

@@ -16,13 +16,13 @@ from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.cut_spans import places_of as places_by_lengths
 from gristmill.dataset.metadata.lineage import read_lineage
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.provenance import (
     NUMBERED,
     SourceFile,
     read_damaged_regions,
     read_source_files,
 )
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split

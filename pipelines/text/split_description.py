@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError, some_of
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.provenance import (
     SourceFiles,
     part_count,
     read_source_files,
 )
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.pipelines.text.formatting import plural, size_text

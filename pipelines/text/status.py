@@ -16,8 +16,7 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.text.formatting import plural, size_text

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.uploads import ObjectWrites

@@ -25,13 +25,12 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.object_names import compile_pattern
+from gristmill.dataset.storage.paths import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job

@@ -140,7 +140,7 @@ ROWS = [
         "head a.jsonl\nplan a.jsonl\nconvert a.jsonl out\ninspect out",
     ),
     Row(
-        "dataset/metadata/read_manifest.py _read_table",
+        "dataset/metadata/manifest.py _read_table",
         "head d",
         "convert a.jsonl d --overwrite\nhead d",
         cut("d/index/d-train.shards.npz"),
@@ -590,7 +590,7 @@ ROWS = [
         f"pack a.jsonl out {TOKENS}\npack a.jsonl out2 {TOKENS} --bos <s> --eos </s>",
     ),
     Row(
-        "dataset/base/versioned_arrays.py load_arrays",
+        "dataset/base/columns.py load_arrays",
         "append d a.csv",
         "convert a.jsonl d --overwrite\nappend d a.csv",
         text("d/index/d-train.inputs.npz", "PK"),
@@ -856,7 +856,7 @@ ELSEWHERE = {
     "a doctor's advice on the machine: tests/pipelines/doctor": ("pipelines/doctor/",),
     "calls of Python: tests/loader": ("loader/",),
     "shards of another release, or that damage made: tests/dataset": (
-        "dataset/arrayrecord/versions.py",
+        "dataset/arrayrecord/chunk_encoder.py",
         "dataset/base/errors.py FormatVersionError.unknown",
         "dataset/metadata/features.py",
         "dataset/metadata/shard_index.py",

@@ -30,9 +30,8 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli

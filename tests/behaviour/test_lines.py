@@ -20,8 +20,8 @@ from gristmill.dataset.base.errors import (
     InputError,
     JobChangedError,
 )
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ConvertFiles, ReadRecords
 from gristmill.transforms.conversion.count_records import (

@@ -36,8 +36,8 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.commit import commit as commit_module
 from gristmill.dataset.commit import split_check
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import storage_for

@@ -22,8 +22,8 @@ from gristmill.dataset.base.errors import (
     MissingPackageError,
     UserFunctionError,
 )
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job

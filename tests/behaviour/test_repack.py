@@ -22,9 +22,9 @@ from gristmill.dataset.base.errors import CorruptShardError, DataLossError, Inpu
 from gristmill.dataset.commit import publish_shard
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import origins_of, read_lineage
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.provenance import read_source_files
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows

@@ -26,8 +26,8 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.base.gathered_rows import Gathered
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin_job import begin_job, take_output
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard

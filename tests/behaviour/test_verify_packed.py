@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.join_documents import RECOUNTED
 from gristmill.dataset.packed.packed_split import PackedSplit

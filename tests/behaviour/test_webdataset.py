@@ -17,8 +17,8 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.base.example import decode_example
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import convert, job_of, quarantined, read_output

@@ -1,6 +1,6 @@
 """The writer of a job: its versions stay, and every reader finds the same records.
 
-Covers: dataset/arrayrecord/versions.py, transforms/jobs/settle_writer.py.
+Covers: dataset/arrayrecord/chunk_encoder.py, transforms/jobs/settle_writer.py.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import grain
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.arrayrecord import shard_writer, versions
-from gristmill.dataset.arrayrecord.versions import with_versions
+from gristmill.dataset.arrayrecord import chunk_encoder, shard_writer
+from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.arrayrecord.writer_options import ARRAY_RECORD, WriterOptions
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -152,7 +152,7 @@ def test_other_versions_of_a_codec_do_not_finish_a_job(
     planned = prepared.job.writer.versions
     tasks = list(shard_tasks(prepared))
     make_shard(tasks[0])
-    monkeypatch.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
+    monkeypatch.setattr(chunk_encoder, "codec_version", lambda _: "zstd-1.4.0")
     # Another worker of the same run, and another run.
     for attempt in (lambda: make_shard(tasks[1]), lambda: convert(job)):
         with pytest.raises(JobChangedError) as caught:
@@ -164,7 +164,7 @@ def test_other_versions_of_a_codec_do_not_finish_a_job(
     convert(job)
     assert read_output(tmp_path / "out") == RECORDS
     # Nothing is to do, so it does not matter what could do it.
-    monkeypatch.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
+    monkeypatch.setattr(chunk_encoder, "codec_version", lambda _: "zstd-1.4.0")
     assert begin_job(job).committed is not None
 
 
@@ -222,7 +222,7 @@ def test_a_write_that_replaces_an_unfinished_one_takes_nothing_of_it(
             _ = pcollection | WriteArrayRecords(output, num_shards=2)
 
     with monkeypatch.context() as patched:
-        patched.setattr(versions, "codec_version", lambda _: "zstd-1.4.0")
+        patched.setattr(chunk_encoder, "codec_version", lambda _: "zstd-1.4.0")
         write(RECORDS)
     source = open_manifest(str(output)).splits["train"].source
     for path in (output / "dataset.json", *output.glob("*.array_record-*")):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gristmill import loader
 from gristmill.dataset.base.errors import NotADatasetError, ReplacedError
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.metadata.read_manifest import check_not_replaced
+from gristmill.dataset.metadata.manifest import check_not_replaced
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.verify import verify
 from tests.support import race_commands

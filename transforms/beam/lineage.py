@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from apache_beam.metrics.metric import Lineage
 
-from gristmill.dataset.storage.object_names import has_magic
+from gristmill.dataset.storage.paths import has_magic
 
 
 def report_sources(paths: Iterable[str]) -> None:

@@ -16,8 +16,13 @@ import numpy as np
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
-from gristmill.dataset.base.findings import UNREADABLE, Finding, Findings, finding_of
-from gristmill.dataset.base.first_items import FirstOf
+from gristmill.dataset.base.findings import (
+    UNREADABLE,
+    Finding,
+    Findings,
+    FirstOf,
+    finding_of,
+)
 from gristmill.dataset.commit.leftovers import find_leftovers
 from gristmill.dataset.commit.listings import (
     Listings,
@@ -31,9 +36,8 @@ from gristmill.dataset.commit.split_check import (
     read_checked_table,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-from gristmill.dataset.arrayrecord.versions import (
+from gristmill.dataset.arrayrecord.chunk_encoder import (
     check_versions,
     settled,
     with_versions,

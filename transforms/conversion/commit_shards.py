@@ -14,8 +14,7 @@ from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.finish_split import finish_split
 from gristmill.transforms.conversion.shard_tasks import ShardResult

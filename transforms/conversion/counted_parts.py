@@ -11,13 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.columns import Texts, columns_of, encode_texts, load_arrays
 from gristmill.dataset.base.gathered_rows import (
     Gathered,
     RowCollector,
     last_of_each,
 )
-from gristmill.dataset.base.text_column import Texts, encode_texts
-from gristmill.dataset.base.versioned_arrays import columns_of, load_arrays
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

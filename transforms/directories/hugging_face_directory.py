@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.object_names import compile_pattern, has_magic
+from gristmill.dataset.storage.paths import compile_pattern, has_magic
 from gristmill.transforms.directories.repository_splits import (
     configuration_of,
     configurations,

@@ -11,8 +11,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.base.versioned_arrays import load_arrays
 from gristmill.dataset.commit.edition_numbers import next_edition
 from gristmill.dataset.commit.tfds_files import described_by_tfds
 from gristmill.dataset.commit.write_marker import option_differences

@@ -18,7 +18,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.versions import described_writer
+from gristmill.dataset.arrayrecord.chunk_encoder import described_writer
+from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
@@ -26,7 +27,6 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageError,
 )
-from gristmill.dataset.base.versioned_arrays import load_arrays
 from gristmill.dataset.commit.edition_numbers import fingerprint_of
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.write_marker import option_differences

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 

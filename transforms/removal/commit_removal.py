@@ -19,8 +19,7 @@ from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.edition_changes import with_parts, without_replaced
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.removed import RemovedRecords
 from gristmill.dataset.metadata.report_columns import ShardReports
 from gristmill.dataset.metadata.shard_table import ShardTable

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.columns import Texts, encode_texts
 from gristmill.dataset.base.errors import some_of
-from gristmill.dataset.base.text_column import Texts, encode_texts
 from gristmill.dataset.formats.file_names import JoinedFiles
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 
-from gristmill.dataset.arrayrecord.versions import (
+from gristmill.dataset.arrayrecord.chunk_encoder import (
     check_versions,
     settled,
     with_versions,

@@ -4,7 +4,7 @@ The official writer and reader are the oracle. Where the codecs are the same, so
 bytes.
 
 Covers: dataset/arrayrecord/chunk_encoder.py,
-dataset/arrayrecord/block_stream.py.
+dataset/arrayrecord/file_writer.py.
 """
 
 from __future__ import annotations

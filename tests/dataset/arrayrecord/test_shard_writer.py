@@ -1,6 +1,6 @@
 """Shards: what the writer's options are, and that no bad file passes for a good one.
 
-Covers: dataset/arrayrecord/failures.py.
+Covers: dataset/arrayrecord/shard_writer.py.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import google_crc32c
 import numpy as np
 import pytest
 
+from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.arrayrecord.shard_writer import (
     ShardWriter,
     WrittenShard,
     read_shard,
 )
-from gristmill.dataset.arrayrecord.versions import with_versions
 from gristmill.dataset.arrayrecord.writer_options import ARRAY_RECORD, WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (

@@ -20,8 +20,7 @@ from gristmill.dataset.metadata.edition_changes import (
     with_edition,
     without_replaced,
 )
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from tests.support.shards import report

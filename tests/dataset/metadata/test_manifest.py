@@ -1,6 +1,6 @@
 """dataset.json: round trips, what later versions add, and lies that are refused.
 
-Covers: dataset/metadata/read_manifest.py, dataset/metadata/splits.py.
+Covers: dataset/metadata/manifest.py, dataset/metadata/splits.py.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gristmill.dataset.base.errors import (
     NotADatasetError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import (
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
     read_manifest,
     read_replaced_manifest,
     read_table,
 )
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from tests.support.shards import report

@@ -1,6 +1,6 @@
 """The table of shards: cheap at a million rows, every value checked.
 
-Covers: dataset/base/versioned_arrays.py, dataset/base/text_column.py.
+Covers: dataset/base/columns.py, dataset/base/columns.py.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill.dataset.base.columns import Texts, encode_texts, load_arrays
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     FormatVersionError,
     GristmillError,
     InvalidDatasetError,
 )
-from gristmill.dataset.base.text_column import Texts, encode_texts
-from gristmill.dataset.base.versioned_arrays import load_arrays
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import PackedCounts

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
+from gristmill.dataset.base.columns import columns_of
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.base.versioned_arrays import columns_of
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable

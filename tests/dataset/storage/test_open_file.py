@@ -3,19 +3,43 @@
 Covers: dataset/storage/open_file.py, loader/stats/clocks.py.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import pathlib
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import CorruptShardError, StorageError
-from gristmill.dataset.storage.open_file import OpenFile
+from gristmill import loader
+from gristmill.dataset.arrayrecord.official_reader import OfficialReader
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    GristmillError,
+    StorageError,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.shards.shard_reader import first_records
+from gristmill.dataset.storage import open_file
+from gristmill.dataset.storage.local import LocalStorage
+from gristmill.dataset.storage.open_file import OpenFile, open_regular
+from gristmill.loader.reading.host_files import locked
 from gristmill.loader.reading.shard_file import read_ranges
+from gristmill.pipelines.convert import convert as run
+from gristmill.pipelines.index import index
+from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.text.status import read_status
+from gristmill.pipelines.verify import verify
+from tests.support.conversion import convert, job_of
+from tests.support.gcs_server import GcsServer
+from tests.support.records import frames_of, text_records
 from tests.support.unreadable import fail_reads
 
 DATA = bytes(range(251)) * 40
@@ -119,3 +143,230 @@ def test_a_forked_process_reads_on_beside_this_one(file) -> None:
         os._exit(not all(file[i : i + 9] == DATA[i : i + 9] for i in range(5000)))
     assert all(file[i : i + 9] == DATA[i : i + 9] for i in range(5000))
     assert os.waitpid(child, 0)[1] == 0
+
+
+RECORDS = text_records(40)
+SHARD = layout.shard_name("data", "train", 0, 1)
+KINDS = ["a FIFO", "a socket", "a character device"]
+
+
+def put(kind: str, path: pathlib.Path) -> None:
+    """Puts something that is no regular file, or a link to it, in place of a file."""
+    path.unlink(missing_ok=True)
+    if kind == "a FIFO":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:  # Its path may be too long for an address.
+            with socket.socket(socket.AF_UNIX) as there:
+                there.bind(f"/proc/self/fd/{directory}/{path.name}")
+        finally:
+            os.close(directory)
+    elif kind == "a link to a FIFO":
+        os.mkfifo(f"{path}.fifo")
+        path.symlink_to(f"{path}.fifo")
+    else:
+        path.symlink_to("/dev/zero")
+
+
+@pytest.fixture
+def storage() -> LocalStorage:
+    return LocalStorage()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "a link to a FIFO"])
+@pytest.mark.parametrize("method", ["open", "read", "load", "stat", "match", "write"])
+def test_every_operation(storage, tmp_path, kind: str, method: str):
+    path = tmp_path / "a"
+    put(kind, path)
+    arguments = (b"new",) if method == "write" else ()
+    with pytest.raises(StorageError, match="not a regular file") as caught:
+        getattr(storage, method)(str(path), *arguments)
+    assert caught.value.where == str(path)
+    assert caught.value.got == kind.removeprefix("a link to ")
+    assert [name for name in os.listdir(tmp_path) if "tmp" in name] == []
+
+
+def test_in_a_pattern(storage, tmp_path):
+    (tmp_path / "a").write_bytes(b"a")
+    put("a FIFO", tmp_path / "b")
+    with pytest.raises(StorageError, match="not a regular file"):
+        storage.match(str(tmp_path / "*"))
+    assert [info.path for info in storage.match(str(tmp_path / "a*"))] == [
+        str(tmp_path / "a")
+    ]
+    assert [info.path for info in storage.list(str(tmp_path))] == [str(tmp_path / "a")]
+
+
+@pytest.mark.parametrize("mode", ["rb", "wb", "ab"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_modes(tmp_path, kind: str, mode: str):
+    put(kind, tmp_path / "a")
+    with pytest.raises(StorageError, match="not a regular file"):
+        open_regular(str(tmp_path / "a"), mode)
+
+
+def test_a_fifo_with_a_writer_is_one_too(tmp_path):
+    path = tmp_path / "a"
+    os.mkfifo(path)
+    other = os.open(path, os.O_RDWR)
+    try:
+        with pytest.raises(StorageError, match="not a regular file"):
+            open_regular(str(path))
+    finally:
+        os.close(other)
+
+
+def test_files_are_opened_as_always(tmp_path):
+    path = str(tmp_path / "a")
+    with open_regular(path, "wb") as file:
+        file.write(b"one")
+    with open_regular(path, "ab") as file:
+        file.write(b"two")
+    with open_regular(path) as file:
+        assert file.read() == b"onetwo"
+    with pytest.raises(FileNotFoundError):
+        open_regular(str(tmp_path / "b"))
+    with pytest.raises(IsADirectoryError):
+        open_regular(str(tmp_path))
+
+
+def test_a_file_that_a_file_server_has_lent(tmp_path, monkeypatch):
+    path = tmp_path / "a"
+    path.write_bytes(b"one")
+    true_open = os.open
+
+    def lent(name: str, flags: int, *mode: int) -> int:
+        if flags & os.O_NONBLOCK:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+        return true_open(name, flags, *mode)
+
+    monkeypatch.setattr(os, "open", lent)
+    with open_regular(str(path)) as file:
+        assert file.read() == b"one"
+
+
+@pytest.mark.parametrize("method", ["read", "load"])
+def test_a_file_that_is_larger_than_memory(storage, tmp_path, method: str):
+    path = tmp_path / "a"
+    path.touch()
+    os.truncate(path, 1 << 42)  # It takes no space.
+    with pytest.raises(StorageError, match="larger than any that describes data"):
+        getattr(storage, method)(str(path))
+    # A part can be read: no more memory is taken than there is data.
+    assert storage.read(str(path), (1 << 42) - 3, 1 << 62) == bytes(3)
+
+
+def test_an_object_that_is_too_large(monkeypatch):
+    from gristmill.dataset.storage.lookup import storage_for
+
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("bucket", "a", bytes(11))
+        storage = storage_for("gs://bucket/a")
+        monkeypatch.setattr(open_file, "MAX_WHOLE_BYTES", 10)
+        for read in (storage.read, storage.load):
+            with pytest.raises(StorageError, match="larger than any") as caught:
+                read("gs://bucket/a")
+            assert caught.value.where == "gs://bucket/a"
+        assert storage.read("gs://bucket/a", 0, 11) == bytes(11)
+
+
+@pytest.fixture
+def source(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "in"
+    path.write_bytes(frames_of(RECORDS))
+    return path
+
+
+@pytest.fixture
+def dataset(tmp_path: pathlib.Path, source: pathlib.Path) -> pathlib.Path:
+    convert(job_of(source, tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def read_all(path: str) -> None:
+    dataset = loader.open(path)
+    dataset.read(range(len(dataset)))
+
+
+# What is done with a dataset, and whether it fails whichever file is no file.
+ACTIONS: dict[str, Callable[[str, str], object]] = {
+    "load": lambda path, source: read_all(path),
+    "load the shard": lambda path, source: read_all(f"{path}/{SHARD}"),
+    "official": lambda path, source: OfficialReader(f"{path}/{SHARD}"),
+    "verify": lambda path, source: verify(path, workers=1),
+    "quick": lambda path, source: verify(path, quick=True),
+    "inspect": lambda path, source: open_manifest(path),
+    "head": lambda path, source: list(first_records(path, "train", 3)),
+    "status": lambda path, source: read_status(path),
+    "convert": lambda path, source: run([job_of(source, path)]),
+    "overwrite": lambda path, source: run([job_of(source, path)], overwrite=True),
+    "add": lambda path, source: run([job_of(source, path, split="test")]),
+    "index": lambda path, source: index(
+        IndexOptions(files=(f"{path}/{SHARD}",), split="more")
+    ),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["a FIFO", "a character device"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("dataset.json", SHARD, f"index/{SHARD}.index", "index/data-train.shards.npz"),
+        *("index/data-train.job.json", "index/data-train.inputs.npz"),
+        *(
+            "features.json",
+            "dataset_info.json",
+            "quarantine",
+            "index",
+            "tmp-data-train",
+        ),
+    ],
+)
+def test_in_place_of_every_file_of_a_dataset(dataset, source, kind: str, place: str):
+    path = dataset / place
+    if path.is_dir():
+        path.rename(dataset / "away")
+    put(kind, path)
+    failed = set()
+    for name, action in ACTIONS.items():
+        try:
+            found = action(str(dataset), str(source))
+        except GristmillError:
+            failed.add(name)
+        else:
+            if getattr(found, "findings", None):
+                failed.add(name)
+    if place == "dataset.json":
+        assert failed >= {
+            "load",
+            "verify",
+            "quick",
+            "inspect",
+            "head",
+            "convert",
+            "add",
+        }
+    elif place in (SHARD, "index/data-train.shards.npz", f"index/{SHARD}.index"):
+        assert failed >= {"load", "verify", "quick"}
+    elif place.startswith("index/"):
+        assert "convert" in failed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_input(tmp_path, source, kind: str):
+    put(kind, tmp_path / "in2")
+    for pattern in ("in2", "in*"):
+        with pytest.raises(StorageError, match="not a regular file"):
+            convert(job_of(f"{tmp_path}/{pattern}", tmp_path / "out"))
+
+
+def test_in_place_of_a_lock_of_the_cache(tmp_path):
+    os.mkfifo(tmp_path / "lock")
+    with (
+        pytest.raises(StorageError, match="not a regular file"),
+        locked(str(tmp_path / "lock")),
+    ):
+        pass

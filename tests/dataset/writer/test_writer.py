@@ -31,7 +31,7 @@ from gristmill.dataset import (
 )
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.base.errors import DataLossError, InvalidDatasetError
-from gristmill.dataset.metadata.read_manifest import read_table
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.writer import writer as writer_module
 from gristmill.loader.provenance.locate import locate

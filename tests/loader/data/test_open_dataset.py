@@ -28,9 +28,8 @@ from gristmill.dataset.base.errors import (
     NotADatasetError,
     OutOfRangeError,
 )
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_manifest, read_table
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split

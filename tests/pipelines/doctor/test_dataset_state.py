@@ -12,7 +12,7 @@ import pytest
 
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
-from gristmill.dataset.metadata.read_manifest import read_manifest
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.storage.directory_lock import in_use
 from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.dataset_state import look_at_jobs

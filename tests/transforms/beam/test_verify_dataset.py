@@ -21,8 +21,8 @@ from gristmill.dataset.base.errors import NotADatasetError, StorageError
 from gristmill.dataset.base.findings import Finding, wrong_size
 from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.verify import verify as verify_all

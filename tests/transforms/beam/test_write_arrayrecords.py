@@ -22,15 +22,14 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_stream import TestStream as FakeStream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 
-from gristmill.dataset.arrayrecord.versions import with_versions
+from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
 from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import WriteArrayRecords

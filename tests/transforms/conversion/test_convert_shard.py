@@ -18,11 +18,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.versions import with_versions
+from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import CorruptInputError, DataLossError
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.transforms.conversion.convert_shard import (
     check_counts,

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from gristmill import dataset
 from gristmill.dataset.base.errors import FastTokenizerDiffersError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert

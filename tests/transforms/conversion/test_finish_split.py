@@ -10,9 +10,8 @@ import pytest
 
 from gristmill.dataset.base.errors import DataLossError, InputError, StorageChangedError
 from gristmill.dataset.commit.commit import commit_dataset
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.convert_shard import convert_shard

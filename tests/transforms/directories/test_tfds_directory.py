@@ -23,8 +23,8 @@ from gristmill.dataset.base.errors import (
     InputError,
 )
 from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_table
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin_job import begin_job

@@ -20,8 +20,8 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
+from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.read_manifest import read_split_table
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.packed_split import PackedSplit

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
-from gristmill.dataset.base.protobuf import message_fields
+from gristmill.dataset.base.varints import message_fields
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, format_of
 from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
