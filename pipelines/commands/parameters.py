@@ -79,11 +79,13 @@ def parameter_of(option: Option) -> click.Parameter:
         )
     if option.kind == "flag":
         return click.Option([option.flag], is_flag=True, help=option.help)
+    # To click a default, even None, is a value: nothing would be missing.
+    default = {} if option.required else {"default": option.default}
     return click.Option(
         [option.short, option.flag] if option.short else [option.flag],
         type=_type_of(option),
         required=option.required,
-        default=None if option.required else option.default,
+        **default,
         show_default=option.shown or True,
         metavar=option.metavar or ("N" if option.kind == "integer" else None),
         help=option.help,

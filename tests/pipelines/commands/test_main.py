@@ -49,6 +49,28 @@ def test_exit_codes_and_messages(
 
 
 @pytest.mark.parametrize(
+    ("name", "flag", "given"),
+    [
+        ("remove", "--records", []),
+        ("blame", "--steps", ["--losses", "f"]),
+        ("blame", "--losses", ["--steps", "1:2"]),
+    ],
+)
+def test_an_option_that_is_needed_and_not_given(name, flag, given):
+    done = CliRunner().invoke(cli, [name, "d", *given])
+    assert done.exit_code == 2
+    assert f"Missing option '{flag}'" in done.output
+
+
+def test_every_option_that_is_needed_is_tried():
+    needed = {
+        (name, option.opts[0]) for name, option in options_of_all() if option.required
+    }
+    tried = test_an_option_that_is_needed_and_not_given.pytestmark[0].args[1]
+    assert {(name, flag) for name, flag, _ in tried} == needed
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         # Before anything is looked at: gs:// would ask for credentials.
