@@ -280,7 +280,7 @@ def described_object(path: str, about: Mapping[str, Any]) -> FileInfo:
         # Some servers leave out a size of 0: then this is the checksum of nothing.
         size_bytes = 0 if size is None and crc32c == 0 else int(size)  # type: ignore[arg-type]
         return FileInfo(path, size_bytes, str(int(about["generation"])), crc32c)
-    except (KeyError, TypeError, ValueError) as e:
+    except (AttributeError, LookupError, TypeError, ValueError) as e:
         expected = "numbers for size and generation, base64 for crc32c"
         raise odd_answer(path, expected, str(e)) from e
 

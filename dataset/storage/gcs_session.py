@@ -161,11 +161,11 @@ def _check(response: requests.Response) -> None:
     if status >= 400:
         if status == 404 and response.content.lstrip().startswith(b"<"):
             raise _strange(response)  # A web page: real answers are JSON or plain text.
-        document = _json(response)
-        if document and not isinstance(_member(document, "error"), dict):
-            # The client library would fail on it.
+        try:
+            str(api.from_http_response(response))  # type: ignore[no-untyped-call]
+        except Exception as e:  # The client library would fail on it, too.
             text = describe(response)
-            raise api.from_http_status(status, text, response=response)  # type: ignore[no-untyped-call]
+            raise api.from_http_status(status, text, response=response) from e  # type: ignore[no-untyped-call]
         return
     if status == 308 and request.method == "PUT":
         return  # A part of an upload arrived.

@@ -25,12 +25,16 @@ _CONNECTIONS = 128  # Connections to keep: more than threads that use them.
 # After this many bytes, the time of a request starts again.
 _PIECE_BYTES = 256 << 10
 _SHORTEST_WAIT_SECONDS = 0.05
+# Encodings of a body that are undone. Of others, urllib3 lets the errors of their
+# packages out.
+_ENCODINGS = ("gzip", "deflate")
 
 
 class TimedAdapter(HTTPAdapter):
     """Sends requests and receives whole answers in bounded time.
 
-    An answer is complete when `send` returns it, also with `stream=True`.
+    An answer is complete when `send` returns it, also with `stream=True`. Only gzip and
+    deflate are asked for and undone.
 
     Args:
         seconds: Time limit of a request, from connecting to the last byte. It restarts
@@ -90,6 +94,8 @@ class TimedAdapter(HTTPAdapter):
             requests.RequestException: It failed otherwise.
         """
         kwargs.update(stream=True, timeout=self._seconds)
+        if request.headers.get("Accept-Encoding") not in _ENCODINGS:
+            request.headers["Accept-Encoding"] = ", ".join(_ENCODINGS)
         deadline = _Deadline(self._seconds)
         token = _current.set(deadline)
         try:
@@ -114,9 +120,12 @@ class TimedAdapter(HTTPAdapter):
             raw.release_conn()  # Connection for the next request.
         finally:
             raw.close()  # Closes the connection unless it was released.
+        headers = raw.headers.copy()
+        if headers.get("Content-Encoding") not in _ENCODINGS:
+            headers.discard("Content-Encoding")
         response.raw = urllib3.HTTPResponse(
             io.BytesIO(body),
-            headers=raw.headers,
+            headers=headers,
             status=raw.status,
             version=raw.version,
             reason=raw.reason,

@@ -22,6 +22,7 @@ from gristmill.dataset.storage.gcs_connection import (
     blob_info,
     described_object,
     encode_crc32c,
+    odd_answer,
 )
 from gristmill.dataset.storage.gcs_diagnosis import is_bad_checksum
 from gristmill.dataset.storage.gcs_session import GcsSession, describe
@@ -317,13 +318,17 @@ class ObjectWrites:
             try:
                 token = None
                 while True:
-                    token, _, _ = target.rewrite(
-                        blob,
-                        token=token,
-                        if_generation_match=int(link.replaces or 0),
-                        if_source_generation_match=version,
-                        retry=self._connection.retry,
-                    )
+                    try:
+                        token, _, _ = target.rewrite(
+                            blob,
+                            token=token,
+                            if_generation_match=int(link.replaces or 0),
+                            if_source_generation_match=version,
+                            retry=self._connection.retry,
+                        )
+                    except (AttributeError, LookupError, TypeError, ValueError) as e:
+                        expected = "numbers of bytes, and the copy or a token"
+                        raise odd_answer(link.path, expected, str(e)) from e
                     if token is None:
                         break
                 found = blob_info(target)

@@ -118,7 +118,9 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
     def ask() -> requests.Response:
         answer = session.get(url, timeout=_SECONDS)
         if answer.status_code in _BUSY:
-            raise api.from_http_response(answer)  # type: ignore[no-untyped-call]
+            # By the status alone: a busy proxy may answer with anything.
+            busy = api.from_http_status(answer.status_code, "busy", response=answer)  # type: ignore[no-untyped-call]
+            raise busy
         return answer
 
     retry = PatientRetry(
@@ -136,7 +138,12 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
             except api.RetryError as e:
                 answer = e.cause.response  # Still busy: as it says.
             document = answer.json()
-    except (requests.RequestException, GoogleAuthError, ValueError) as e:
+    except (
+        requests.RequestException,
+        GoogleAuthError,
+        ValueError,
+        RecursionError,
+    ) as e:
         raise StorageError(
             "no answer",
             where=url,

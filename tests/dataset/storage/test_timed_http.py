@@ -179,6 +179,23 @@ def test_answers_are_what_requests_makes_of_them() -> None:
             assert response.json() == {}
 
 
+@pytest.mark.parametrize("status", ["200 OK", "307 X\r\nLocation: /", "503 X"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, br", "x"])
+def test_a_bad_encoding_is_an_error_or_left_as_it_is(
+    status: str, encoding: str
+) -> None:
+    head = f"HTTP/1.1 {status}\r\nContent-Encoding: {encoding}\r\n"
+    body = b"Content-Length: 900\r\n\r\n" + bytes(900)
+    with listening(answering(head.encode() + body)) as port:
+        try:
+            response = get(f"http://127.0.0.1:{port}/", seconds=30)
+        except requests.RequestException:
+            return
+        assert encoding not in ("gzip", "deflate")
+        assert response.content == bytes(900)
+        assert response.request.headers["Accept-Encoding"] == "gzip, deflate"
+
+
 def test_connections_are_kept_and_descriptors_are_not(tmp_path: pathlib.Path) -> None:
     made: list[int] = []
     empty = b"HTTP/1.1 204 No Content\r\n\r\n"

@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.pipelines.dataflow import clients
 from gristmill.pipelines.dataflow.network import (
     Subnetwork,
@@ -19,6 +19,7 @@ from gristmill.pipelines.dataflow.network import (
     subnetwork_of,
 )
 from tests.support.dataflow_server import DataflowServer
+from tests.support.gcs_server import GcsServer
 
 GOOGLE = "https://www.googleapis.com/compute/v1/projects"
 
@@ -108,3 +109,20 @@ def test_a_service_that_stays_busy_is_noted_in_time(service, monkeypatch):
     assert "The service is busy" in note
     # The second request is made at the deadline, and seldom another.
     assert len(service.busy) >= 95
+
+
+@pytest.mark.parametrize("status", [200, 503])
+@pytest.mark.parametrize(
+    "body",
+    ["", "<p>", "[]", '{"error": 1}', '{"error": {"details": [1]}}', "[" * 99999],
+)
+def test_any_body_of_a_service(monkeypatch, status, body):
+    monkeypatch.setattr(clients, "_SECONDS", 0.3)
+    with GcsServer("bucket") as server:
+        server.fail("other", answer=(status, "application/json", body), times=99)
+        try:
+            found, document = clients.get_json(f"{server.url}/b", anonymous=True)
+        except StorageError as e:
+            assert server.url in str(e)  # noqa: PT017
+        else:
+            assert (found, isinstance(document, dict)) == (status, True)
