@@ -20,6 +20,8 @@ from tests.support.gcs_server import GcsServer
 QUICK_SECONDS = 3
 # One that takes longer fails.
 QUICK_TIMEOUT_SECONDS = 120
+# Hypothesis tries so many times fewer examples as it does in a soak.
+EXAMPLES_DIVISOR = 3
 
 # Before anything imports TensorFlow: no log on stderr, no search for accelerators.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -69,7 +71,7 @@ def _no_wait_for_the_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield
 
 
-@pytest.fixture(params=["local", "gs"])
+@pytest.fixture(params=["local", pytest.param("gs", marks=pytest.mark.slow)])
 def output(
     request: pytest.FixtureRequest,
     tmp_path: pathlib.Path,
@@ -137,13 +139,16 @@ def pytest_collection() -> Generator[None, object, object]:
             beam_memory.remember()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Leaves out soaks, and puts the tests that run alone first.
 
-    So others wait for them once.
+    So others wait for them once. A search by Hypothesis is a soak too: without one, it
+    tries fewer examples.
     """
+    _share_examples(config, items)
     if "soak" not in config.option.markexpr:
         soaks = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soaks)
@@ -152,6 +157,27 @@ def pytest_collection_modifyitems(
     for item in items:
         if not any(map(item.get_closest_marker, ("slow", "soak", "timeout"))):
             item.add_marker(pytest.mark.timeout(QUICK_TIMEOUT_SECONDS))
+
+
+def _share_examples(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Has Hypothesis try fewer examples, or makes its tests soaks of all of them."""
+    if config.getoption("--hypothesis-profile"):
+        return
+    functions = set()
+    for item in items:
+        function = getattr(item, "obj", None)
+        function = getattr(function, "__func__", function)
+        if getattr(function, "is_hypothesis_test", False):
+            functions.add(function)
+            if "soak" in config.option.markexpr:
+                item.add_marker(pytest.mark.soak)
+    if "soak" in config.option.markexpr:
+        return
+    for function in functions:
+        found = function._hypothesis_internal_use_settings or hypothesis.settings()
+        examples = -(-found.max_examples // EXAMPLES_DIVISOR)
+        fewer = hypothesis.settings(found, max_examples=examples)
+        function._hypothesis_internal_use_settings = fewer
 
 
 @pytest.hookimpl(trylast=True)

@@ -118,10 +118,18 @@ def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsS
     ("fault", "operation"),
     [
         pytest.param(
-            *case, id="-".join(case), marks=[pytest.mark.slow] * (case not in QUICK)
+            fault,
+            operation,
+            id=f"{fault}-{operation}",
+            marks=()
+            if (fault, operation) in QUICK
+            else pytest.mark.slow
+            if (at + number) % 3 == 0
+            else pytest.mark.soak,
         )
-        for case in ((fault, operation) for fault in FAULTS for operation in CALLS)
-        if case not in WITHOUT_BODY
+        for at, fault in enumerate(FAULTS)
+        for number, operation in enumerate(CALLS)
+        if (fault, operation) not in WITHOUT_BODY
     ],
 )
 def test_the_result_is_right_or_the_error_is(

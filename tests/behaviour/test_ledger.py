@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +34,26 @@ EACH = [
     pytest.param(name, marks=() if name == "tfrecord" else pytest.mark.slow)
     for name in FILE_FORMATS
 ]
+
+
+def each_with(faults: Iterable[str]) -> list[Any]:
+    """Returns pairs of a format and a fault: all of them in a soak.
+
+    TFRecord always has all faults, and of the others each has every fifth.
+    """
+    return [
+        pytest.param(
+            name,
+            fault,
+            marks=()
+            if name == "tfrecord"
+            else pytest.mark.slow
+            if (at + number) % 5 == 0
+            else pytest.mark.soak,
+        )
+        for at, name in enumerate(FILE_FORMATS)
+        for number, fault in enumerate(faults)
+    ]
 
 
 def results_of(case: Case, kind: str) -> list[Any]:
@@ -98,8 +118,7 @@ def test_all_rows_are_there_without_a_fault(folder, format_name):
             assert row["text"].encode() in records[at]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("format_name", EACH)
+@pytest.mark.parametrize(("format_name", "fault"), each_with(FAULTS))
 def test_no_fault_passes(folder, format_name, fault):
     for seed in range(2):
         case = Case(pathlib.Path(tempfile.mkdtemp(dir=folder)), format_name, seed)
@@ -115,9 +134,9 @@ def test_no_fault_passes(folder, format_name, fault):
 
 
 @pytest.mark.parametrize(
-    "kind", ["lose", "double", "exchange", "twice", "other number"]
+    ("format_name", "kind"),
+    each_with(["lose", "double", "exchange", "twice", "other number"]),
 )
-@pytest.mark.parametrize("format_name", EACH)
 def test_no_fault_in_reports_passes(folder, format_name, kind):
     case = Case(folder, format_name, 1)
     expected = clean(case)
@@ -128,8 +147,9 @@ def test_no_fault_in_reports_passes(folder, format_name, kind):
     assert case.happened
 
 
-@pytest.mark.parametrize("kind", [*FILE_FAULTS, "append", "delete", "exchange"])
-@pytest.mark.parametrize("format_name", EACH)
+@pytest.mark.parametrize(
+    ("format_name", "kind"), each_with([*FILE_FAULTS, "append", "delete", "exchange"])
+)
 def test_no_input_that_changes_passes(folder, format_name, kind):
     case = Case(folder, format_name, 2)
     clean(case)
@@ -150,8 +170,9 @@ def test_no_input_that_changes_passes(folder, format_name, kind):
         _make_all(prepared)
 
 
-@pytest.mark.parametrize("kind", [*FILE_FAULTS, "delete", "exchange"])
-@pytest.mark.parametrize("format_name", EACH)
+@pytest.mark.parametrize(
+    ("format_name", "kind"), each_with([*FILE_FAULTS, "delete", "exchange"])
+)
 def test_no_damage_of_a_dataset_passes(folder, format_name, kind):
     case = Case(folder, format_name, 3)
     clean(case)

@@ -119,11 +119,11 @@ def at_offset(seed: int, first_bytes: int) -> bool:
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-@pytest.mark.parametrize("eighth", range(8))
-def test_chunks_begin_and_end_anywhere_around_a_block_header(blocks, eighth):
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
+def test_chunks_begin_and_end_anywhere_around_a_block_header(blocks, step):
     # The first chunk ends, and the second begins, from 100 bytes before a block header
     # to 100 bytes after it.
-    for room in range(-100 + 25 * eighth, -75 + 25 * eighth):
+    for room in sorted({*range(-100, 100, step), *range(-26, 27)}):
         first_bytes = blocks * BLOCK_BYTES - 64 - 40 - 5 + room
         assert at_offset(0, first_bytes), first_bytes
 
@@ -161,7 +161,7 @@ def test_a_chunk_with_more_records_than_bytes():
     for count in (200, 66_000, 140_000):
         for before in ([], [b"a" * 65_300], [b"a" * 65_400]):
             records = before + [b""] * count
-            for name in ("zstd:3", "brotli:6"):
+            for name in ("zstd:3", "brotli:6")[: 1 if before else 2]:
                 options = WriterOptions(group_size=1 << 20, compression=name)
                 data, expected = ours(records, options), official(records, options)
                 assert len(data) == len(expected)

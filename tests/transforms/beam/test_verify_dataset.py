@@ -130,15 +130,16 @@ def test_flipped_byte_of_a_record_names_file_and_record(dataset: pathlib.Path) -
 
 
 @pytest.mark.parametrize("group_size", [1, 5])
+@pytest.mark.parametrize("step", [389, pytest.param(97, marks=pytest.mark.soak)])
 def test_flipped_byte_anywhere_is_found(
-    tmp_path: pathlib.Path, group_size: int
+    tmp_path: pathlib.Path, step: int, group_size: int
 ) -> None:
     dataset = make_dataset(tmp_path, group_size=group_size, records=RECORDS[:90])
     shard = shards_of(dataset)[0]
     clean = (dataset / shard).read_bytes()
     footer = footer_of(clean)
     data_end = int(footer.chunk_offsets[-1])
-    positions = {*range(0, data_end, 97), data_end + 50, len(clean) - 1}
+    positions = {*range(0, data_end, step), data_end + 50, len(clean) - 1}
     named = 0
     for position in sorted(positions):
         flip(dataset / shard, position)

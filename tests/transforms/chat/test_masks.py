@@ -159,7 +159,7 @@ def compare(
 def test_masks_are_those_of_the_oracle(
     folder: pathlib.Path, name: str, wanted: str
 ) -> None:
-    compare(folder, name, wanted, 30)
+    compare(folder, name, wanted, 12)
 
 
 @pytest.mark.soak
