@@ -74,5 +74,13 @@ def test_every_test_of_a_package_covers_modules_that_exist() -> None:
 
 def test_only_files_of_tests_mark_tests_as_slow() -> None:
     # For the slow tests, .ci/run reads the files of tests that hold this word alone.
-    others = {*(ROOT / "tests").rglob("*.py")} - {*TESTS}
+    conftest = ROOT / "tests" / "conftest.py"
+    others = {*(ROOT / "tests").rglob("*.py")} - {*TESTS, conftest}
     assert [path for path in others if "mark.slow" in path.read_text("utf-8")] == []
+    # And those that ask for the fixture of conftest, by these words.
+    assert conftest.read_text("utf-8").count("mark.slow") == 1
+    asks = re.compile(r"def test_\w+\([^)]*\boutput\b")
+    said = re.compile(r"\b(slow|output: str|def output)\b|\"output\"")
+    for test in TESTS:
+        text = test.read_text("utf-8")
+        assert said.search(text) or not asks.search(text), test

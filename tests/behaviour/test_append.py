@@ -514,7 +514,10 @@ class TestKilled:
         "steps",
         [
             range(3, 40, 12),
-            *(pytest.param(range(i, 40, 4), marks=EVERY_KILL) for i in range(1, 5)),
+            *(
+                pytest.param(range(i, 40, 4), marks=pytest.mark.soak)
+                for i in range(1, 5)
+            ),
         ],
     )
     def test_an_append(self, inputs, tmp_path, killer, steps):

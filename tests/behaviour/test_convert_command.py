@@ -144,6 +144,7 @@ def fail(record):
 """
 
 
+@pytest.mark.slow
 def test_map(source, tmp_path):
     (tmp_path / "mine.py").write_text(MAP_MODULE)
     pattern = str(source / "*.tfrecord")
@@ -168,6 +169,7 @@ def test_map(source, tmp_path):
     assert "part-0.tfrecord, byte offset 0" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_summary_says_what_was_compared(source, tmp_path):
     (tmp_path / "mine.py").write_text(MAP_MODULE)
 

@@ -8,6 +8,7 @@ or come twice, parts that are missing, changed or written twice.
 from __future__ import annotations
 
 import functools
+import itertools
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator
@@ -32,8 +33,7 @@ from tests.support.conversion import read_output
 from tests.support.input_files import WRITERS, rows_of
 from tests.support.ledger import FAULTS, FILE_FAULTS, LISTS, Case
 from tests.support.records import text_records
-
-EACH = ["tfrecord", pytest.param("parquet", marks=pytest.mark.slow)]
+from tests.support.shares import one_in
 
 
 @pytest.fixture
@@ -77,8 +77,10 @@ def append(case: Case, output: pathlib.Path, source: pathlib.Path) -> None:
     run_conversion(**conversion_of(given)._asdict())
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("format_name", EACH)
+@pytest.mark.parametrize(
+    ("format_name", "fault"),
+    one_in(5, itertools.product(["tfrecord", "parquet"], FAULTS)),
+)
 def test_no_fault_in_an_append_passes(folder, format_name, fault):
     case = Case(folder, format_name, 4)
     more = more_of(case)
@@ -106,7 +108,7 @@ def on_beam(case: Case, output: str) -> None:
         pipeline | ConvertFiles(jobs=(case.job(output),))
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", one_in(3, zip(FAULTS)))
 def test_no_fault_on_beam_passes(folder, fault):
     case = Case(folder, "tfrecord", 5)
     conversion.convert(case.job("clean"))
@@ -149,7 +151,7 @@ def write_on_beam(output: pathlib.Path, records: list[bytes]) -> None:
 WRITING = [name for name in FAULTS if name.startswith(("encoder", "finished file"))]
 
 
-@pytest.mark.parametrize("fault", WRITING)
+@pytest.mark.parametrize("fault", one_in(3, zip(WRITING)))
 def test_no_fault_in_a_write_on_beam_passes(folder, fault):
     case = Case(folder, "tfrecord", 7)
     records = text_records(90)

@@ -175,7 +175,6 @@ def plain(inputs: pathlib.Path, output: pathlib.Path | str, *more: str) -> list[
 
 STRIDES = [
     61,
-    pytest.param(23, marks=pytest.mark.slow),
     pytest.param(1, marks=pytest.mark.soak),
 ]
 

@@ -80,7 +80,6 @@ def what_is_read(output: str) -> str:
 
 STRIDES = [
     23,
-    pytest.param(13, marks=pytest.mark.slow),
     pytest.param(1, marks=pytest.mark.soak),
 ]
 

@@ -92,6 +92,7 @@ def command(server: GcsServer, *options: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_of_two_processes_with_other_options_one_wins(server: GcsServer) -> None:
     # The second begins while the first one's first shard is on its way.
     server.fail("hold", "insert", name="c4-train.array_record-00000-of-00003")
@@ -108,6 +109,7 @@ def test_of_two_processes_with_other_options_one_wins(server: GcsServer) -> None
     assert_whole(train=3)
 
 
+@pytest.mark.slow
 def test_of_two_processes_the_one_that_overwrites_wins(server: GcsServer) -> None:
     server.fail("hold", "insert", name="c4-train.array_record-00000-of-00003")
     first = command(server, "--num-shards=3")
@@ -129,6 +131,7 @@ def test_of_two_processes_the_one_that_overwrites_wins(server: GcsServer) -> Non
     assert_whole(train=2)
 
 
+@pytest.mark.slow
 def test_the_same_command_twice_at_once_is_no_race(server: GcsServer) -> None:
     server.fail("hold", "insert", name="c4-train.array_record-00000-of-00003")
     first = command(server, "--num-shards=3")

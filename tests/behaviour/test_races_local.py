@@ -53,7 +53,7 @@ def commit(output: str, name: str, split: Split) -> str | None:
 @pytest.mark.parametrize(
     "rounds",
     [
-        20,
+        8,
         pytest.param(2000, marks=pytest.mark.soak),
     ],
     ids=str,

@@ -242,6 +242,7 @@ def _read_in_a_process(data: bytes) -> list[bytes]:
     return dataset[ORDER]
 
 
+@pytest.mark.slow
 def test_worker_processes_share_the_indexes(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
@@ -745,6 +746,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_cleanly_with_requests_in_flight(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

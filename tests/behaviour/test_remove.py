@@ -634,7 +634,10 @@ class TestKilled:
         "steps",
         [
             range(12, 60, 25),
-            *(pytest.param(range(i, 60, 4), marks=EVERY_KILL) for i in range(1, 5)),
+            *(
+                pytest.param(range(i, 60, 4), marks=pytest.mark.soak)
+                for i in range(1, 5)
+            ),
         ],
     )
     def test_on_a_disk(self, inputs, tmp_path, killer, steps, more):

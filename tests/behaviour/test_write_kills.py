@@ -86,7 +86,6 @@ def what_is_read(output: str) -> str:
 
 STRIDES = [
     41,
-    pytest.param(7, marks=pytest.mark.slow),
     pytest.param(1, marks=pytest.mark.soak),
 ]
 

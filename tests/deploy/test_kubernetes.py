@@ -48,6 +48,7 @@ RULES = MANIFESTS["PrometheusRule"]["spec"]["groups"][0]["rules"]
 POD = MANIFESTS["Job"]["spec"]["template"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MANIFESTS)
 def test_manifests_have_the_schema_of_their_kinds(kind):
     document = MANIFESTS[kind]

@@ -202,7 +202,9 @@ def test_no_more_is_held_than_a_batch(tmp_path: pathlib.Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compression", ["zstd:3", "uncompressed"])
+@pytest.mark.parametrize(
+    "compression", ["zstd:3", pytest.param("uncompressed", marks=pytest.mark.soak)]
+)
 def test_a_record_of_100_megabytes(compression: str):
     chance = random.Random(3)
     records = [b"before", chance.randbytes(50_000_000) + bytes(50_000_000), b"after"]

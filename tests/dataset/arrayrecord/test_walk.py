@@ -152,11 +152,12 @@ class TestDecode:
         "options",
         ["group_size:3", "group_size:3,transpose:true", "group_size:1,snappy"],
     )
-    def test_flipped_bits(self, options: str, tmp_path, hashing):
+    @pytest.mark.parametrize("step", [4999, pytest.param(1499, marks=pytest.mark.soak)])
+    def test_flipped_bits(self, options: str, step: int, tmp_path, hashing):
         data = written(tmp_path, options)
         begin, end = footer_of(data).chunk_offsets[[0, -1]].tolist()
         path = tmp_path / "x"
-        for at in range(begin, end, 1499):
+        for at in range(begin, end, step):
             damaged = bytearray(data)
             damaged[at] ^= 0x04
             path.write_bytes(damaged)

@@ -179,7 +179,8 @@ def results(tmp_path, *arguments: object) -> list[list[str]]:
     return lines
 
 
-@pytest.mark.parametrize("use", ["read", pytest.param("0", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("use", ["read", pytest.param("0", marks=pytest.mark.soak)])
 def test_a_loader_with_few_descriptors(dataset: str, tmp_path, use: str) -> None:
     lines = results(tmp_path, "files", dataset, use, 0, 2, 3, 5, 7, 9, 12, 120)
     refused = [line for line in lines if line[0] != "read"]

@@ -73,10 +73,11 @@ def assert_clean(output: pathlib.Path) -> None:
         "dataset.json",
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in (
-                *("train.job.json", "train.inputs.npz", "train.shards.npz"),
-                *(".index", "-00000-of-00002", ".jsonl", ".bin"),
-            )
+            for name in ("train.job.json", "train.shards.npz", "-00000-of-00002")
+        ),
+        *(
+            pytest.param(name, marks=pytest.mark.soak)
+            for name in ("train.inputs.npz", ".index", ".jsonl", ".bin")
         ),
     ],
 )

@@ -108,8 +108,8 @@ def folder(killer: Killer, tmp_path_factory: pytest.TempPathFactory) -> pathlib.
     ("more", "stride"),
     [
         ((), 23),
-        pytest.param(("--keep-replaced",), 11, marks=pytest.mark.slow),
-        pytest.param((), 7, marks=pytest.mark.slow),
+        pytest.param(("--keep-replaced",), 19, marks=pytest.mark.slow),
+        pytest.param(("--keep-replaced",), 11, marks=pytest.mark.soak),
         pytest.param((), 1, marks=pytest.mark.soak),
     ],
 )
@@ -169,7 +169,6 @@ def uploaded(server: GcsServer, files: dict[str, bytes]) -> dict[str, StoredObje
     "stride",
     [
         31,
-        pytest.param(7, marks=pytest.mark.slow),
         pytest.param(1, marks=pytest.mark.soak),
     ],
 )
@@ -289,7 +288,7 @@ def meet(
     return opened, told, wrong
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.soak)])
 def test_readers_never_meet_an_error_of_open_or_a_mix(
     output: str, tmp_path: pathlib.Path, rounds: int
 ) -> None:

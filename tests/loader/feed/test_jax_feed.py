@@ -85,9 +85,9 @@ class Counted:
 @pytest.mark.parametrize(
     "processes",
     [
-        1,
+        pytest.param(1, marks=pytest.mark.soak),
         pytest.param(2, marks=pytest.mark.slow),
-        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(4, marks=pytest.mark.soak),
     ],
 )
 def test_global_arrays_are_the_batch_on_any_mesh_from_any_processes(

@@ -194,6 +194,7 @@ except StorageError as e:
 """
 
 
+@pytest.mark.slow
 def test_a_batch_for_which_there_is_no_shared_memory_is_an_error():
     """In a container with little of it, which kills the process that writes there."""
     ended = subprocess.run(
@@ -251,6 +252,7 @@ def test_whatever_decode_raises_says_its_step(
     assert "step 1" in "".join([str(sent), *getattr(sent, "__notes__", ())])
 
 
+@pytest.mark.slow
 def test_an_error_of_decode_comes_back_from_a_worker_with_its_place(batches):
     decode = decoders.Failing(batches.read(1)[3], "value_error")
     with feed_of(batches, workers=1, decode=decode) as feed:
@@ -372,6 +374,7 @@ def test_a_batch_that_does_not_pickle_comes_back_from_a_worker_with_its_step(bat
         assert "worker process" in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_batch_that_cannot_be_made_again_says_its_step(batches):
     with feed_of(batches, workers=1, decode=decoders.unmakeable) as feed:
         with pytest.raises(UserFunctionError, match="cannot be unpickled") as raised:

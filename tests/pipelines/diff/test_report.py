@@ -106,7 +106,7 @@ def test_lengths_of_lone_records_are_in_footers(tmp_path):
     assert sides[0].dataset.read(found.removed.records) == texts("a")[:3]
 
 
-def test_an_edition_that_was_replaced(tmp_path, output):
+def test_an_edition_that_was_replaced(tmp_path, output: str):
     old = texts("a", "b")
     add_edition(tmp_path, output, 1, old)
     add_edition(tmp_path, output, 2, [*old[2:], *texts("c")[:3]])

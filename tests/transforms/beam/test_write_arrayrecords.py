@@ -179,10 +179,16 @@ def assert_whole(output: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv",
-    [IN_MEMORY, BUNDLES_TWICE, pytest.param(BUNDLE_BASED, marks=pytest.mark.slow)],
+    ("options", "argv"),
+    [
+        ({"num_shards": 4}, IN_MEMORY),
+        ({"shard_bytes": 90_000}, BUNDLES_TWICE),
+        pytest.param({"num_shards": 4}, BUNDLE_BASED, marks=pytest.mark.slow),
+        pytest.param({"shard_bytes": 90_000}, BUNDLE_BASED, marks=pytest.mark.slow),
+        pytest.param({"num_shards": 4}, BUNDLES_TWICE, marks=pytest.mark.soak),
+        pytest.param({"shard_bytes": 90_000}, IN_MEMORY, marks=pytest.mark.soak),
+    ],
 )
-@pytest.mark.parametrize("options", [{"num_shards": 4}, {"shard_bytes": 90_000}])
 def test_same_bytes_from_every_runner(
     tmp_path: pathlib.Path, argv: tuple[str, ...], options: dict[str, Any]
 ) -> None:
@@ -529,6 +535,7 @@ def random_records(count: int, size: int) -> Iterator[bytes]:
 
 
 @pytest.mark.alone
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
     """240 MB go through a process that may take 120 MB more than it has."""
     count, size = 3000, 80_000

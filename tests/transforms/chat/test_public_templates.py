@@ -139,7 +139,7 @@ def test_there_are_as_many_as_promised() -> None:
 def test_ids_are_those_of_transformers(
     name: str, tokenizer: pathlib.Path, reference: Any
 ) -> None:
-    assert compare(name, tokenizer, reference, 30)
+    assert compare(name, tokenizer, reference, 12)
 
 
 @pytest.mark.soak
@@ -163,7 +163,7 @@ def test_tags_and_marks_find_the_same_contents(
     ]
     rng = random.Random(3)
     compared = 0
-    for _ in range(30):
+    for _ in range(12):
         record = json.dumps(conversation(name, rng)).encode()
         marked, tagged = (r.read([record], str) for r in readers)
         if not (marked.lengths[0] and marked.ids.tolist() == tagged.ids.tolist()):
