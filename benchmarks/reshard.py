@@ -3,8 +3,9 @@
     python -m benchmarks.reshard --json benchmarks/results/reshard.json
     python -m benchmarks.reshard --quick
 
-Whole processes with start-up, two workers, in turns; each writes the same shards with
-the default options. Every output is checked to have the digest of the records.
+Whole processes with start-up, two workers, in turns; each writes the same records into
+the same number of shards. Chunks are copied where the options stay. Every output is
+checked to have the digest of the records.
 """
 
 from __future__ import annotations
@@ -29,11 +30,17 @@ from gristmill.dataset import open_manifest
 
 _FILES = 8
 _SHARDS = 5  # None ends where a file does.
+_GROUPS = "--group-size=16"
 # Datasets to be read, by the options that they are written with.
 _SOURCES = {
-    "dataset of single records": ("--group-size=1",),
-    "dataset of 16 records a chunk": ("--group-size=16",),
-    "dataset, uncompressed": ("--group-size=1", "--compression=uncompressed"),
+    "dataset of single records": (),
+    "dataset of 16 records a chunk": (_GROUPS,),
+    "dataset, uncompressed": ("--compression=uncompressed",),
+}
+# Options of the conversions that are measured, beside the default ones.
+_OPTIONS = {
+    "the same, each chunk decoded": ("--check=decoded",),
+    "dataset of 16 records a chunk": (_GROUPS,),
 }
 _BASE = "TFRecord files"
 
@@ -64,6 +71,7 @@ def make_sources(folder: pathlib.Path, size_bytes: int) -> dict[str, str]:
         )
         sources[name] = str(output)
         if number == 0:
+            sources["the same, each chunk decoded"] = str(output)
             sources["its shards as files"] = f"{output}/*.array_record*"
     return sources
 
@@ -78,7 +86,7 @@ def measure(
         output = folder / "out"
         shutil.rmtree(output, ignore_errors=True)
         os.sync()
-        options = f"--num-shards={_SHARDS}", "--workers=2"
+        options = f"--num-shards={_SHARDS}", "--workers=2", *_OPTIONS.get(name, ())
         cost = measure_command(command(sources[name], output, *options))
         if cost.exit_code:
             raise RuntimeError(f"exit code {cost.exit_code}: {cost.output}")

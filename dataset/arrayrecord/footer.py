@@ -25,6 +25,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     MAX_CHUNK_DECODED_BYTES,
     IntArray,
 )
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import CorruptShardError, GristmillError
 from gristmill.dataset.base.varints import decode_varints, message_fields, varint_at
 from gristmill.dataset.formats.file_formats import ARRAY_RECORD, HEAD_BYTES, format_of
@@ -59,6 +60,22 @@ class Footer:
     def records(self) -> int:
         """Number of records in the file."""
         return int(self.chunk_records.sum())
+
+    @property
+    def options(self) -> WriterOptions:
+        """The options to encode records as they were, by this or another writer."""
+        group, compression = max(int(self.chunk_records.max(initial=0)), 1), "zstd"
+        for option in self.writer_options.split(","):
+            name, _, value = option.partition(":")
+            if name in ("zstd", "brotli", "snappy", "uncompressed"):
+                compression = option
+            elif (
+                name == "group_size"
+                and value.isdecimal()
+                and len(self.chunk_records) < 2
+            ):
+                group = max(group, int(value))
+        return WriterOptions(group_size=group, compression=compression)
 
 
 def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:

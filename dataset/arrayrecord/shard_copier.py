@@ -5,8 +5,8 @@ reader expects the same number of records in every chunk but the last. In shards
 one record per chunk all chunks are copied. In others, those after a removed record are
 encoded again, until whole chunks follow each other.
 
-Copied chunks are not decoded. Their hashes are compared when they are read, and again
-in the finished file.
+Copied chunks are not decoded, unless no index has the checksums of their records. Their
+hashes are compared when they are read, and again in the finished file.
 """
 
 from __future__ import annotations
@@ -55,13 +55,14 @@ class StoredShard:
     Attributes:
         path: Path of the shard, for messages.
         footer: Its footer.
-        crc32cs: uint32 [records], the checksum of each record, from its index.
+        crc32cs: uint32 [records], the checksum of each record, from its index. None if
+            it has no index: then its records are decoded for them.
         open: Opens a half-open range of its bytes.
     """
 
     path: str
     footer: Footer
-    crc32cs: CrcArray
+    crc32cs: CrcArray | None
     open: Callable[[int, int], contextlib.AbstractContextManager[BinaryIO]]
 
 
@@ -75,13 +76,15 @@ class ShardCopier:
         path: Local file to create.
         options: Encoding of records that are not copied. Nothing is copied unless its
             group size is that of the source shards.
+        decode: Whether to decode also what is copied, and to compare its records with
+            the checksums in the index.
 
     Raises:
         StorageError: The file cannot be created.
     """
 
-    def __init__(self, path: str, *, options: WriterOptions):
-        self._path = path
+    def __init__(self, path: str, *, options: WriterOptions, decode: bool = False):
+        self._path, self._decode = path, decode
         self._group = options.group_size
         self._records = 0
         self._crc32cs = [np.empty(0, np.uint32)]
@@ -96,9 +99,8 @@ class ShardCopier:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if error is not None:
-            with contextlib.suppress(OSError):
-                self._writer.abandon()
+        with contextlib.suppress(OSError):
+            self._writer.abandon()  # Has no effect on a finished file.
 
     def copy(
         self,
@@ -107,7 +109,7 @@ class ShardCopier:
         taken: BoolArray,
         *,
         replaced: Mapping[int, bytes] = _NOTHING,
-    ) -> IntArray:
+    ) -> tuple[CrcArray, IntArray]:
         """Appends records of a shard, in their order.
 
         Args:
@@ -118,7 +120,8 @@ class ShardCopier:
                 in the shard.
 
         Returns:
-            int64 [records], the original length of each, taken or not.
+            The original checksum, uint32 [records], and length, int64 [records], of
+            each, taken or not.
 
         Raises:
             CorruptShardError: The shard is damaged, or its index belongs to another
@@ -133,13 +136,13 @@ class ShardCopier:
         first = int(np.searchsorted(ends, first_record, side="right"))
         last = int(np.searchsorted(ends, end_record, side="left")) + 1
         if not len(taken):
-            return np.empty(0, np.int64)
+            return np.empty(0, np.uint32), np.empty(0, np.int64)
         # Whole chunks are read: the records around these are not taken.
         begin = int(ends[first - 1]) if first else 0
         mask = np.zeros(int(ends[last - 1]) - begin, np.bool_)
         mask[first_record - begin : end_record - begin] = taken
         offsets = footer.chunk_offsets
-        lengths = []
+        crc32cs, lengths = [], []
         with shard.open(int(offsets[first]), int(offsets[last])) as file:
             for chunks in walk_chunks(
                 file, footer, path=shard.path, first_chunk=first, last_chunk=last
@@ -147,9 +150,11 @@ class ShardCopier:
                 at = chunks.first_record - begin
                 count = int(chunks.chunk_records.sum())
                 part = mask[at : at + count]
-                lengths.append(self._take(shard, chunks, part, replaced))
-        found = np.concatenate(lengths)
-        return found[first_record - begin : end_record - begin]
+                of_chunks = self._take(shard, chunks, part, replaced)
+                crc32cs.append(of_chunks[0])
+                lengths.append(of_chunks[1])
+        own = slice(first_record - begin, end_record - begin)
+        return np.concatenate(crc32cs)[own], np.concatenate(lengths)[own]
 
     def _take(
         self,
@@ -157,8 +162,11 @@ class ShardCopier:
         chunks: ChunkRange,
         taken: BoolArray,
         replaced: Mapping[int, bytes],
-    ) -> IntArray:
-        """Appends records of a range of chunks; returns the lengths of all of them."""
+    ) -> tuple[CrcArray, IntArray]:
+        """Appends records of a range of chunks.
+
+        Returns the checksums and lengths of all of them.
+        """
         encoded = chunks.encoded(hashed=True)
         parsed, lengths = encoded.survey()
         check_lengths(lengths, chunks)
@@ -166,7 +174,12 @@ class ShardCopier:
         firsts = np.cumsum(counts) - counts
         before = np.append(0, np.cumsum(taken))
         kept = before[firsts + counts] - before[firsts]
-        crc32cs = shard.crc32cs[chunks.first_record :][: len(taken)]
+        if shard.crc32cs is None or self._decode:
+            crc32cs, _ = chunks.encoded().checksum()
+        if shard.crc32cs is not None:
+            if self._decode:
+                _compare(shard, chunks, np.arange(len(taken)), crc32cs)
+            crc32cs = shard.crc32cs[chunks.first_record :][: len(taken)]
         wanted = np.flatnonzero(kept)
         whole = (kept == counts)[wanted] & (counts == self._group)[wanted]
         begin = chunks.first_record
@@ -195,7 +208,11 @@ class ShardCopier:
                 self._copied_hashes.append(stored.data_hashes)
             else:
                 records = chunks.encoded(run).decode()
-                self._compare(shard, chunks, rows, records, crc32cs)
+                if shard.crc32cs is not None:
+                    got = map(google_crc32c.value, records)
+                    _compare(
+                        shard, chunks, rows, np.fromiter(got, np.uint32, len(rows))
+                    )
                 chosen = np.flatnonzero(taken[rows])
                 rows = rows[chosen]
                 records = [
@@ -207,28 +224,7 @@ class ShardCopier:
             self._records += len(rows)
             self._crc32cs.append(new_crc32cs[rows])
             self._lengths.append(new_lengths[rows])
-        return lengths
-
-    def _compare(
-        self,
-        shard: StoredShard,
-        chunks: ChunkRange,
-        rows: IntArray,
-        records: list[bytes],
-        crc32cs: CrcArray,
-    ) -> None:
-        got = np.fromiter(map(google_crc32c.value, records), np.uint32, len(records))
-        wrong = np.flatnonzero(got != crc32cs[rows])
-        if len(wrong):
-            row = rows[wrong[0]]
-            raise CorruptShardError(
-                "a record is not the one that the shard's index describes",
-                where=f"{shard.path}, record {chunks.first_record + row:,}",
-                expected=f"crc32c {crc32cs[row]:#010x}",
-                got=f"{got[wrong[0]]:#010x}",
-                cure="restore the shard and its index from a copy, or convert the "
-                "dataset again",
-            )
+        return crc32cs, lengths
 
     def finish(self) -> WrittenShard:
         """Closes the file, reads it back and compares.
@@ -285,6 +281,26 @@ class ShardCopier:
             digest=RecordsDigest.of(crc32cs, lengths),
             file_bytes=size,
             file_crc32c=file_crc,
+        )
+
+
+def _compare(
+    shard: StoredShard, chunks: ChunkRange, rows: IntArray, got: CrcArray
+) -> None:
+    """Compares the checksums of some records of chunks with those in the index."""
+    assert shard.crc32cs is not None
+    numbers = chunks.first_record + rows
+    expected = shard.crc32cs[numbers]
+    wrong = np.flatnonzero(got != expected)
+    if len(wrong):
+        at = wrong[0]
+        raise CorruptShardError(
+            "a record is not the one that the shard's index describes",
+            where=f"{shard.path}, record {numbers[at]:,}",
+            expected=f"crc32c {expected[at]:#010x}",
+            got=f"{got[at]:#010x}",
+            cure="restore the shard and its index from a copy, or convert the "
+            "dataset again",
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from gristmill.dataset.base.errors import InputError
 
 # What to compare when a finished shard is read back.
-Check = Literal["records", "sample"]
+Check = Literal["records", "sample", "decoded"]
 
 DEFAULT_GROUP_SIZE = 1
 DEFAULT_COMPRESSION = "zstd:3"

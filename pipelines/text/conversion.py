@@ -123,6 +123,7 @@ class Outcome:
     def _compared(self, split: Split) -> str:
         """Says what was compared before the commit."""
         what = {
+            "decoded": "every record in the shards",
             "records": "every record in the shards",
             "sample": "all lengths, and the records of one chunk in 64,",
         }[self.check]
@@ -131,6 +132,8 @@ class Outcome:
             return "every document, joined from the rows, with what was read"
         if split.packed is not None:
             return "every document, joined from the rows, with what was tokenised"
+        if split.source.get("format") == "arrayrecord" and not mapped:
+            what += " or the hash of its chunk," * (self.check == "records")
         return f"{what} with what {'--map returned' if mapped else 'was read'}"
 
     def json(self) -> str:

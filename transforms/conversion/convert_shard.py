@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
-from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     DataLossError,
@@ -22,6 +22,7 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.conversion.copied_output import copied_records, may_be_copied
 from gristmill.transforms.conversion.record_output import Progress, Tally, write_records
 from gristmill.transforms.conversion.row_output import (
     made_rows,
@@ -134,7 +135,6 @@ def _convert(
     job = prepared.job
     path = place.path
     temporary = layout.temporary_dir(job.output, job.name, job.split)
-    tally = Tally()
     with (
         closing(
             Quarantine(place, temporary, max_regions=job.max_corrupt)
@@ -142,33 +142,36 @@ def _convert(
         storage_for(job.output).temporary(temporary) as local,
         _packer(job.pack, local) as packer,
     ):
-        batches = _batches(
-            prepared,
-            ranges,
-            first_place,
-            quarantine if job.on_corrupt == "quarantine" else None,
-            tally,
-            kept,
-        )
-        begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
-        with cpu_lock, ShardWriter(local, options=job.writer) as writer:
-            batches = itertools.chain(begun, batches)
-            del begun
-            if packer is None:
-                write_records(writer, batches, prepared, tally, progress)
-            else:
-                write_rows(
-                    *(writer, batches, prepared, tally, progress),
-                    packer=packer,
-                    fast=fast,
-                )
-            written = writer.finish(check=job.check)
-            packed = segments = None
-            if packer is not None:
-                prove_rows(packer, local, written)
-                packed, segments = made_rows(
-                    packer, prepared, tally.spans, differed=differed
-                )
+        packed = segments = None
+        written, tally = _copied(prepared, ranges, local, progress, cpu_lock)
+        if written is None:
+            tally = Tally()
+            batches = _batches(
+                prepared,
+                ranges,
+                first_place,
+                quarantine if job.on_corrupt == "quarantine" else None,
+                tally,
+                kept,
+            )
+            begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
+            with cpu_lock, ShardWriter(local, options=job.writer) as writer:
+                batches = itertools.chain(begun, batches)
+                del begun
+                if packer is None:
+                    write_records(writer, batches, prepared, tally, progress)
+                else:
+                    write_rows(
+                        *(writer, batches, prepared, tally, progress),
+                        packer=packer,
+                        fast=fast,
+                    )
+                written = writer.finish(check=job.check)
+                if packer is not None:
+                    prove_rows(packer, local, written)
+                    packed, segments = made_rows(
+                        packer, prepared, tally.spans, differed=differed
+                    )
         report = ShardReport(
             path=path,
             shard_index=shard,
@@ -190,6 +193,27 @@ def _convert(
         check_current(prepared)  # Another job may have begun hours ago.
         quarantine.publish()
         return place.publish(local, written, report, segments=segments)
+
+
+def _copied(
+    prepared: PreparedJob,
+    ranges: Sequence[SourceRange],
+    local: str,
+    progress: Progress | None,
+    cpu_lock: AbstractContextManager[Any],
+) -> tuple[WrittenShard | None, Tally]:
+    """Returns a shard that was copied and what was counted; None if it cannot be."""
+    if may_be_copied(prepared):
+        # What was damaged in transit is right the second time. Bytes of the shard must
+        # not depend on it: chunks that are encoded again can differ.
+        for _ in range(1 + storage_for(prepared.files[0].path).remote):
+            tally = Tally()
+            readers = _opened_ahead(_readers(prepared, ranges))
+            with cpu_lock:
+                written = copied_records(local, readers, prepared, tally, progress)
+            if written is not None:
+                return written, tally
+    return None, Tally()
 
 
 def _packer(
@@ -274,17 +298,7 @@ def _batches(
 ) -> Iterator[tuple[str, RecordBatch]]:
     """Yields the records of all ranges a block at a time, each with its file."""
     source = source_of(prepared.files.spec)
-    readers = (
-        source.read(
-            prepared.files[part.file_index],
-            part,
-            on_damage=on_damage,
-            first_place=first_place if number == 0 else None,
-            cuts=prepared.plan.cuts_within(part.file_index),
-            kept=kept,
-        )
-        for number, part in enumerate(ranges)
-    )
+    readers = _readers(prepared, ranges, first_place, on_damage, kept)
     for reader in _opened_ahead(readers):
         check = SpanCheck(source, reader.path, on_damage)
         for batch in reader.batches():
@@ -292,6 +306,26 @@ def _batches(
             yield reader.path, batch
         check.finish(reader.span)
         tally.spans.append(reader.span)
+
+
+def _readers(
+    prepared: PreparedJob,
+    ranges: Sequence[SourceRange],
+    first_place: int | None = None,
+    on_damage: DamageHandler | None = None,
+    kept: KeptPass | None = None,
+) -> Iterator[RangeReader[Any]]:
+    """Yields a reader for each range."""
+    source = source_of(prepared.files.spec)
+    for number, part in enumerate(ranges):
+        yield source.read(
+            prepared.files[part.file_index],
+            part,
+            on_damage=on_damage,
+            first_place=first_place if number == 0 else None,
+            cuts=prepared.plan.cuts_within(part.file_index),
+            kept=kept,
+        )
 
 
 def _opened_ahead(readers: Iterable[RangeReader[Any]]) -> Iterator[RangeReader[Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
@@ -59,6 +60,11 @@ class SpanCheck:
         self._last = int(places[-1]) if len(places) else self._last
         self._records += len(places)
         self._raw_bytes += sum(map(len, batch.records))
+
+    def add(self, copied: RecordsDigest) -> None:
+        """Takes records that were copied with their chunks."""
+        self._records += copied.records
+        self._raw_bytes += copied.raw_bytes
 
     def finish(self, span: SourceSpan) -> None:
         """Compares the records with what their reader says of the range.

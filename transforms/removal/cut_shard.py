@@ -11,8 +11,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.base.gathered_rows import Gathered
@@ -35,6 +34,7 @@ from gristmill.transforms.removal.claim import check_current, described
 from gristmill.transforms.removal.cut_documents import CutRows, cut_documents
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
 from gristmill.transforms.removal.stored_shard import (
+    IndexedShard,
     lengths_of,
     open_stored,
     read_records,
@@ -162,10 +162,9 @@ def cut_shard(task: CutTask) -> CutShard:
         _check(task, report.written, gone)
         return CutShard(task, report, removed, resumed=True)
     temporary = layout.temporary_dir(task.dataset, task.name, removal.key)
-    options = writer_of(stored.footer.writer_options, stored.footer.chunk_records)
     with storage_for(task.dataset).temporary(temporary) as local:
-        with ShardCopier(local, options=options) as copier:
-            lengths = copier.copy(stored, 0, taken, replaced=_replaced(cut))
+        with ShardCopier(local, options=stored.footer.options) as copier:
+            _, lengths = copier.copy(stored, 0, taken, replaced=_replaced(cut))
             written = copier.finish()
         removed, gone = _removed(cut, stored, records, lengths[records])
         _check(task, written.digest, gone)
@@ -192,7 +191,7 @@ def cut_shard(task: CutTask) -> CutShard:
 def _cut_rows(
     task: CutTask,
     one: EditionRemoval,
-    stored: StoredShard,
+    stored: IndexedShard,
     segments: bytes,
     rows: Int64,
     pieces: Int64,
@@ -217,7 +216,7 @@ def _replaced(cut: CutRows | None) -> dict[int, bytes]:
 
 
 def _removed(
-    cut: CutRows | None, stored: StoredShard, records: Int64, lengths: Int64
+    cut: CutRows | None, stored: IndexedShard, records: Int64, lengths: Int64
 ) -> tuple[npt.NDArray[np.uint64], RecordsDigest]:
     """Returns `digest.words_of` what is removed, and what the digest of records loses.
 
@@ -288,20 +287,3 @@ def _check(task: CutTask, written: RecordsDigest, gone: RecordsDigest) -> None:
             got=got.summary,
             cure="restore it and its index from a copy, or convert the dataset again",
         )
-
-
-def writer_of(text: str, chunk_records: Int64) -> WriterOptions:
-    """Returns the options by which records of a shard are encoded.
-
-    Args:
-        text: The options string in its footer, which other programs write as well.
-        chunk_records: int64 [chunks], how many records each of its chunks has.
-    """
-    group, compression = max(int(chunk_records.max(initial=0)), 1), "zstd"
-    for option in text.split(","):
-        name, _, value = option.partition(":")
-        if name in ("zstd", "brotli", "snappy", "uncompressed"):
-            compression = option
-        elif name == "group_size" and value.isdecimal() and len(chunk_records) < 2:
-            group = max(group, int(value))
-    return WriterOptions(group_size=group, compression=compression)

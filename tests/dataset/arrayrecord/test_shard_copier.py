@@ -95,7 +95,9 @@ class TestCopies:
         replaced = {number: b"other" * number for number in others}
         shard = stored(source, _TEXTS)
         with ShardCopier(str(copy), options=options) as copier:
-            lengths = copier.copy(shard, 0, np.ones(600, np.bool_), replaced=replaced)
+            _, lengths = copier.copy(
+                shard, 0, np.ones(600, np.bool_), replaced=replaced
+            )
             made = copier.finish()
         records = [replaced.get(n, record) for n, record in enumerate(_TEXTS)]
         assert lengths.tolist() == [*map(len, _TEXTS)]
@@ -180,7 +182,7 @@ class TestCopies:
         written(tmp_path / "source", _TEXTS, options_of(group_size))
         with ShardCopier(str(tmp_path / "copy"), options=options_of(1)) as copier:
             taken = np.zeros(101, np.bool_)
-            lengths = copier.copy(stored(tmp_path / "source", _TEXTS), 17, taken)
+            _, lengths = copier.copy(stored(tmp_path / "source", _TEXTS), 17, taken)
             copier.finish()
         assert lengths.tolist() == list(map(len, _TEXTS[17:118]))
 

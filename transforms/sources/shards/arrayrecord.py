@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.walk import chunk_ranges
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
@@ -81,6 +85,46 @@ class ShardRangeReader(RangeReader[_Begun]):
                 yield batch
         self._whole = self._stop == begun.opened.records
         self._check_unchanged()
+
+    def copy(self, copier: ShardCopier, options: WriterOptions) -> RecordsDigest | None:
+        """Appends the records to a shard, in the chunks that they are in.
+
+        Returns:
+            Their digest; None, with nothing appended, if they are encoded otherwise.
+
+        Args:
+            copier: What writes the shard.
+            options: Encoding of the shard.
+
+        Raises:
+            CorruptShardError: The range is damaged.
+            TransposedChunkError: It holds transposed chunks.
+            StorageChangedError: The file was written meanwhile.
+        """
+        opened, _, file = self._coming()
+        assert self._start is not None  # It is open.
+        assert self._stop is not None
+        if file is None:
+            self._whole = self._stop == opened.records
+            return RecordsDigest()
+        with file:
+            footer = opened.footer
+            wanted = options.group_size, options.compression
+            found = footer.options
+            if (found.group_size, found.compression) != wanted:
+                return None
+            stored = StoredShard(
+                path=self.path,
+                footer=footer,
+                crc32cs=opened.crc32cs,
+                open=lambda begin, end: nullcontext(file),
+            )
+            taken = np.ones(self._stop - self._start, np.bool_)
+            digest = RecordsDigest.of(*copier.copy(stored, self._start, taken))
+        self._records = digest.records
+        self._whole = self._stop == opened.records
+        self._check_unchanged()
+        return digest
 
     def _lose(self, error: CorruptShardError, handler: DamageHandler) -> None:
         """Sets aside a range of a file in which nothing can be found."""

@@ -1,0 +1,250 @@
+"""Shards made of shards: chunks copied as they are, and nothing wrong in the output."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gristmill.dataset.arrayrecord.chunk_encoder import ChunkEncoder
+from gristmill.dataset.arrayrecord.chunks import EncodedChunks
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.errors import CorruptShardError, GristmillError
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.sources.shards import open_shard as open_shard_module
+from tests.support.buckets import upload
+from tests.support.conversion import (
+    contents,
+    convert,
+    dataset_of,
+    job_of,
+    prepared_of,
+    quarantined,
+    read_output,
+    shards_of,
+)
+from tests.support.gcs_server import GcsServer
+from tests.support.records import (
+    official_options,
+    read_array_records,
+    text_records,
+    write_array_records,
+)
+
+RECORDS = text_records(300)
+GROUPS = WriterOptions(group_size=4)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Counts the chunks that are encoded, and those that are decoded."""
+    counts = {"encoded": 0, "decoded": 0}
+    encode = ChunkEncoder.encode
+
+    def encoding(self: ChunkEncoder, records: Any, lengths: Any) -> Any:
+        chunks = encode(self, records, lengths)
+        counts["encoded"] += len(chunks.records)
+        return chunks
+
+    monkeypatch.setattr(ChunkEncoder, "encode", encoding)
+    for name in ("decode", "checksum"):
+        method = getattr(EncodedChunks, name)
+
+        def decoding(self: EncodedChunks, method: Any = method) -> Any:
+            counts["decoded"] += len(self.starts)
+            return method(self)
+
+        monkeypatch.setattr(EncodedChunks, name, decoding)
+    return counts
+
+
+def files_of(folder: pathlib.Path, options: WriterOptions) -> pathlib.Path:
+    """Writes the records to two files by the official writer, as it encodes them."""
+    files = folder / "files"
+    files.mkdir()
+    for number in range(2):
+        part = RECORDS[number * 160 :][:160]
+        path = files / f"{number}.array_record"
+        write_array_records(path, part, options=official_options(options))
+    return files
+
+
+@pytest.mark.parametrize("plan", [("num_shards", 5), ("records_per_shard", 37)])
+def test_chunks_of_a_dataset_are_neither_decoded_nor_encoded(
+    tmp_path: pathlib.Path, counted: dict[str, int], plan: tuple[str, int]
+) -> None:
+    source = dataset_of(tmp_path, RECORDS)
+    counted.update(encoded=0, decoded=0)
+    convert(job_of(str(source), tmp_path / "new", plan=plan))
+    assert counted == {"encoded": 0, "decoded": 0}
+    assert read_output(tmp_path / "new") == RECORDS
+    # As if they had been converted from the files of the source.
+    anew = tmp_path / "anew"
+    convert(job_of(str(tmp_path / "train.tfrecord"), anew, plan=("num_shards", 1)))
+    whole = tmp_path / "whole"
+    convert(job_of(str(source), whole, plan=("num_shards", 1)))
+    (name,) = shards_of(anew)
+    assert contents(whole)[name] == contents(anew)[name]
+
+
+def test_plain_files_are_decoded_once_for_the_index(
+    tmp_path: pathlib.Path, counted: dict[str, int]
+) -> None:
+    files = files_of(tmp_path, WriterOptions())
+    counted.update(encoded=0, decoded=0)
+    convert(job_of(files, tmp_path / "new", plan=("num_shards", 3)))
+    assert counted == {"encoded": 0, "decoded": len(RECORDS)}
+    assert read_output(tmp_path / "new") == RECORDS
+
+
+def test_records_at_a_border_within_a_chunk_are_encoded_again(
+    tmp_path: pathlib.Path, counted: dict[str, int]
+) -> None:
+    source = dataset_of(tmp_path, RECORDS, group_size=4)
+    counted.update(encoded=0)
+    plan = ("records_per_shard", 150)
+    convert(job_of(str(source), tmp_path / "new", plan=plan, writer=GROUPS))
+    assert read_output(tmp_path / "new") == RECORDS
+    # 300 records in chunks of 4; the first shard ends within one, so the second one
+    # begins with two records, and its chunks hold others than those of the source.
+    assert 1 <= counted["encoded"] < 75
+
+
+@pytest.mark.parametrize(
+    "writer",
+    [
+        WriterOptions(compression="zstd:4"),
+        WriterOptions(compression="uncompressed"),
+        GROUPS,
+    ],
+    ids=lambda writer: writer.described,
+)
+def test_records_are_encoded_as_the_job_asks(
+    tmp_path: pathlib.Path, counted: dict[str, int], writer: WriterOptions
+) -> None:
+    source = dataset_of(tmp_path, RECORDS)
+    counted.update(encoded=0)
+    convert(job_of(str(source), tmp_path / "new", writer=writer))
+    assert counted["encoded"] == -(-len(RECORDS) // writer.group_size)
+    anew = tmp_path / "anew"
+    convert(job_of(str(tmp_path / "train.tfrecord"), anew, writer=writer))
+    (name,) = shards_of(anew)
+    assert contents(tmp_path / "new")[name] == contents(anew)[name]
+
+
+def test_transposed_chunks_are_decoded(tmp_path: pathlib.Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    options = "group_size:1,transpose:true,zstd:3"
+    write_array_records(files / "a.array_record", RECORDS, options=options)
+    convert(job_of(files, tmp_path / "new"))
+    assert read_output(tmp_path / "new") == RECORDS
+
+
+def test_damaged_chunks_are_set_aside(tmp_path: pathlib.Path) -> None:
+    source = dataset_of(tmp_path, RECORDS)
+    path = source / shards_of(source)[1]
+    data = bytearray(path.read_bytes())
+    data[20_000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptShardError, match="chunk"):
+        convert(job_of(str(source), tmp_path / "no"))
+    job = job_of(str(source), tmp_path / "new", on_corrupt="quarantine")
+    convert(job)
+    found = read_output(tmp_path / "new")
+    assert len(quarantined(job.output)) == 1
+    assert len(found) == len(RECORDS) - 1
+    assert {*found} < {*RECORDS}
+
+
+def test_the_check_of_decoded_records_finds_a_wrong_index(
+    tmp_path: pathlib.Path,
+) -> None:
+    # A shard that another program wrote again, whole, beside the index of the old one.
+    options = WriterOptions(compression="uncompressed")
+    source = dataset_of(tmp_path, RECORDS, compression=options.compression)
+    path = source / shards_of(source)[0]
+    records = read_array_records(path)
+    records[7] = records[7][::-1]
+    write_array_records(path, records, options=official_options(options))
+    convert(job_of(str(source), tmp_path / "new", writer=options))
+    job = job_of(str(source), tmp_path / "no", writer=options, check="decoded")
+    with pytest.raises(CorruptShardError, match=r"record 7\n"):
+        convert(job)
+
+
+def test_what_is_damaged_in_transit_changes_no_byte(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = dataset_of(tmp_path, RECORDS)
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, source, "d")
+        convert(job_of("gs://bucket/d", tmp_path / "whole"))
+        whole = contents(tmp_path / "whole")
+        (name,) = shards_of(tmp_path / "whole")
+        for skip in range(3):
+            open_shard_module._open.cache_clear()
+            server.faults.clear()
+            server.fail("flip", "media", name="-00000-of-", skip=skip)
+            convert(job_of("gs://bucket/d", tmp_path / f"{skip}"))
+            assert contents(tmp_path / f"{skip}")[name] == whole[name]
+
+
+def mutations(data: bytes, count: int, seed: int) -> Iterator[bytes]:
+    """Yields bytes with a few of them flipped, moved, repeated or cut out."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        at, size = chance.randrange(len(data)), chance.randrange(1, 40)
+        piece = data[at : at + size]
+        changed = chance.choice(
+            [
+                bytes(byte ^ 1 << chance.randrange(8) for byte in piece),
+                chance.randbytes(len(piece)),
+                bytes(len(piece)),
+                data[(start := chance.randrange(len(data))) : start + len(piece)],
+            ]
+        )
+        changed += bytes(len(piece) - len(changed))
+        yield data[:at] + changed + data[at + size :]
+
+
+@pytest.mark.parametrize(
+    ("count", "seed"), [(40, 1), pytest.param(5000, 2, marks=pytest.mark.soak)]
+)
+@pytest.mark.parametrize("group_size", [1, 4])
+def test_mutated_chunks_give_no_wrong_record(
+    tmp_path: pathlib.Path, group_size: int, count: int, seed: int
+) -> None:
+    options = WriterOptions(group_size=group_size)
+    source = dataset_of(tmp_path, RECORDS[:90], group_size=group_size)
+    prepared = prepared_of(job_of(str(source), tmp_path / "new", writer=options))
+    file = prepared.files[0]
+    path, copy = pathlib.Path(file.path), tmp_path / "copy"
+    data = path.read_bytes()
+    records = read_array_records(path)
+    chunks_end = len(data) - (1 << 16)  # The rest is of zeros, and the postscript.
+    refused = 0
+    for changed in mutations(data[:chunks_end], count, seed):
+        path.write_bytes(changed + data[chunks_end:])
+        open_shard_module._open.cache_clear()
+        whole = SourceRange(
+            file_index=0, begin_bytes=0, end_bytes=file.size_bytes, exact=True
+        )
+        unchecked = file._replace(version=None)  # Its change is not the subject.
+        reader = source_of(prepared.files.spec).read(unchecked, whole)
+        try:
+            with ShardCopier(str(copy), options=options) as copier:
+                copied = reader.copy(copier, options)  # type: ignore[attr-defined]
+                written = copier.finish()
+        except GristmillError:
+            refused += 1
+            continue
+        assert copied == written.digest
+        assert read_array_records(copy) == records
+    assert refused > 0
