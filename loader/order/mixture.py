@@ -40,6 +40,8 @@ MIXTURE_VERSION = 1
 Weight: TypeAlias = int | float | str | Fraction
 
 # As `to_state` writes weights. Python refuses to parse integers that are much longer.
+# A text that stands for more digits than a state can have.
+_VAST = re.compile(r"(?s).{401}|[eE][-+]?[0-9_]{4}")
 _FRACTION = re.compile(r"[0-9]{1,4000}(/[1-9][0-9]{0,3999})?")
 
 
@@ -285,6 +287,15 @@ def _phase_of(fields: StateFields) -> Phase:
     return Phase(position, tuple(weights))
 
 
+def _fraction(weight: Weight) -> Fraction:
+    """Returns a weight as a fraction; raises ValueError if it is no number."""
+    # repr of a float is the shortest decimal that gives that float.
+    decimal = repr(float(weight)) if isinstance(weight, float) else weight
+    if isinstance(decimal, str) and _VAST.search(decimal):
+        raise ValueError(decimal)
+    return Fraction(decimal)
+
+
 def exact_weights(weights: Sequence[Weight]) -> tuple[Fraction, ...]:
     """Returns weights as fractions that sum to 1; see `Mixture.of`.
 
@@ -294,14 +305,13 @@ def exact_weights(weights: Sequence[Weight]) -> tuple[Fraction, ...]:
     exact = []
     for weight in weights:
         try:
-            # repr of a float is the shortest decimal that gives that float.
-            decimal = repr(float(weight)) if isinstance(weight, float) else weight
-            exact.append(Fraction(decimal))
+            exact.append(_fraction(weight))
         except (ValueError, TypeError, ZeroDivisionError):
             raise InputError(
                 "weight is not a number",
-                expected='such as 3, 0.25, "1/3"',
-                got=repr(weight),
+                expected='such as 3, 0.25, "1/3", with at most 400 characters and '
+                "exponents of three digits",
+                got=repr(weight)[:100],
                 cure="give weights as numbers or as texts of numbers",
             ) from None
     total = sum(exact)

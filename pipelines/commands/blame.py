@@ -17,6 +17,7 @@ from gristmill.dataset.base.errors import (
     OutOfRangeError,
     StateMismatchError,
 )
+from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.commands.common_options import command_line, texts_of
 from gristmill.pipelines.commands.messages import next_step
@@ -59,8 +60,8 @@ def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
     are those of gristmill trace.
     """
     steps = options.steps
-    bounds = [int(one) if one.isdecimal() else -1 for one in steps.split(":")]
-    if len(bounds) != 2 or not -1 < bounds[0] < bounds[1]:
+    begin, end = map(whole_number, (*steps.split(":", 1), "")[:2])
+    if begin is None or end is None or begin >= end:
         raise InputError(
             "not a range of steps",
             expected="--steps A:B, from A to before B",
@@ -69,7 +70,7 @@ def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
         )
     try:
         batches = opened_batches(order)
-        losses = _read(path_text(options.losses, "losses"), range(*bounds))
+        losses = _read(path_text(options.losses, "losses"), range(begin, end))
         found = list(itertools.islice(_documents(batches, losses), options.most))
         if (texts := texts_of(options.tokenizer)) is not None:
             for one, lines in found:

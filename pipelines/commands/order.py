@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.pipelines.commands.messages import note
 from gristmill.pipelines.commands.parameters import options_given
 from gristmill.pipelines.options.given_datasets import (
@@ -194,7 +195,8 @@ def _tokens_per_row(text: str) -> int | dict[str, int]:
     from gristmill.dataset.base.errors import InputError
 
     found = by_name(text, "--tokens-per-row")
-    numbers = {name: int(v[0]) for name, v in found.items() if v[0].isdecimal()}
+    given = {name: whole_number(values[0]) for name, values in found.items()}
+    numbers = {name: one for name, one in given.items() if one is not None}
     if len(numbers) < len(found) or any(len(values) > 1 for values in found.values()):
         raise InputError(
             "--tokens-per-row is not a number of tokens",

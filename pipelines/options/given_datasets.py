@@ -6,6 +6,8 @@ import glob
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gristmill.dataset.base.whole_numbers import whole_number
+
 if TYPE_CHECKING:
     from gristmill.loader import Dataset
 
@@ -167,14 +169,15 @@ def _edition_number(text: str) -> int | None:
     """Returns an edition that was given, None for the last."""
     from gristmill.dataset.base.errors import InputError
 
-    if text != LAST and not (text.isdecimal() and int(text)):
+    number = None if text == LAST else whole_number(text)
+    if text != LAST and not number:
         raise InputError(
             "not an edition",
             expected=f"a number from 1 on, or {LAST}",
             got=text,
             cure="give the number that `gristmill inspect` shows",
         )
-    return None if text == LAST else int(text)
+    return number
 
 
 def path_and_edition(text: str) -> tuple[str, int | None]:

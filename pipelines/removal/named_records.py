@@ -10,6 +10,7 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.base.example import INTS
+from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import open as open_dataset
@@ -147,8 +148,8 @@ def _documents(
 def _parsed(line: str) -> int | FilePlace:
     """Returns the number of a record, or a place."""
     text = line.strip()
-    if text.isdecimal():
-        return int(text)
+    if (number := whole_number(text)) is not None:
+        return number
     if (place := FilePlace.parse(text)) is not None:
         return place
     raise InputError(

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
+from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.loader.provenance.find_document import FoundDocument
 from gristmill.loader.provenance.source_fields import SourcePlace, without_message
 from gristmill.pipelines.text.source_details import (
@@ -37,10 +38,10 @@ class FilePlace(NamedTuple):
     def parse(cls, text: str) -> Self | None:
         """Returns the place that FILE@PLACE names, None of another text."""
         path, _, place = text.rpartition("@")
-        number = place.removeprefix("line:").replace(",", "")
-        if not (path and number.isdecimal()):
+        number = whole_number(place.removeprefix("line:").replace(",", ""))
+        if not path or number is None:
             return None
-        return cls(path, int(number), is_line=place.startswith("line:"))
+        return cls(path, number, is_line=place.startswith("line:"))
 
 
 def location_json(location: DetailedLocation) -> dict[str, Any]:

@@ -281,6 +281,10 @@ def test_what_is_no_shuffle_is_refused_with_what_to_pass(web, shuffle, cure):
         ({"weights": [1, 2]}, "a weight for each of web, code"),
         ({"weights": {1: 2}}, "a weight for each of web, code"),
         ({"weights": {"web": "much", "code": 1}}, "weight is not a number"),
+        # These would take years.
+        ({"weights": {"web": "1e99999999", "code": 1}}, "weight is not a number"),
+        ({"weights": {"web": "1e-99999999", "code": 1}}, "weight is not a number"),
+        ({"weights": {"web": "9" * 5000, "code": 1}}, "weight is not a number"),
         ({"weights": {"web": -1, "code": 1}}, "none negative"),
     ],
 )

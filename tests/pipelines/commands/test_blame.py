@@ -95,7 +95,9 @@ def test_records_of_rows_that_are_not_packed(tmp_path: pathlib.Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("steps", ["5", "5:5", "7:5", "a:b", "-1:4", "1:2:3", ":"])
+@pytest.mark.parametrize(
+    "steps", ["5", "5:5", "7:5", "a:b", "-1:4", "1:2:3", ":", "1:" + "9" * 5000]
+)
 def test_what_is_no_range_of_steps(spike, steps: str) -> None:
     folder, _ = spike
     options = (folder / "out", *ORDER, "--losses", folder / "losses.csv")

@@ -296,6 +296,8 @@ def test_a_record_alone_needs_no_order(root):
         ("b --split b=train", "--split has names, and the datasets have none"),
         ("p=p b=b --edition 1", "--edition names no dataset of the mixture"),
         ("b --edition 0", "not an edition"),
+        (f"b --edition {'9' * 5000}", "not an edition"),
+        (f"b=b --token-weights b=1 --tokens-per-row {'9' * 5000}", "not a number of"),
         ("a b --split train --edition 1", "as many as the datasets"),
     ],
 )

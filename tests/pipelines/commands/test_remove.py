@@ -204,7 +204,9 @@ class TestNumbers:
         assert result.exit_code == 2
         assert "nothing was removed" in result.output
 
-    @pytest.mark.parametrize("line", ["-1", "a", "file@", "file@x", "@5", "1.5"])
+    @pytest.mark.parametrize(
+        "line", ["-1", "a", "file@", "file@x", "@5", "1.5", "9" * 5000]
+    )
     def test_lines_that_cannot_name_a_record_are_refused(self, tmp_path, line):
         made_of(frames(tmp_path), tmp_path / "out")
         result = remove(tmp_path, ["3", line])
