@@ -1,4 +1,7 @@
-"""Rows of conversations for MaxText, and conversations that it tokenises itself."""
+"""Rows of conversations for MaxText, and conversations that it tokenises itself.
+
+Covers: loader/maxtext/iterators.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows of conversations as arrays, compared with what each token by itself says."""
+"""Rows of conversations as arrays, compared with what each token by itself says.
+
+Covers: loader/packed/packed_rows.py, loader/packed/segment_arrays.py.
+"""
 
 from __future__ import annotations
 

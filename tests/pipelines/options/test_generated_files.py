@@ -18,6 +18,7 @@ from gristmill.pipelines.options.generated_files import generated_files
 
 ROOT = pathlib.Path(__file__).parents[3]
 GROUPS = {
+    "Conversations",
     "Tokens",
     "Source",
     "Target",

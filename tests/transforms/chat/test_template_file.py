@@ -1,7 +1,8 @@
 """Templates in files, the options of conversations, and whole jobs with them.
 
 Covers: transforms/jobs/chat_options.py, transforms/chat/document_reader.py,
-transforms/tables/json_objects.py, transforms/sources/lines/json_text.py,
+transforms/chat/sandbox.py, transforms/tables/json_objects.py,
+transforms/sources/lines/json_text.py,
 pipelines/options/conversations.py.
 """
 

@@ -1,4 +1,7 @@
-"""The packer of conversations: spans of messages in rows, counted and proved."""
+"""The packer of conversations: spans of messages in rows, counted and proved.
+
+Covers: transforms/tokens/row_packer.py.
+"""
 
 from __future__ import annotations
 
