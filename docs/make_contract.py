@@ -192,6 +192,7 @@ ALSO: dict[str, tuple[str, ...]] = {
     "inspect: summary.*.editions[].warnings[]": _TEXTS,
     "inspect: summary.*.map": _TEXT,
     "inspect: summary.*.editions[].map": _TEXT,
+    "inspect: summary.*.replaced_bytes": _NUMBER,
     "plan: notes[]": _TEXTS,
     "submission: job_id": _TEXT,
     "submission: url": _TEXT,

@@ -19,7 +19,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
-from gristmill.pipelines.text.edition_history import glob_warning, space_of_replaced
+from gristmill.pipelines.text.edition_history import glob_warning, replaced_text
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.pipelines.text.status import SplitStatus, Status, read_status
 
@@ -164,9 +164,8 @@ def _age(path: str) -> str:
 def _kept(place: DatasetPlace, manifest: Manifest) -> Iterator[Finding]:
     for name, split in sorted(manifest.splits.items()):
         if split.replaced:
-            size = size_text(space_of_replaced(place.path, split))
             yield warning(
-                f"split {name}: {size} of replaced editions are kept",
+                f"split {name}: {replaced_text(place.path, split)} are kept",
                 why=glob_warning(manifest, name),
                 cure=f"once no run reads them: {_clean(place)}",
             )

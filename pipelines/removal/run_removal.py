@@ -221,7 +221,8 @@ def check_found(asked: Asked, file: str, *, allow_missing: bool) -> None:
     if not asked.missing or (allow_missing and not nothing):
         return
     raise InputError(
-        f"{len(asked.missing):,} lines name nothing that is in the split",
+        f"{plural(len(asked.missing), 'line')} name{'s' * (len(asked.missing) == 1)} "
+        "nothing that is in the split",
         where=file,
         got=some_of(asked.missing, 20),
         cure="correct these lines; nothing was removed"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.listings import encode_names, find_names
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
@@ -42,10 +43,10 @@ def _made_by(part: Split) -> str:
     source = part.source
     if "indexed" in source:
         return "index"
-    if "write" in source:
-        return "WriteArrayRecords"
     if part_count(part) is not None:
         return "gristmill.dataset.Writer"
+    if "write" in source:
+        return "WriteArrayRecords"
     if part.packed is not None:
         return "repack" if source.get("format") == "packed" else "pack"
     return "convert"
@@ -69,10 +70,8 @@ def history_lines(manifest: Manifest, name: str, dataset: str) -> list[str]:
             f"{plural(state.records, 'record')}"
         )
     if split.replaced:
-        size = size_text(space_of_replaced(dataset, split))
-        lines.append(
-            f"  kept      {size} of replaced editions, until `gristmill clean`"
-        )
+        kept = replaced_text(dataset, split)
+        lines.append(f"  kept      {kept}, until `gristmill clean`")
         lines.append(f"  warning   {glob_warning(manifest, name)}")
     return lines
 
@@ -97,16 +96,27 @@ def glob_warning(manifest: Manifest, name: str) -> str:
     )
 
 
-def space_of_replaced(dataset: str, split: Split) -> int:
+def replaced_text(dataset: str, split: Split) -> str:
+    """Returns that a split keeps states which it replaced, and their size if known."""
+    size = space_of_replaced(dataset, split)
+    known = "an unknown size" if size is None else size_text(size)
+    return f"{known} of replaced editions"
+
+
+def space_of_replaced(dataset: str, split: Split) -> int | None:
     """Returns the size of the shards that only states have which a split replaced.
 
     It reads the tables of all editions. Shards that editions share are counted once.
+    None if a table cannot be read, as when another command has deleted it.
     """
     if not split.replaced:
         return 0
-    kept = [read_table(dataset, split.known[n]) for n in split.numbers]
     left = split.known.keys() - {*split.numbers}
-    gone = [read_table(dataset, split.known[n]) for n in left]
+    try:
+        kept = [read_table(dataset, split.known[n]) for n in split.numbers]
+        gone = [read_table(dataset, split.known[n]) for n in left]
+    except (InvalidDatasetError, StorageError):
+        return None
     named = np.sort(np.concatenate([encode_names(table.paths) for table in kept]))
     names = np.concatenate([encode_names(table.paths) for table in gone])
     names, rows = np.unique(names, return_index=True)

@@ -25,7 +25,6 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit import clean as clean_module
 from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.commit import write_table
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -308,8 +307,9 @@ class TestIndex:
         given = IndexOptions(files=files, name="d", split="train", overwrite=True)
         index(given, workers=1)
 
+    @pytest.mark.parametrize("at", ["write_table", "commit_dataset"])
     @pytest.mark.parametrize("there", [False, True])
-    def test_of_two_at_once_one_is_told(self, files, monkeypatch, there):
+    def test_of_two_at_once_one_is_told(self, files, monkeypatch, there, at):
         if there:
             self.index(f"{files}/0.array_record")
         own, others = [f"{files}/{n}.array_record" for n in "01"], []
@@ -318,8 +318,8 @@ class TestIndex:
             self.index(own[1])
             others.append(files_of(files)["dataset.json"])
 
-        patched = once(other, write_table)
-        monkeypatch.setattr(index_module, "write_table", patched)
+        patched = once(other, getattr(index_module, at))
+        monkeypatch.setattr(index_module, at, patched)
         with pytest.raises(TOLD):
             self.index(*own)
         assert files_of(files)["dataset.json"] == others[0]

@@ -41,6 +41,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.dataset_state import look_at_jobs
+from gristmill.pipelines.text.contents import manifest_json, manifest_text
 from gristmill.pipelines.text.edition_history import edition_files, made_by
 from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
@@ -347,6 +348,22 @@ class TestShown:
         assert "edition   2, by convert, appended to edition 1: 12 records" in text
         roll_back(appended, "train", 1)
         assert "replaced  editions 1 and 2" in run("inspect", appended).output
+
+    def test_what_made_an_edition_of_a_loop(self, tmp_path):
+        with Writer(tmp_path / "out") as writer:
+            writer.write(b"record")
+        split = open_manifest(tmp_path / "out").splits["train"]
+        assert made_by(split, 1) == "gristmill.dataset.Writer"
+
+    def test_a_command_meanwhile_has_deleted_a_table(self, replaced):
+        # Who prints what it has committed may be late.
+        manifest = open_manifest(replaced)
+        pathlib.Path(replaced, manifest.splits["train"].table).unlink()
+        assert "kept      an unknown size of replaced" in manifest_text(
+            manifest, replaced
+        )
+        found = json.loads(manifest_json(manifest, replaced))
+        assert found["summary"]["train"]["replaced_bytes"] is None
 
     def test_commands(self, appended):
         assert "edition 1\n  11 records" in run("rollback", appended, "1").output

@@ -76,8 +76,7 @@ def commit_index(
         key, made[key] = again_if_changed(take)
         new.add(key)
 
-    def check() -> None:
-        check_files(dataset, made)
+    def check_current() -> None:
         now = read_manifest(dataset)
         for split in indexed.rows:
             was, there = (m.splits.get(split) if m else None for m in (before, now))
@@ -91,6 +90,7 @@ def commit_index(
                     "replace it",
                 )
 
+    check = functools.partial(check_files, dataset, made, check_current=check_current)
     manifest = commit_dataset(
         dataset,
         name,

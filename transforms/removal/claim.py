@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import (
     REMOVAL_FORMAT,
     RemovedRecords,
-    is_removal,
 )
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import changed_error
@@ -142,24 +140,6 @@ def described(dataset: str, name: str, key: str, fingerprint: str) -> Removal:
             cure="run this command again, one at a time: it says if all is done",
         )
     return removal
-
-
-def release(dataset: str, name: str, split: str, editions: Iterable[int]) -> None:
-    """Deletes the descriptions of removals that are committed.
-
-    Args:
-        dataset: The dataset's directory.
-        name: Its name.
-        split: The split.
-        editions: Numbers of its editions.
-    """
-    storage = storage_for(dataset)
-    for edition in editions:
-        key = layout.edition_key(split, edition)
-        place = layout.join(dataset, layout.job_path(name, key))
-        found = storage.load(place)
-        if found is not None and is_removal(found.data):
-            storage.delete(place, version=found.version)
 
 
 def check_current(removal: Removal) -> None:
