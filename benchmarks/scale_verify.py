@@ -75,7 +75,6 @@ def make_dataset(directory: str, shards: int) -> None:
         "c4",
         "train",
         collector.reports().table,
-        replaces="",
         writer_options="group_size:1",
         source={},
     )

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Self, TypeVar
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, Self, TypeVar
 
 from gristmill.dataset.base.errors import (
     InvalidDatasetError,
@@ -30,7 +30,7 @@ from gristmill.dataset.commit.ownership import (
     check_no_strangers,
     check_removal,
 )
-from gristmill.dataset.commit.split_files import SUFFIXES, committed_shards, shards_of
+from gristmill.dataset.commit.split_files import committed_shards, files_of_shards
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
@@ -171,18 +171,38 @@ class Claim:
                 raise changed_error(place, expected=self.version, got=got) from None
             raise
 
-    def check_space(self, expected_bytes: int | None) -> None:
+    def check_space(
+        self,
+        input_bytes: int,
+        options: Mapping[str, Any],
+        *,
+        alike: Iterable[str],
+        input_before: Callable[[Split], int],
+    ) -> None:
         """Checks that the edition has room beside those that are there.
 
+        The size that it should have is known from a split that was made alike.
+
         Args:
-            expected_bytes: The least size that it should have, None if unknown.
+            input_bytes: The size of what it is made of.
+            options: How it is made.
+            alike: Names of options that decide the size.
+            input_before: Returns the size of what a split was made of.
 
         Raises:
             StorageError: There is plainly not enough space.
         """
-        free = storage_for(self.output).free_bytes(self.output)
-        if free is None or expected_bytes is None:
+        free, there = storage_for(self.output).free_bytes(self.output), self.there
+        if free is None or there is None:
             return
+        try:
+            before = there.source["options"]
+            if any(before[name] != options[name] for name in alike):
+                return
+            ratio = there.file_bytes / input_before(there)
+        except (KeyError, TypeError, ZeroDivisionError):
+            return  # It was made in another way, or is empty.
+        expected_bytes = int(ratio * input_bytes)
         made = sum(info.size_bytes for info in self.files())
         if free + made < _PLAINLY * expected_bytes:
             raise StorageError(
@@ -239,7 +259,7 @@ class Claim:
             # and who has cannot commit any more.
             storage.delete_all(i for i in others if i.path in self._descriptions)
             if there:
-                self._fence()
+                fence(self.output, self.version)
             stale += others
             self.settle(described, there.values())
         storage.delete_all(stale)
@@ -274,7 +294,7 @@ class Claim:
                 if (write, found_write.version) not in known:
                     # In the order of `take`.
                     storage.delete(write, version=found_write.version)
-                    self._fence()
+                    fence(self.output, self.version)
                     known |= {(table, found.version)} if found else set()
             elif (job, found_job.version) not in known:
                 storage.delete(write, version=found_write.version)
@@ -338,28 +358,21 @@ class Claim:
             keep: Tells shards to leave out.
             shards: Others to yield as well.
         """
-        storage = storage_for(self.output)
         own = layout.shard_prefix(self.name, self.key)
-        for directory in SUFFIXES:
-            place = layout.join(self.output, directory)
-            # Of millions of files, an edition may have a few.
-            for info in storage.scan(place, prefix="" if shards else own):
-                for shard in shards_of(layout.join(directory, _file(info.path))):
-                    named = shard.startswith(own) and (
-                        layout.edition_of(shard, self.name, self.split) == self.edition
-                    )
-                    if shard in shards or (named and not keep(shard)):
-                        yield info
+        # Of millions of files, an edition may have a few.
+        for info, shard in files_of_shards(self.output, "" if shards else own):
+            named = shard.startswith(own) and (
+                layout.edition_of(shard, self.name, self.split) == self.edition
+            )
+            if shard in shards or (named and not keep(shard)):
+                yield info
 
     def _parts(self) -> list[FileInfo]:
         """Lists what a writer has made of the edition that knows no names yet."""
         place = layout.temporary_dir(self.output, self.name, self.key)
         found = storage_for(self.output).list_tree(place)
         # A process that lives may be at what is not finished. It goes at the commit.
-        return [info for info in found if not is_unfinished(_file(info.path))]
-
-    def _fence(self) -> None:
-        fence(self.output, self.version)
+        return [i for i in found if not is_unfinished(i.path.rpartition("/")[2])]
 
 
 def fence(output: str, version: str | None = None) -> None:
@@ -394,7 +407,3 @@ def again_if_changed(call: Callable[[], T]) -> T:
         with contextlib.suppress(StorageChangedError):
             return call()
     return call()
-
-
-def _file(path: str) -> str:
-    return path.rpartition("/")[2]

@@ -40,7 +40,7 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import storage_for, version_of
 
 _TRIES = 5
 
@@ -65,9 +65,9 @@ def write_table(
     split: str,
     table: ShardTable,
     *,
-    replaces: str,
     writer_options: str,
     source: Mapping[str, Any],
+    check_current: Callable[[], object] | None = None,
 ) -> Split:
     """Writes the table of a finished split, and returns its entry for the commit.
 
@@ -78,15 +78,19 @@ def write_table(
         name: Its name.
         split: The split, or the edition by its `layout.edition_key`.
         table: All shards of it.
-        replaces: The version of the table that is there, "" for none. Read it before
-            the last check that the output still belongs to the writer: then a
-            writer that takes over the output afterwards is not written over.
         writer_options: How the shards are encoded.
         source: Where the records come from, as plain values.
+        check_current: Raises if another command has the output by now. None if there
+            must be no table.
     """
-    encoded = table.encode()
+    encoded, replaces = table.encode(), ""
     path = layout.table_path(name, split)
-    storage_for(output).write(layout.join(output, path), encoded, replaces=replaces)
+    place = layout.join(output, path)
+    if check_current is not None:
+        # In this order: who takes over the output later is not written over.
+        replaces = version_of(place)
+        check_current()
+    storage_for(output).write(place, encoded, replaces=replaces)
     return Split.of_table(
         table,
         encoded,

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import posixpath
 from collections.abc import Iterable, Iterator
 from typing import Self
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.listings import Names, blocks, encode_names, find_names
-from gristmill.dataset.commit.split_files import SUFFIXES, shards_of
+from gristmill.dataset.commit.split_files import files_of_shards
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.removed import removals
@@ -182,21 +181,12 @@ def _shard_files(
             and not (edition == 1 and edition in split.known)
         )
 
-    for directory in SUFFIXES:
-        files = storage_for(output).scan(layout.join(output, directory))
-        for block in blocks(files):
-            owned = [
-                (info, shard)
-                for info in block
-                for shard in shards_of(
-                    layout.join(directory, posixpath.basename(info.path))
-                )
-                if is_lost(shard)
-            ]
-            kept = named.has_shards(shard for _, shard in owned)
-            yield from (
-                info for (info, _), keep in zip(owned, kept, strict=True) if not keep
-            )
+    for block in blocks(files_of_shards(output)):
+        owned = [(info, shard) for info, shard in block if is_lost(shard)]
+        kept = named.has_shards(shard for _, shard in owned)
+        yield from (
+            info for (info, _), keep in zip(owned, kept, strict=True) if not keep
+        )
 
 
 def _named_by(
@@ -267,17 +257,6 @@ def delete_strays(output: str, manifest: Manifest, key: str) -> None:
     edition = manifest.splits[name].known.get(number)
     if number == 1 or edition is None:
         return
-    storage = storage_for(output)
-    prefix, shards = layout.shard_prefix(manifest.name, key), None
-    for directory in SUFFIXES:
-        files = storage.scan(layout.join(output, directory), prefix=prefix)
-        for block in blocks(files):
-            if shards is None:
-                shards = {*read_table(output, edition).paths}
-            storage.delete_all(
-                info
-                for info in block
-                if shards.isdisjoint(
-                    shards_of(layout.join(directory, posixpath.basename(info.path)))
-                )
-            )
+    shards = {*read_table(output, edition).paths}
+    files = files_of_shards(output, layout.shard_prefix(manifest.name, key))
+    storage_for(output).delete_all(i for i, shard in files if shard not in shards)

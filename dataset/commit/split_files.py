@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageMissingError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
 
 # Of the files of a shard, by the directory that they are in.
 SUFFIXES = {
@@ -28,6 +30,21 @@ def shards_of(path: str) -> Iterator[str]:
     for suffix in SUFFIXES.get(directory, ()):
         if file.endswith(suffix):
             yield file.removesuffix(suffix)
+
+
+def files_of_shards(output: str, prefix: str = "") -> Iterator[tuple[FileInfo, str]]:
+    """Yields the files of shards in a dataset, with the shard of each.
+
+    Args:
+        output: The dataset's directory.
+        prefix: How the names of the files begin.
+    """
+    for directory in SUFFIXES:
+        place = layout.join(output, directory)
+        for info in storage_for(output).scan(place, prefix=prefix):
+            file = layout.join(directory, posixpath.basename(info.path))
+            for shard in shards_of(file):
+                yield info, shard
 
 
 def committed_shards(output: str, manifest: Manifest | None, split: str) -> set[str]:

@@ -25,7 +25,7 @@ from gristmill.dataset.metadata.provenance import PART_COLUMN, part_count
 from gristmill.dataset.metadata.shard_index import parse_index, with_report
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import FileInfo, Link, for_all
-from gristmill.dataset.storage.lookup import storage_for, version_of
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.dataset.writer.parts_job import PartsJob
 from gristmill.dataset.writer.take_output import check_free
@@ -93,8 +93,7 @@ def commit_job(job: PartsJob, *, overwrite: bool, keep_replaced: bool) -> Manife
         edition=job.edition,
     )
     named = {info.path: info for info in claim.files()}
-    place = layout.join(job.output, layout.table_path(job.name, job.key))
-    seen, parts = version_of(place), _part_tables(job)
+    parts = _part_tables(job)
     marker = _check_claim(job, overwrite=overwrite, marker=job.taken)
 
     def check() -> None:
@@ -128,7 +127,7 @@ def commit_job(job: PartsJob, *, overwrite: bool, keep_replaced: bool) -> Manife
         job.name,
         job.key,
         table,
-        replaces=seen,
+        check_current=check,
         writer_options=job.writer.described,
         source=job.source,
     )

@@ -1,7 +1,6 @@
 """What could be read before an overwriting command can be read until it commits.
 
-Covers: dataset/commit/claim.py, dataset/commit/tfds_files.py,
-transforms/jobs/expected_bytes.py.
+Covers: dataset/commit/claim.py, dataset/commit/tfds_files.py.
 """
 
 from __future__ import annotations

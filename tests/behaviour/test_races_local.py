@@ -35,7 +35,6 @@ def split_of(output: str, name: str) -> Split:
         "data",
         name,
         ShardTable.of([]),
-        replaces="",
         writer_options="",
         source={},
     )

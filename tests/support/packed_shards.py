@@ -149,7 +149,6 @@ def commit_packed(
         "d",
         "train",
         ShardTable.of(reports),
-        replaces="",
         writer_options=WriterOptions().described,
         source={"format": source_format},
     )

@@ -154,7 +154,6 @@ def supervised_dataset(
         name,
         "train",
         ShardTable.of(reports),
-        replaces="",
         writer_options=WriterOptions().described,
         source={
             "format": "tfrecord",

@@ -22,6 +22,7 @@ from gristmill.dataset.commit.leftovers import tidy_split
 from gristmill.dataset.commit.ownership import check_inputs_stay, check_no_strangers
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.split_files import committed_shards
+from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.edition_changes import changed_split
 from gristmill.dataset.metadata.layout import inputs_path, job_path
@@ -44,7 +45,6 @@ from gristmill.transforms.functions.user_functions import code_digest
 from gristmill.transforms.jobs.appended_job import check_features
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.empty_claim import replaced_note, replaced_shards
-from gristmill.transforms.jobs.expected_bytes import expected_bytes
 from gristmill.transforms.jobs.prepared_job import (
     DescriptionVersions,
     PreparedJob,
@@ -250,7 +250,12 @@ def _take(
         gone = shards | committed_shards(job.output, manifest, name)
         where = job.output, job.name, name
         claim.check_replaceable(shards=gone)
-        claim.check_space(expected_bytes(prepared, split))
+        claim.check_space(
+            int(prepared.files.sizes.sum()),
+            job.options(),
+            alike=("writer", "map", "map_code_digest"),
+            input_before=_frames_bytes,
+        )
     check_inputs_stay(*where, inputs=prepared.files.paths, shards=gone)
     found, seen = _described(prepared, overwrite=anew)
     own = found is not None and found.fingerprint == prepared.fingerprint
@@ -316,6 +321,15 @@ def _take(
         notes=notes,
         replaces=anew and appended == 1 and claim.edition > 1,
     )
+
+
+def _frames_bytes(split: Split) -> int:
+    """Returns the size of the TFRecord files that hold what a split was made of.
+
+    Compressed inputs hold more than their size: it is the least that a split takes.
+    """
+    records: int = split.source["records"]
+    return int(split.source["raw_bytes"]) + FRAME_OVERHEAD_BYTES * records
 
 
 def _appended(split: Split, edition: int) -> Split | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
 from gristmill.transforms.conversion.span_check import spans_join
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
@@ -148,10 +148,6 @@ def finish_split(
             where=f"{job.output}, " + prepared.shard_path(int(missing[0])),
             cure="run the same command again: finished shards are kept",
         )
-    table_path = layout.table_path(job.name, job.split)
-    seen = version_of(layout.join(job.output, table_path))
-    # In this order: a job that takes over the output later is not written over.
-    check_current(prepared)
     if not spans_join(reports.table, prepared.files):
         again = close_gaps(prepared, reports)
         for made in again:
@@ -187,7 +183,7 @@ def finish_split(
         job.name,
         job.split,
         table,
-        replaces=seen,
+        check_current=functools.partial(check_current, prepared),
         writer_options=job.writer.described,
         source={
             "job": prepared.fingerprint,

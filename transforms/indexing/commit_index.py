@@ -63,7 +63,6 @@ def commit_index(
             dataset,
             name,
             table=table,
-            replaces="",
             writer_options=options,
             source={"indexed": list(inputs)},
         )

@@ -19,7 +19,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.prepared_job import PreparedJob, missing_list
+from gristmill.transforms.jobs.prepared_job import PreparedJob, check_no_removal
 
 _READ_AT_ONCE = 16
 
@@ -38,7 +38,7 @@ def replaced_shards(
 
     Raises:
         JobChangedError: The output belongs to the other job.
-        InvalidDatasetError: The same, but the list of its files is missing.
+        InvalidDatasetError: A removal has begun there.
     """
     job = prepared.job
     where = job.output, job.name, job.split
@@ -51,11 +51,13 @@ def replaced_shards(
     # The list may have come since the description was read.
     found = found or PreparedJob.load_versioned(*where)[0]
     if found is None:
-        raise missing_list(*where, finished=True)
+        check_no_removal(*where)
     raise JobChangedError(
         "the output belongs to a conversion with other options or inputs",
         where=f"{job.output}, split {job.split}",
-        got=prepared.differences(found),
+        got="one whose shards are finished or being made, without its list of files"
+        if found is None
+        else prepared.differences(found),
         cure=(
             "repeat the earlier command to finish it, choose another output, or "
             if committed is None

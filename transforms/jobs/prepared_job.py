@@ -200,7 +200,13 @@ class PreparedJob:
         """
         found, versions = cls.load_versioned(output, name, split)
         if found is None and versions.job:
-            raise missing_list(output, name, split)
+            check_no_removal(output, name, split)
+            raise InvalidDatasetError(
+                "description of a conversion lacks its list of files",
+                where=layout.join(output, layout.inputs_path(name, split)),
+                got="a conversion that is starting now, or that stopped at its start",
+                cure="wait for it, or start over with --overwrite",
+            )
         return found
 
     @classmethod
@@ -280,35 +286,17 @@ class PreparedJob:
         )
 
 
-def missing_list(
-    output: str, name: str, split: str, *, finished: bool = False
-) -> InvalidDatasetError:
-    """Returns the error for a description without its list of files.
-
-    Args:
-        output: The dataset's directory.
-        name: Its name.
-        split: The split.
-        finished: Whether shards of it are finished or being made.
-    """
+def check_no_removal(output: str, name: str, split: str) -> None:
+    """Raises InvalidDatasetError if a removal has begun an edition."""
     path = layout.join(output, layout.job_path(name, split))
     found = storage_for(output).load(path)
     if found is not None and is_removal(found.data):
-        return InvalidDatasetError(
+        raise InvalidDatasetError(
             "a removal of records has begun this edition, and is not finished",
             where=path,
             cure="repeat the same gristmill remove to finish it, or delete its work "
             "with gristmill clean --unfinished",
         )
-    return InvalidDatasetError(
-        "description of a conversion lacks its list of files",
-        where=layout.join(output, layout.inputs_path(name, split)),
-        got="shards of this conversion, finished or being made"
-        if finished
-        else "a conversion that is starting now, or that stopped at its start",
-        cure=("repeat the same command to finish it" if finished else "wait for it")
-        + ", or start over with --overwrite",
-    )
 
 
 def load_prepared(output: str, name: str, split: str, fingerprint: str) -> PreparedJob:

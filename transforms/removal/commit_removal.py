@@ -177,8 +177,6 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     """Writes the table and the list of an edition; returns it, and its new shards."""
     dataset, base = removal.dataset, one.base
     key = layout.edition_key(removal.split, one.edition)
-    table_path = layout.table_path(removal.name, key)
-    seen = version_of(layout.join(dataset, table_path))
     check_current(removal)
     table, found = read_table(dataset, base), cuts.rows.get(one.edition)
     reports: ShardReports | None = None if found is None else found.reports()
@@ -223,7 +221,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         removal.name,
         key,
         new,
-        replaces=seen,
+        check_current=functools.partial(check_current, removal),
         writer_options=base.writer_options,
         source=source,
     )

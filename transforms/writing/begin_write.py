@@ -15,7 +15,6 @@ from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
-from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.jobs.empty_claim import unfinished_shards
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
 from gristmill.transforms.planning.write_plan import (
@@ -99,7 +98,12 @@ def _take(
         claim.check_replaceable(shards=shards)
     elif not own:
         _check_free(write, claim, begun=bool(version))
-    claim.check_space(_expected_bytes(write, there))
+    claim.check_space(
+        write.total.raw_bytes,
+        job.options(),
+        alike=("writer",),
+        input_before=lambda split: split.raw_bytes,
+    )
     claim.take(
         lambda: marker.store(options=job.options(), replaces=version),
         described={marker.file: version},
@@ -150,14 +154,3 @@ def _check_free(write: PlannedWrite, claim: Claim, *, begun: bool) -> None:
     claim.check_no_parts(cure=cure)
     if not begun:
         claim.check_no_strangers(written=shards)
-
-
-def _expected_bytes(write: PlannedWrite, replaced: Split | None) -> int | None:
-    """Returns the size that the shards should have, known from a split like it."""
-    if replaced is None or not replaced.raw_bytes:
-        return None
-    options = replaced.source.get("options")
-    writer = write.job.options()["writer"]
-    if not isinstance(options, dict) or options.get("writer") != writer:
-        return None
-    return int(write.total.raw_bytes * replaced.file_bytes / replaced.raw_bytes)

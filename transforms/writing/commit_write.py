@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import struct
 from collections.abc import Callable
@@ -13,13 +14,11 @@ import numpy.typing as npt
 from gristmill.dataset.base.digest import DIGEST_ROW
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
-from gristmill.dataset.commit.leftovers import delete_leftovers, tidy_split
-from gristmill.dataset.metadata import layout
+from gristmill.dataset.commit.leftovers import tidy_split
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.planning.write_plan import PlannedWrite
 
 _log = logging.getLogger(__name__)
@@ -111,24 +110,22 @@ def commit_write(
             got=f"{len(table):,} shards, {written.summary}",
             cure="run again; if it repeats, please report it",
         )
-    place = layout.join(job.output, layout.table_path(job.name, write.key))
-    seen = version_of(place)
-    # In this order: a write that takes over the output later is not written over.
-    write.marker.check_current()
     split = write_table(
         job.output,
         job.name,
         write.key,
         table,
-        replaces=seen,
+        check_current=write.marker.check_current,
         writer_options=job.writer.described,
         source={"write": write.fingerprint, "options": job.options()},
     )
 
-    def check() -> None:
-        current = write.marker.check_current
-        check_files(job.output, {write.key: split}, check_current=current)
-
+    check = functools.partial(
+        check_files,
+        job.output,
+        {write.key: split},
+        check_current=write.marker.check_current,
+    )
     manifest = commit(
         job.output,
         job.name,
@@ -138,8 +135,6 @@ def commit_write(
         check=check,
         delete=delete,
     )
-    # Groups were collected there, before they knew their edition.
-    delete_leftovers(job.output, job.name, [job.split])
     return _result(write, manifest)
 
 

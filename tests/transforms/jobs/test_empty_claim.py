@@ -21,7 +21,6 @@ from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     InputError,
-    InvalidDatasetError,
     JobChangedError,
     StorageChangedError,
     UserFunctionError,
@@ -244,7 +243,7 @@ def test_without_its_list_of_files_a_job_keeps_what_it_finished(source, output: 
     make_shard(next(shard_tasks(begin_job(job).prepared)))
     inputs = layout.join(output, layout.inputs_path("data", "train"))
     storage_for(output).delete(inputs)
-    with pytest.raises(InvalidDatasetError, match="lacks its list of files"):
+    with pytest.raises(JobChangedError, match="without its list of files"):
         begin_job(with_shards(job, 2))
     convert(job)
     assert_whole(output, shards=3)
