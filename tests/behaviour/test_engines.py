@@ -163,8 +163,15 @@ def run(*options: str, **transform) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("prepared", [False, True], ids=["planned inside", "prepared"])
-@pytest.mark.parametrize("engine", ["dask", "job service"])
+@pytest.mark.parametrize(
+    ("engine", "prepared"),
+    [
+        ("dask", True),
+        ("job service", False),
+        pytest.param("dask", False, marks=pytest.mark.soak),
+        pytest.param("job service", True, marks=pytest.mark.soak),
+    ],
+)
 def test_the_same_bytes(engine, prepared, inputs, tmp_path, request):
     plan = ("num_shards", 7)
     convert(job_of(inputs, tmp_path / "reference", plan=plan))

@@ -183,11 +183,15 @@ class TestMeasureCommand:
 
     @pytest.mark.alone
     def test_sums_memory_over_the_tree(self) -> None:
-        hold = "import time; data = bytearray(b'x') * (64 << 20); time.sleep(1.5)"
+        hold = "data = bytearray(b'x') * (64 << 20)\n"
+        other = f"{hold}print(flush=True)\ninput()"
         both = (
-            f"import subprocess, sys\n"
-            f"other = subprocess.Popen([sys.executable, '-c', {hold!r}])\n"
-            f"{hold}\nother.wait()"
+            f"import subprocess as s, sys, time\n"
+            f"command = [sys.executable, '-c', {other!r}]\n"
+            f"other = s.Popen(command, stdin=s.PIPE, stdout=s.PIPE)\n{hold}"
+            # Both hold it, however long the other took to start.
+            f"other.stdout.readline()\ntime.sleep(3)\n"
+            f"other.communicate(b'\\n')"
         )
         cost = process_cost.measure_command([sys.executable, "-c", both])
         assert cost.exit_code == 0

@@ -137,7 +137,7 @@ def test_workers_have_the_elements_that_grain_gives_them(path, sequential):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_a_pipeline_goes_on_with_the_other_one_in_worker_processes(path, workers):
     """Both ways: a checkpoint of Grain's pipeline, and one of the faster one."""
 
