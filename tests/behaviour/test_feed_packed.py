@@ -44,14 +44,14 @@ def opened(places) -> dict[str, loader.Dataset]:
 
 def tokens_of(records) -> np.ndarray:
     """Tokens of each row."""
-    ends, lengths, _, _ = decode_rows(ROWS, records)
+    ends, lengths, *_ = decode_rows(ROWS, records)
     return np.add.reduceat(lengths, np.concatenate([[0], ends[:-1]]), dtype=np.int64)
 
 
 def test_counts_are_those_of_the_rows(opened, places):
     for name in ("web", "code"):
         dataset = opened[name]
-        ends, lengths, _, _ = decode_rows(ROWS, dataset[:])
+        ends, lengths, *_ = decode_rows(ROWS, dataset[:])
         counts = dataset.packed_counts()
         assert (counts.tokens, counts.pieces) == (lengths.sum(), ends[-1])
         assert counts.padding_tokens == LENGTH * len(dataset) - counts.tokens

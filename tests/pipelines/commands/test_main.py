@@ -126,6 +126,8 @@ METAVARS = {
     "SECONDS": "seconds",
     "FILE": "a file",
     "DIR": "a directory",
+    "PARTS": "parts of messages",
+    "ROLES": "roles of messages",
     "NAME": "a name of a dataset, split or column",
     "NAME,...": "several",
     "NAME=SHARE,...": "weights",

@@ -97,10 +97,11 @@ def test_a_line_is_that_of_the_edition(tmp_path):
     lines = [f'{{"a": {number}}}\n' for number in range(12)]
     lines[5] = '{"a": "bad"}\n'
     (tmp_path / "in").write_text("".join(lines))
+    (tmp_path / "more").write_text(lines[0])
     for number, how in enumerate([{"columns": ["a:int"]}, {"record": "line"}], 1):
         records = RecordOptions(input_format="jsonl", **how)
         job = job_of(
-            tmp_path / "in",
+            [str(tmp_path / name) for name in ("in", "more")[:number]],
             tmp_path / "out",
             split=layout.edition_key("train", number),
             records=records,
