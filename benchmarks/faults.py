@@ -1,6 +1,6 @@
 """Conversions from and to a bucket that fails.
 
-    python -m benchmarks.faults --markdown docs/concepts/reliability.md
+    python -m benchmarks.faults --markdown docs/performance/faults.md
     python -m benchmarks.faults --quick
 
 Every row is a process of `gristmill convert` against the server of the tests, which

@@ -1,6 +1,6 @@
 """Reads of damaged files by readers of plain ArrayRecord files.
 
-    python -m benchmarks.mutations --markdown docs/concepts/reliability.md
+    python -m benchmarks.mutations --markdown docs/performance/faults.md
     python -m benchmarks.mutations --mutations 700
 
 Files of seven encodings, from the official writer, are damaged in one place each, by

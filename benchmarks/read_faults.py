@@ -1,6 +1,6 @@
 """Reads by the loader from a bucket that fails.
 
-    python -m benchmarks.read_faults --markdown docs/concepts/reliability.md
+    python -m benchmarks.read_faults --markdown docs/performance/faults.md
 
 Every row reads the same records in random order, with the default options, from the
 server of the tests, which fails in one way. The records are compared with those of the

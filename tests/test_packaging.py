@@ -41,10 +41,10 @@ def make_environment(folder: pathlib.Path) -> pathlib.Path:
     checked(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python*/site-packages")
-    paths = sysconfig.get_paths()
     # Python does not follow the .pth files of a folder that a .pth file names, so an
-    # editable gristmill of this environment stays out.
-    borrowed = sorted({paths["purelib"], paths["platlib"]})
+    # editable gristmill of this environment stays out. This environment may itself
+    # borrow its libraries.
+    borrowed = [path for path in sys.path if path.endswith("-packages")]
     (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
     return python
 

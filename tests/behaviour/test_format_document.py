@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import itertools
 import json
 import pathlib
 import re
@@ -12,6 +11,7 @@ import struct
 
 import numpy as np
 
+from examples import packed_reader
 from gristmill.dataset.metadata import shard_index
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -103,12 +103,18 @@ def test_fields_of_the_report():
         assert f"`{field.name}`" in text
 
 
-def test_the_code_reads_spans_of_messages():
-    (code,) = re.findall(
-        r"```python\n((?:(?!```).)*def read_spans.*?)```", TEXT, re.DOTALL
-    )
-    names: dict = {"np": np, "itertools": itertools}
-    exec(code, names)
+def test_rows_as_bytes():
+    row = bytes.fromhex("02000080 01000000 02000000 00000000 05000000 0100 0200 0300")
+    (first, document), (position, rest) = packed_reader.read_row(row, id_bytes=2)
+    assert (first, document.tolist()) == (0, [1])
+    assert (position, rest.tolist()) == (5, [2, 3])
+    row = bytes.fromhex("01000040 07000000" + "0100" * 7 + "02 02 03 32 3b")
+    user, assistant = packed_reader.read_spans(row, id_bytes=2)[0]
+    assert user == (1, 3, "user", 0, False, 1.0)
+    assert assistant == (4, 7, "assistant", 1, True, 1.0)
+
+
+def test_the_example_reads_spans_of_messages():
     made = conversations(200, seed=9, vocabulary=60_000)
     for number, each in enumerate(made):
         each.said[:] = [
@@ -132,7 +138,7 @@ def test_the_code_reads_spans_of_messages():
         )
         found = []
         for record in encode_rows(RowFormat(row_length), batch):
-            found += names["read_spans"](record, 2)
+            found += packed_reader.read_spans(record, 2)
         expected = [
             [
                 (

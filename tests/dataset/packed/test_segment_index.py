@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import pathlib
-import re
 import struct
 
 import google_crc32c
@@ -17,11 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import packed_reader
 from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.packed.segment_index import HEADER_BYTES, SegmentIndex
 from tests.support.memory import peak_memory
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 def index_of(rows, places=(), spans=None) -> SegmentIndex:
@@ -207,18 +204,11 @@ class TestContent:
         with pytest.raises(ValueError, match="expected"):
             wrong.encode()
 
-    def test_the_reader_of_the_document(self, tmp_path):
-        """docs/reference/format.md has a reader that needs numpy alone."""
-        text = (ROOT / "docs/reference/format.md").read_text()
-        section = text[text.index("## Segment index") :]
-        code = re.search(r"```python\n(.*?)```", section, re.DOTALL)
-        assert code is not None
-        names: dict[str, object] = {}
-        exec(code[1], names)
+    def test_the_reader_of_the_examples(self, tmp_path):
         path = tmp_path / "x.segments"
         for index in (EXAMPLE, c4_like(2_000)):
             path.write_bytes(index.encode())
-            read = names["read_segments"](path)  # type: ignore[operator]
+            read = packed_reader.read_segments(path)
             assert [array.tolist() for array in read] == [*arrays(index).values()]
 
 

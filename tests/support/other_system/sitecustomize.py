@@ -8,6 +8,7 @@ import builtins
 import errno
 import fcntl
 import io
+import multiprocessing.heap
 import os
 import stat
 from collections.abc import Callable
@@ -33,6 +34,9 @@ def _hiding(function: Callable[..., Any]) -> Callable[..., Any]:
 for _name in ("listdir", "lstat", "open", "scandir", "stat", "statvfs"):
     setattr(os, _name, _hiding(getattr(os, _name)))
 io.open = builtins.open = _hiding(builtins.open)
+
+# Chosen on Linux alone, when the module is imported.
+multiprocessing.heap.Arena._dir_candidates = []
 
 _flock = fcntl.flock
 

@@ -1,0 +1,1 @@
+"""The examples for trainers, with the real trainers in environments of their own."""
