@@ -265,7 +265,7 @@ def render(results: dict[str, Any]) -> str:
         "",
         f"{size_bytes / 1e6:,.0f} MB of records, {rounds[0]['records']:,} rows, "
         f"{max(run['round'] for run in runs)} rounds; medians. "
-        "Of gristmill, two worker processes.",
+        "For gristmill, two worker processes.",
         "",
         *(f"{image}\n" for image in figures.images("formats", results)),
         "| contestant | CPU s | MB per CPU s | wall s | peak memory, MB |",

@@ -41,7 +41,7 @@ def measure(shards: int) -> dict[str, float]:
     steps = Steps()
     steps.found["job_graph_bytes"] = graph_bytes(ReadTFRecords("gs://bucket/*"))
     with tempfile.TemporaryDirectory() as directory, _Bucket(shards) as url:
-        # In a process of its own: its memory is no part of what is measured.
+        # In a process of its own: its memory is not part of what is measured.
         _in_process(make_dataset, directory, shards)
         os.environ["STORAGE_EMULATOR_HOST"] = url
         steps.timed("list_files", lambda: _list_files(steps, shards))

@@ -29,7 +29,7 @@ def measure(shards: int) -> dict[str, float]:
     """Plans and sums up the verification of so many shards."""
     steps = Steps()
     with tempfile.TemporaryDirectory() as directory:
-        # In a process of its own: its memory is no part of what is measured.
+        # In a process of its own: its memory is not part of what is measured.
         maker = multiprocessing.get_context("fork").Process(
             target=make_dataset, args=(directory, shards)
         )

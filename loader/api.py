@@ -376,8 +376,8 @@ def token_weights(
         The share of each dataset in the rows, by name: exact fractions, together 1.
 
     Raises:
-        InputError: The names are not those of the datasets, a share is no number, or it
-            is not known how many tokens a dataset holds.
+        InputError: The names are not those of the datasets, a share is not a number,
+            or it is not known how many tokens a dataset holds.
     """
     if not isinstance(datasets, Mapping) or not datasets:
         raise InputError(

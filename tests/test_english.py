@@ -1,4 +1,4 @@
-"""Docstrings and comments of the packages keep to the house's English.
+"""Docstrings, comments, messages and documents keep to the house's English.
 
 A heading names its module, so it is a noun phrase. A docstring names the value that is
 returned. Turns that only a translation has do not come back.
@@ -26,6 +26,72 @@ TURNS = {
     r"\bfor ever\b": '"forever"',
     r"\bis no UTF-8\b": '"is not UTF-8"',
 }
+
+# In documents, and in the texts of options and commands.
+_A_SENTENCE = r"(?:^|(?<=[.:;|] )|(?<=\*\* ))"
+TURNS_OF_TEXTS = {
+    rf"{_A_SENTENCE}Of (?!course\b)[a-z]": "begin with the subject, or with For or In",
+    r"\bMost (tokens|bytes|damaged|documents|pieces|rows) (of|to|that|in)\b": (
+        '"Maximum number of ..."'
+    ),
+    r"\bwhat of (a|an|the)\b": '"the part of the ... that"',
+    r"\bthe other way round\b": '"and back", "the reverse"',
+    r"(?<!here )\b(is|are) no (text|number|integer|UTF-8|part of)\b": "is not",
+    r"\bgo(es)? on (exactly|without|where|reading|from its)\b": "continues",
+    r"\b[Bb]ehind (the last|all|a packer|each|them)\b": "after",
+    r"\b(last|next) (line|step|one)? ?but one\b": '"second to last"',
+    r"\b(are|is) to be others\b": '"change"',
+    r"\bby (yours|others)\b": '"with yours", name who',
+    r"\b[Ww]here others are\b": "name them",
+    r"\bmakes (what is|the rest|global arrays|a dataset of)\b": '"writes", "creates"',
+    r"(?<!says )(?<!in )\bwhat is (usual|left of|committed)\b": "use a noun",
+    r"\b(are|is) not it\b": "name it",
+    r"\bsay nothing on\b": '"print nothing to"',
+}
+TEXTS = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "AGENTS.md")),
+    *sorted((ROOT / "deploy").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "pipelines" / "options").glob("*.py")),
+    *sorted((ROOT / "pipelines" / "commands").glob("*.py")),
+)
+
+
+def turns_in(text: str) -> list[str]:
+    """Returns a line for each turn in a document, or in the strings of a module."""
+    flat = re.sub(r'" f?"', "", " ".join(text.split()))
+    return [
+        f"{flat[max(0, hit.start() - 30) : hit.end() + 30]!r}: write {instead}"
+        for turn, instead in TURNS_OF_TEXTS.items()
+        for hit in re.finditer(turn, flat)
+    ]
+
+
+def test_documents_and_helps_are_in_plain_english() -> None:
+    bad = [
+        f"{path.relative_to(ROOT)}: {fault}"
+        for path in TEXTS
+        for fault in turns_in(path.read_text(encoding="utf-8"))
+    ]
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "All. Of your own documents, say which column has the text.",
+        "| `--length` | Most tokens of a row. |",
+        "leaves out what of a document does not fit",
+        "which byte is in this row, and the other way round",
+        "a string that is no number",
+        "98% of it is decode; behind the last piece",
+        "The last line but one sets the variables",
+        "the options that are to be others",
+        '"a conversion makes " "what is missing"',
+    ],
+)
+def test_turns_in_texts_are_found(text: str) -> None:
+    assert len(turns_in(text)) == 1
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:

@@ -16,8 +16,8 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
 
 _CURE = (
-    "check the path; `gristmill convert` makes a dataset of files, `gristmill index` "
-    "of ArrayRecord files that are already there"
+    "check the path; `gristmill convert` writes a dataset from files, `gristmill "
+    "index` makes one of ArrayRecord files that are already there"
 )
 _TFDS_CURE = (
     "convert it with `gristmill convert`, or, if its files are ArrayRecord files, make "

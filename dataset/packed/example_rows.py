@@ -255,7 +255,7 @@ def _check_supervised(
         (f"{MESSAGE} of no message", (message > 0) != said),
         (f"{MESSAGE} out of range", (message < 0) | (message > 1 << 32)),
         (f"{TRAINED} is not 0 or 1", (trained < 0) | (trained > said)),
-        (f"{WEIGHT} is no weight", ~np.isfinite(weight) | (weight < 0)),
+        (f"{WEIGHT} is not a weight", ~np.isfinite(weight) | (weight < 0)),
         (f"{WEIGHT} of no trained token", (weight != 0) & (trained == 0)),
     ):
         if wrong.any():
@@ -341,7 +341,7 @@ def _shown(values: IntArray) -> str:
 
 def _damaged(what: str, row: int, expected: object, got: object) -> DecodeError:
     return DecodeError(
-        f"record is no packed row: {what}",
+        f"record is not a packed row: {what}",
         row=row,
         expected=expected,
         got=got,

@@ -416,7 +416,7 @@ def _check_sizes(sizes: npt.NDArray[np.int64], least: npt.NDArray[np.int64]) -> 
 
 def _damaged(what: str, row: int, expected: object, got: object) -> DecodeError:
     return DecodeError(
-        f"record is no packed row: {what}",
+        f"record is not a packed row: {what}",
         row=row,
         expected=expected,
         got=got,

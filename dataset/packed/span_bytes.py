@@ -205,7 +205,7 @@ def decode_spans(
         found = data[begins[:, np.newaxis] + np.arange(_WEIGHT_BYTES)]
         weights[kept] = found.reshape(-1).view("<f4")
         good = np.isfinite(weights) & (weights >= 0)
-        numbers.require(good, owners, "a weight is no number above 0")
+        numbers.require(good, owners, "a weight is not a number above 0")
         others = np.bincount(owners[weights != 1], minlength=len(parts))
         numbers.require((others > 0) >= weighted, every_row, "all weights are 1")
     return MessageSpans(

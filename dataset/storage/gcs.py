@@ -80,7 +80,7 @@ def _seconds(variable: str, default: float) -> float:
         seconds = 0.0
     if not 0 < seconds < 1e6:
         raise InputError(
-            f"{variable} is no number of seconds",
+            f"{variable} is not a number of seconds",
             expected=f"a positive number, such as {default:g}",
             got=repr(text),
             cure="set it in the environment, or leave it out",

@@ -25,7 +25,7 @@ def emulator_url() -> str | None:
     url = (text if "://" in text else f"http://{text}").rstrip("/")
     if not _is_address(url):
         raise InputError(
-            f"{_VARIABLE} is no address of a server",
+            f"{_VARIABLE} is not an address of a server",
             expected="http://HOST:PORT, such as http://localhost:4443",
             got=repr(text),
             cure=f"set it to one, or unset {_VARIABLE} to reach Cloud Storage",

@@ -114,7 +114,7 @@ def scan_examples(records: Sequence[bytes]) -> Scan:
             plain[row] = canonical_example(records[row])
         except ValueError as e:
             raise DecodeError(
-                "record is no tf.train.Example",
+                "record is not a tf.train.Example",
                 row=row,
                 got=f"{len(records[row]):,} bytes: {e}",
                 cure="check what the dataset holds with `gristmill head`; decode other "

@@ -232,8 +232,8 @@ def filled_up(batch: Any, there: BoolArray, *, mask: str) -> dict[str, Any]:
         mask: The name that `there` gets in the batch.
 
     Raises:
-        InputError: The batch is no dict of arrays with one row for each record, or has
-            that name already.
+        InputError: The batch is not a dict of arrays with one row for each record,
+            or has that name already.
     """
     if not isinstance(batch, Mapping) or mask in batch:
         raise InputError(

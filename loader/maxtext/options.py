@@ -90,7 +90,7 @@ def _integer(argument: str, text: str) -> int:
         return int(text)
     except ValueError:
         raise InputError(
-            "an argument is no number",
+            "an argument is not a number",
             expected="a number of bytes",
             got=argument,
             cure="give a whole number after =",

@@ -279,7 +279,7 @@ def runner_path(name: str) -> str:
         ) from e
     if not (isinstance(kind, type) and issubclass(kind, PipelineRunner)):
         raise InputError(
-            "this is no Beam runner",
+            "this is not a Beam runner",
             where=path,
             expected="a subclass of apache_beam.runners.PipelineRunner",
             got=repr(kind),

@@ -48,7 +48,7 @@ class BlameOptions:
     losses: str = text(
         "CSV or JSON lines with step, loss and, if known, row.", "FILE", required=True
     )
-    most: int = integer("Most documents to show.", 20, least=1)
+    most: int = integer("Maximum number of documents to show.", 20, least=1)
     tokenizer: str | None = tokenizer_of_rows("shows how each document begins.")
 
 

@@ -40,7 +40,7 @@ def exit_now(code: int) -> NoReturn:
 def ending_in_time(*, patience_seconds: float = 5.0) -> Iterator[None]:
     """Ends the process some time after the body, whatever is left in it.
 
-    Python waits without a limit for threads that are no daemons, for processes of
+    Python waits without a limit for threads that are not daemons, for processes of
     multiprocessing, and for atexit functions. The module of a --map function, and the
     libraries that it uses, can leave all of these. They can call `os._exit` as well,
     which is an error before the end of the body.
@@ -163,7 +163,7 @@ def errors_reported(command: F) -> F:
 def _homes_of_options(cure: str) -> str:
     """Returns the commands with the options of a cure that the running one lacks.
 
-    What reads data is used by commands that make datasets and by others that look.
+    What reads data is used by commands that make datasets, and by those that look.
     """
     ctx = click.get_current_context(silent=True)
     group = ctx.parent.command if ctx is not None and ctx.parent is not None else None

@@ -47,7 +47,9 @@ class HeadOptions:
         0,
         least=0,
     )
-    random: bool = flag("Show random records, by rising numbers. Of a dataset only.")
+    random: bool = flag(
+        "Show random records of a dataset, in rising order of their numbers."
+    )
     seed: int | None = integer(
         "Seed of --random: the same one shows the same records.",
         shown="a new one, which is told",
@@ -75,7 +77,7 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
     INPUT is what `gristmill convert` takes: the records are those that it would write,
     and nothing is written. Each is shown with its file and its place there.
 
-    A record that is a tf.train.Example is decoded. Of a packed row, the pieces are
+    A record that is a tf.train.Example is decoded. The pieces of a packed row are
     shown as ids, or as text with --tokenizer, and what is trained on in [[ ]]. With
     --json, prints all of a record as one JSON object per line; bytes that are not text
     are in base64.

@@ -159,7 +159,7 @@ def cli() -> None:
 
 
 def _prepare_streams() -> None:
-    """Escapes what a stream cannot encode, such as names of files that are no UTF-8."""
+    """Escapes what a stream cannot encode, such as file names that are not UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

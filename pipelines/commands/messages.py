@@ -82,7 +82,7 @@ def logged() -> Iterator[None]:
             stack.callback(ours.setLevel, level)
             ours.setLevel(logging.INFO)
         for name in unknown_variables(ctx.command):
-            _log.warning("%s is no option of gristmill %s", name, ctx.info_name)
+            _log.warning("%s is not an option of gristmill %s", name, ctx.info_name)
         yield from _run_logged(ctx)
 
 

@@ -39,10 +39,10 @@ class Order:
 
     dataset: tuple[str, ...] = argument("paths")
     split: str | None = split_name(
-        "Split to read; A,B joins two. Of a mixture also NAME=A,NAME=B."
+        "Split to read; A,B joins two. For a mixture also NAME=A,NAME=B."
     )
     edition: str | None = text(
-        "Edition of the split that was open, counted from 1. Of datasets that are "
+        "Edition of the split that was open, counted from 1. For datasets that are "
         "joined, of each, such as 2,last; of a mixture, NAME=N,...",
         "N|NAME=N,...",
         "the last, or the state's",

@@ -29,7 +29,7 @@ class RemoveOptions:
     records: str = text(
         "Remove the records that this file names, one a line: FILE@PLACE as trace "
         "shows it, with a byte offset, the number of a row or record, or line:N; or "
-        "the number of a record in the split. Of packed rows, documents are removed: "
+        "the number of a record in the split. From packed rows, documents are removed: "
         "by FILE@PLACE, or SHARD@N for document N of a shard.",
         "FILE",
         required=True,

@@ -37,7 +37,7 @@ class TraceOptions:
         "Row of the global batch to trace, counted from 0. Needs --step."
     )
     token: int | None = integer(
-        "Of a packed row, trace only the piece that has this token, counted from 0.",
+        "Trace only the piece of a packed row that has this token, counted from 0.",
         shown="all pieces",
     )
     record: int | None = integer(
@@ -74,7 +74,8 @@ class TraceOptions:
 def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
     """Find the record of a training step's row, and its source.
 
-    Of a packed row, find the document of each piece; of a --token of a conversation its
+    For a packed row, find the document of each piece; for a --token of a conversation
+    its
     message, too. DATASET is a path, or NAME=PATH for each dataset of a mixture; several
     paths, also of one NAME, are joined. Give the arguments that
     gristmill.loader.global_batches got, or the --state of a feed.

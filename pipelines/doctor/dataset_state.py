@@ -185,7 +185,7 @@ def _left_over(place: DatasetPlace, manifest: Manifest) -> Iterator[Finding]:
     yield warning(
         f"{plural(len(files), 'file')} of commands that were killed, or still run: "
         f"{size_text(size)}, such as {files[0]}",
-        why="they are no part of the dataset, and take space",
+        why="they are not part of the dataset, and take space",
         cure=_clean(place)
         if any(_has_garbage(place, manifest, name) for name in manifest.splits)
         else _deletion(place, files) + ", once no command writes there",

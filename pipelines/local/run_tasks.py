@@ -54,7 +54,7 @@ def run_tasks(
         workers: Number of processes; None for the number of cores, which start where
             there is enough to do.
         show_progress: Whether to show progress on standard error.
-        done: Returns what a result adds to the bar.
+        done: Returns the amount that a result adds to the bar.
 
     Raises:
         WorkerDiedError: A worker process was killed, or ended itself.

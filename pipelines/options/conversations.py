@@ -95,7 +95,7 @@ class ConversationOptions:
     unusable: Unusable = option(
         "choice",
         "Unusable conversations",
-        "What to do with a record that is no conversation, or at which the template "
+        "What to do with a record that is not a conversation, or at which the template "
         "fails, or of which it cannot be proved where its messages are in the text.",
         default="set-aside",
         choices=get_args(Unusable),

@@ -69,7 +69,7 @@ class ConvertOptions:
         "Record",
         "What a record is, of a format that has columns: example, a tf.train.Example "
         "of them; column:NAME, the bytes of one; line, a line as it is.",
-        shown="what is usual for the format",
+        shown="the usual one of the format",
         metavar="KIND",
         regex="example|line|column:.+",
         group="Source",
@@ -230,7 +230,7 @@ class ConvertOptions:
     keep_replaced: bool | None = option(
         "flag",
         "Keep what is replaced",
-        "With --overwrite: keep what is replaced as an edition to go back to, until "
+        "With --overwrite: keep the replaced split as an edition to go back to, until "
         "gristmill clean.",
         default=False,
         group="Target",

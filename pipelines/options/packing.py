@@ -53,7 +53,7 @@ class PackingOptions(ConversationOptions, ConvertOptions):
     length: int = option(
         "integer",
         "Tokens per row",
-        "Most tokens of a row.",
+        "Maximum number of tokens in a row.",
         default=2048,
         regex=POSITIVE,
         least=2,
@@ -74,7 +74,7 @@ class PackingOptions(ConversationOptions, ConvertOptions):
     truncate: bool = option(
         "flag",
         "Truncate",
-        "Leave out what of a document does not fit one row.",
+        "Cut each document to one row, and leave out the rest.",
         default=False,
         group="Tokens",
         example="true",

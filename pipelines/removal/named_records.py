@@ -48,7 +48,7 @@ def read_lines(path: str) -> list[str]:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as e:
         raise InputError(
-            "the list of records is no text",
+            "the list of records is not text",
             where=path,
             got=e,
             cure="give a file of UTF-8 text, one record a line",
@@ -226,7 +226,7 @@ def find_values(
     Raises:
         InputError: The dataset has no such feature.
         DecodeError: Its records are no `tf.train.Example`, or the feature has numbers
-            that are no integers.
+            that are not integers.
     """
     known = dataset.features
     if known is not None and feature not in known:

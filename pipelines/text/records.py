@@ -75,8 +75,8 @@ class ShownRecord(NamedTuple):
     def json(self) -> str:
         """Returns it as one line of JSON.
 
-        It has `features`, or for what is no tf.train.Example null, and `text` or
-        `base64`. Of features, bytes that are no UTF-8 are an object with `base64`. A
+        It has `features`, or for what is not a tf.train.Example null, and `text` or
+        `base64`. Of features, bytes that are not UTF-8 are an object with `base64`. A
         packed row has `pieces` instead, with all ids of each; `text` with a tokenizer,
         and `spans` of the messages of a conversation.
         """

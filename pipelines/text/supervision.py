@@ -32,7 +32,7 @@ _REASONS = {
     "untrained": "without a trained token",
     "long": "too long for a row",
     "special": "whose contents hold a special token",
-    "malformed": "that are no conversations",
+    "malformed": "that are not conversations",
     "template": "at which the template fails",
 }
 

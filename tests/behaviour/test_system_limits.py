@@ -161,7 +161,7 @@ def test_commands_that_look_need_little_address_space(command, place, tmp_path):
 
 
 def test_names_that_cannot_be_printed(tmp_path):
-    """A name of a file that is no UTF-8."""
+    """A name of a file that is not UTF-8."""
     name = b"caf\xe9.tfrecord"
     write_tfrecords(tmp_path / "in", [b"a record"])
     (tmp_path / "in").rename(tmp_path / name.decode("utf-8", "surrogateescape"))

@@ -10,7 +10,7 @@ from gristmill import loader
 from tests.support.datasets import convert
 from tests.support.records import text_records
 
-torch = pytest.importorskip("torch", reason="PyTorch is no dependency: not installed")
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from examples.torch_batches import TorchBatches, data_loader  # noqa: E402
 

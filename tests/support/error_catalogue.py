@@ -309,7 +309,7 @@ def cut_gzip(folder: pathlib.Path) -> None:
     converted(folder)
 
 
-@case(errors.CorruptRecordError, "A line is no JSON object.", (r"Expecting.*", "..."))
+@case(errors.CorruptRecordError, "A line is not JSON.", (r"Expecting.*", "..."))
 def damaged_line(folder: pathlib.Path) -> None:
     lines(folder, "a.jsonl", '{"a": 1}\n{"a": 2\n')
     converted(folder)

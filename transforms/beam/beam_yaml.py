@@ -1,7 +1,7 @@
 """The readers and the writer for Beam YAML: made from plain values, with rows.
 
 `examples/beam_yaml.yaml` shows how a pipeline names them. Commands as transforms are in
-`gristmill.pipelines.beam.yaml_commands`. Annotations are no texts here, as Beam takes
+`gristmill.pipelines.beam.yaml_commands`. Annotations are not texts here, as Beam takes
 the types of options from them.
 """
 

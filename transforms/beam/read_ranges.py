@@ -134,7 +134,7 @@ class FileRange(NamedTuple):
         reader = source.read(file, whole)
         yield from reader.batches()
         span, last = reader.span, end_bytes in (-1, file.size_bytes)
-        # Where places are no bytes, that they meet is a matter of the format's cuts.
+        # Where places are not bytes, that they meet is a matter of the format's cuts.
         sized = file.compression == "none" and FORMATS[source.spec.format].sized
         if span.stop_bytes == end_bytes if sized else span.whole or not last:
             return

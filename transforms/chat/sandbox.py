@@ -41,7 +41,7 @@ class _Generation(jinja2.ext.Extension):
         return held.set_lineno(line)
 
     def held(self, caller: Any) -> str:
-        """Returns what the tag holds."""
+        """Returns the text within the tag."""
         text: str = caller()
         return text
 

@@ -167,7 +167,7 @@ def _runs(found: Located) -> list[_Message]:
 def _regions(
     found: Located, conversation: Conversation, runs: list[_Message]
 ) -> dict[int, tuple[int, int]] | None:
-    """Returns what generation tags hold, by message; None without tags."""
+    """Returns the texts in generation tags, by message; None without tags."""
     if found.regions is None:
         return None
     regions: dict[int, tuple[int, int]] = {}

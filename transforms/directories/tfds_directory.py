@@ -103,7 +103,7 @@ def read_tfds_directory(path: str) -> TfdsDirectory:
                 where=file.path,
                 expected=f"at most {_MAX_INFORMATION_BYTES:,} bytes",
                 got=f"{file.size_bytes:,}",
-                cure="move the file elsewhere if it is no part of the dataset",
+                cure="move the file elsewhere if it is not part of the dataset",
             )
     data = storage.read(place)
     file_format = format_of_info(data, place, _unusable)

@@ -250,7 +250,7 @@ def _whole(values: Any, ends: IntArray, name: str) -> IntArray:
     if wrong.any():
         item = int(np.argmax(wrong))
         raise RowError(
-            f"column {name!r} has a number that is no integer, and is kept as integers",
+            f"column {name!r} has a number that is not an integer, but is kept as one",
             expected="integers of 64 bits alone",
             got=given[item],
             cure=f"round all numbers to 32 bits, with --columns '*,{name}:float'",

@@ -227,7 +227,7 @@ class DocumentColumn:
             features = raw_features(record)
         except ValueError as e:
             raise InputError(
-                "the record is no tf.train.Example",
+                "the record is not a tf.train.Example",
                 where=place,
                 got=str(e),
                 cure="give --column - if the records are the text itself, or make "

@@ -84,7 +84,7 @@ def check_member(extension: str, seen: Collection[str], *, refused: str | None) 
     try:
         extension.encode()
     except UnicodeEncodeError as e:
-        raise SampleError(f"an extension {extension!r}, which is no UTF-8") from e
+        raise SampleError(f"an extension {extension!r}, which is not UTF-8") from e
 
 
 class ExampleMaker:

@@ -42,7 +42,7 @@ class Segment:
         first_token: The number of that token in its document.
         num_tokens: How many it has, or had if it was removed.
         removed: Whether its document was removed: it is padding.
-        tokens: Id and text of each that is shown; None is no text that is known.
+        tokens: Id and text of each that is shown; None where the text is not known.
         spans: Of a conversation, role and message of its spans, and which are trained.
     """
 

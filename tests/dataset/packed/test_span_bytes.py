@@ -310,7 +310,7 @@ ROLE = [0, 3, 3, 0, 4, 4, 4, 0, 0, 0, 0, 0]
         ({"inputs_trained": [2] * 12}, "inputs_trained is not 0 or 1"),
         ({"inputs_trained": [1] * 12}, "inputs_trained is not 0 or 1"),
         ({"inputs_weight": [1.0] * 12}, "inputs_weight of no trained token"),
-        ({"inputs_weight": [-1.0] * 12}, "inputs_weight is no weight"),
+        ({"inputs_weight": [-1.0] * 12}, "inputs_weight is not a weight"),
         ({"inputs_weight": [1] * 12}, "another length"),
         ({"inputs_role": ROLE[1:]}, "another length"),
         ({"inputs_trained": []}, "another length"),

@@ -36,7 +36,7 @@ def test_what_is_no_address_is_refused(
     monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
-    with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is no address"):
+    with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is not an address"):
         storage_for("gs://bucket")
 
 

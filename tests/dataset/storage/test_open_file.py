@@ -151,7 +151,7 @@ KINDS = ["a FIFO", "a socket", "a character device"]
 
 
 def put(kind: str, path: pathlib.Path) -> None:
-    """Puts something that is no regular file, or a link to it, in place of a file."""
+    """Puts something else, or a link to it, in place of a regular file."""
     path.unlink(missing_ok=True)
     if kind == "a FIFO":
         os.mkfifo(path)

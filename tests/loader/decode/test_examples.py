@@ -369,7 +369,7 @@ GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
         (
             {"x": Fixed("int64", shape=(3,))},
             GOOD[:-2],
-            r"record is no tf.train.Example\n  wh",
+            r"record is not a tf.train.Example\n  wh",
         ),
         (
             {"x": Fixed("int64", shape=(3,))},

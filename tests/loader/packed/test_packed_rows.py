@@ -135,8 +135,8 @@ def test_rows_that_are_none_are_named(kind):
     )
     for record, message in (
         (longer[0], "give the length that the dataset was packed with"),
-        (good[0][:-1], "record is no packed row"),
-        (b"some text", "record is no packed row"),
+        (good[0][:-1], "record is not a packed row"),
+        (b"some text", "record is not a packed row"),
     ):
         with pytest.raises(DecodeError, match=message) as caught:
             decode([*good, *good, record])

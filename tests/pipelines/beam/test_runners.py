@@ -47,7 +47,7 @@ class Own(DirectRunner):
         ("", "unknown Beam runner"),
         ("apache_beam.runners.nope.Nope", "No module named 'apache_beam.runners.nope'"),
         ("apache_beam.runners.runner.Nope", "has no attribute 'Nope'"),
-        ("os.getcwd", "this is no Beam runner"),
+        ("os.getcwd", "this is not a Beam runner"),
     ],
 )
 def test_a_name_that_is_none(name, message):

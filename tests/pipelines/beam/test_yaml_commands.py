@@ -46,7 +46,7 @@ def test_beam_knows_the_types() -> None:
     assert types["length"].atomic_type != types["column"].atomic_type
     assert types["pack"].atomic_type == types["output"].atomic_type
     described = {field.name: field.description for field in schema.fields}
-    assert described["length"] == "Most tokens of a row."
+    assert described["length"] == "Maximum number of tokens in a row."
 
 
 def test_a_conversion_that_is_verified_and_appended_to(tmp_path: pathlib.Path) -> None:

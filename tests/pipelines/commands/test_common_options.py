@@ -76,7 +76,8 @@ def test_an_error_of_a_variable_names_it(dataset: str) -> None:
 def test_a_variable_of_no_option_is_named(dataset: str) -> None:
     done = run("head", dataset, GRISTMILL_HEAD_NUMBER="1", GRISTMILL_TRACE_SEED="1")
     (warning, *_) = done.stderr.splitlines()
-    assert warning == "warning: GRISTMILL_HEAD_NUMBER is no option of gristmill head"
+    expected = "GRISTMILL_HEAD_NUMBER is not an option of gristmill head"
+    assert warning == f"warning: {expected}"
     assert "TRACE" not in done.stderr
 
 

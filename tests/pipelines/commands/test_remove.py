@@ -218,7 +218,7 @@ class TestNumbers:
         (tmp_path / "bytes").write_bytes(b"\xff\xfe")
         argv = ["remove", str(tmp_path / "out"), "--records", str(tmp_path / "bytes")]
         result = CliRunner().invoke(cli, argv)
-        assert "the list of records is no text" in result.output
+        assert "the list of records is not text" in result.output
 
 
 class TestValues:

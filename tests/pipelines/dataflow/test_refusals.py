@@ -81,7 +81,7 @@ REFUSALS = {
         ("No module named 'mine'",),
     ),
     "no runner": Refusal(
-        "this is no Beam runner",
+        "this is not a Beam runner",
         (*CONVERT, "--runner=gristmill.dataset.GristmillError"),
         ("a subclass of apache_beam.runners.PipelineRunner",),
     ),

@@ -342,7 +342,7 @@ class Failing:
 
 
 class Panic(BaseException):
-    """What the libraries in Rust raise is no Exception."""
+    """What the libraries in Rust raise is not an Exception."""
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), Panic("no"), "too few"])

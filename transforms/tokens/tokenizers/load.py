@@ -244,7 +244,7 @@ def _usable(make: Callable[[], T], name: str) -> T:
     try:
         return make()
     except BaseException as e:
-        # A panic of Rust is no Exception.
+        # A panic of Rust is not an Exception.
         known = isinstance(e, ValueError) or type(e).__name__ == "PanicException"
         if isinstance(e, InputError) or not known:
             raise

@@ -81,7 +81,7 @@ def test_a_record_can_be_one_member():
         ("jpg", None, "a second member 'jpg'"),
         ("__key__", None, "a second member '__key__'"),
         ("__url__", None, "a second member '__url__'"),
-        ("\udcff", None, "is no UTF-8"),
+        ("\udcff", None, "is not UTF-8"),
         ("txt", "a symbolic link", "a member 'txt' that is a symbolic link"),
     ],
 )

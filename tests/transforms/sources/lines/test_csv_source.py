@@ -93,7 +93,7 @@ def test_files_of_another_header(tmp_path, other):
     with pytest.raises(InputError, match="header of an input file") as error:
         schema_of(pattern)
     assert error.value.where == f"{tmp_path}/1.csv"
-    # Found when it is read, where it is no part of the sample.
+    # Found when it is read, where it is not part of the sample.
     options = RecordOptions(input_format="csv")
     spec = find_inputs([f"{tmp_path}/0.csv"], options=options).spec
     file = find_inputs([f"{tmp_path}/1.csv"], options=options)[0]

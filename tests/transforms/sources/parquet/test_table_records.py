@@ -160,7 +160,7 @@ def test_whole_numbers_of_doubles_beside_others(tmp_path, other):
     assert "--columns '*,a:float'" in error.value.cure
     found = examples_of(tmp_path, table, columns=("*", "a:float"))
     assert (found[0]["a"], found[1]["b"]) == ([BIG - 1.0], [b"y"])
-    with pytest.raises(CorruptRecordError, match="is no integer") as error:
+    with pytest.raises(CorruptRecordError, match="is not an integer") as error:
         examples_of(tmp_path, table, columns=("a:int",))
     assert error.value.where.endswith("0.parquet, row 1")
     with pytest.raises(InputError, match="has no floats"):
