@@ -141,7 +141,9 @@ def _value(option: click.Option) -> str:
 def _default(option: click.Option) -> str:
     if isinstance(option.show_default, str):
         return option.show_default
-    shown = option.show_default and option.default is not None
+    # click marks options without a default, such as those that are required, by one.
+    without = (None, getattr(click.core, "UNSET", None))
+    shown = option.show_default and option.default not in without
     return f"`{option.default}`" if shown else ""
 
 

@@ -190,7 +190,7 @@ class ConvertOptions:
         "Check of finished shards",
         "How to check a finished shard before it is committed: read all records again "
         "and compare their checksums, or compare its length and a sample, which is "
-        "cheaper. Of chunks that are copied from another dataset, both compare the "
+        "cheaper. For chunks that are copied from another dataset, both compare the "
         "hash; `decoded` reads their records too.",
         default="records",
         choices=get_args(Check),
