@@ -116,7 +116,8 @@ def _fitted(value: Any, kind: pa.DataType | pa.Schema) -> Any:
         return value if whole is None else Number(whole)
     if kind == pa.float64():
         whole = whole_number(value)
-        if whole is not None and is_lost(whole):
+        vast = whole is None and value.lstrip("-").isdecimal() and value != "-0"
+        if vast or (whole is not None and is_lost(whole)):
             raise ValueError(str(value))
     return value
 

@@ -129,7 +129,11 @@ def test_whole_numbers_beside_fractions(tmp_path):
     assert list(found) == [{"a": BIG - 1.0}, {"a": 2.5}]
 
 
-@pytest.mark.parametrize("late", [BIG, BIG + 0.0, (1 << 53) + 1, -(1 << 62) - 1])
+@pytest.mark.parametrize(
+    "late",
+    [BIG, BIG + 0.0, (1 << 53) + 1, -(1 << 62) - 1, 10**30, 10**400, -(10**4200)],
+    ids=str.split("24 24.0 53 -62 e30 e400 -e4200"),
+)
 def test_a_later_whole_number_that_a_float_does_not_hold(tmp_path, monkeypatch, late):
     monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 20)
     pattern = written(tmp_path, [{"a": 1.5}] * 9 + [{"a": late}])
