@@ -126,6 +126,7 @@ METAVARS = {
     "SECONDS": "seconds",
     "FILE": "a file",
     "DIR": "a directory",
+    "DATE": "a date",
     "PARTS": "parts of messages",
     "ROLES": "roles of messages",
     "NAME": "a name of a dataset, split or column",
