@@ -43,6 +43,7 @@ _SECTIONS = {
         "convert": "jobs",
         "append": "jobs",
         "index": "jobs",
+        "audit": "audit",
         "pack": "jobs",
         "repack": "jobs",
         "rollback": "editions",

@@ -37,11 +37,17 @@ _REASONS = {
 }
 
 
-def supervision_lines(counts: PackedCounts) -> list[tuple[str, str]]:
+def supervision_lines(
+    counts: PackedCounts, *, named: bool = False
+) -> list[tuple[str, str]]:
     """Returns the tokens of conversations by role, as pairs of a head and a text.
 
     The tokens of all roles and of the template are those of the rows; with those that
     were truncated, they are those that were rendered. Nothing for other rows.
+
+    Args:
+        counts: The counts.
+        named: Whether the conversations that were set aside are named after it.
     """
     lines = []
     if counts.is_supervised:
@@ -67,6 +73,8 @@ def supervision_lines(counts: PackedCounts) -> list[tuple[str, str]]:
         reasons = [f"{count:,} {_REASONS[name]}" for name, count in aside.items()]
         all_of_them = plural(sum(aside.values()), "conversation")
         lines.append(("SET ASIDE", f"{all_of_them}: {', '.join(reasons)}"))
+        if not named:
+            lines.append(("", "`gristmill audit` names them, and says why"))
     for count, noun, text in (
         (counts.merged_tokens, "token", "of two parts, given to the first"),
         (counts.special_contents, "content", "with the text of a special token"),
@@ -142,34 +150,83 @@ class TemplatePiece(NamedTuple):
     times: int
 
 
+Document = tuple[npt.NDArray[Any], dict[str, Any]]
+"""The tokens of a piece or a document, and the facts of `by_token`."""
+
+
+def supervised_documents(
+    ids: npt.NDArray[Any],
+    lengths: npt.NDArray[Any],
+    spans: MessageSpans,
+    removed: Sequence[bool] | None = None,
+) -> Iterator[Document]:
+    """Yields the tokens of each piece or document, with the facts of `by_token`.
+
+    Args:
+        ids: All of their tokens.
+        lengths: Tokens of each.
+        spans: The spans of their messages.
+        removed: Which to leave out; None for none.
+    """
+    for number, own in enumerate(np.split(ids, np.cumsum(lengths)[:-1])):
+        if removed is None or not removed[number]:
+            yield own, by_token(spans, number, len(own))
+
+
+def _pieces_of_rows(rows: Iterable[bytes], row_format: RowFormat) -> Iterator[Document]:
+    for row in rows:
+        batch = decode_rows(row_format, [row])
+        if batch.spans is not None:
+            gone = batch.removed.tolist()
+            yield from supervised_documents(
+                batch.tokens, batch.lengths, batch.spans, gone
+            )
+
+
 def template_pieces(
-    rows: Iterable[bytes], row_format: RowFormat, special: Iterable[int]
+    documents: Iterable[Document], special: Iterable[int]
 ) -> list[TemplatePiece]:
-    """Returns the pieces of the template in rows, the most frequent first.
+    """Returns the pieces of the template in documents, the most frequent first.
 
     These are runs of tokens in no message, and special tokens that end a trained one.
 
     Args:
-        rows: The rows.
-        row_format: How they are encoded.
+        documents: Tokens and facts of each.
         special: Ids of special tokens.
     """
     counts: collections.Counter[tuple[tuple[int, ...], bool]] = collections.Counter()
     known = np.array([*special], np.int64)
-    for row in rows:
-        batch = decode_rows(row_format, [row])
-        ends = np.cumsum(batch.lengths)
-        for piece, ids in enumerate(np.split(batch.tokens, ends[:-1])):
-            if batch.spans is None or batch.removed[piece]:
-                continue
-            facts = by_token(batch.spans, piece, len(ids))
-            template = ~facts["said"]
-            last = facts["trained"] & np.isin(ids, known)
-            for own, trained in ((template, False), (last, True)):
-                borders = np.flatnonzero(np.diff(own, prepend=False, append=False))
-                for begin, end in borders.reshape(-1, 2).tolist():
-                    counts[tuple(ids[begin:end].tolist()), trained] += 1
+    for ids, facts in documents:
+        last = facts["trained"] & np.isin(ids, known)
+        for own, trained in ((~facts["said"], False), (last, True)):
+            borders = np.flatnonzero(np.diff(own, prepend=False, append=False))
+            for begin, end in borders.reshape(-1, 2).tolist():
+                counts[tuple(ids[begin:end].tolist()), trained] += 1
     return [TemplatePiece(*key, count) for key, count in counts.most_common()]
+
+
+def piece_lines(
+    found: Sequence[TemplatePiece],
+    special: Mapping[int, str],
+    texts: TokenTexts | None,
+) -> list[str]:
+    """Returns the most frequent pieces of a template, for people.
+
+    Args:
+        found: The pieces, the most frequent first.
+        special: Names of special tokens, by id.
+        texts: Shows tokens as text; None for names of special tokens, and ids.
+    """
+    lines = []
+    for piece in found[:_PIECES_SHOWN]:
+        shown = _shown(piece.ids, special, texts)
+        if len(shown) > _PIECE_WIDTH:
+            shown = f"{shown[:_PIECE_WIDTH]}... ({plural(len(piece.ids), 'token')})"
+        state = "trained" if piece.trained else "not trained"
+        lines.append(f"{state} {plural(piece.times, 'time')}: {shown}")
+    if len(found) > _PIECES_SHOWN:
+        lines.append(f"and {len(found) - _PIECES_SHOWN:,} others")
+    return lines
 
 
 def template_lines(
@@ -195,16 +252,11 @@ def template_lines(
         "example" if packed.rows != "packed" else "packed",
     )
     rows = [*first_records(dataset, name, _SAMPLE_ROWS)]
-    found = template_pieces(rows, row_format, special)
+    found = template_pieces(_pieces_of_rows(rows, row_format), special)
     lines = [f"  template  in the first {plural(len(rows), 'row')}, a sample:"]
-    for piece in found[:_PIECES_SHOWN]:
-        shown = _shown(piece.ids, special, texts)
-        if len(shown) > _PIECE_WIDTH:
-            shown = f"{shown[:_PIECE_WIDTH]}... ({plural(len(piece.ids), 'token')})"
-        state = "trained" if piece.trained else "not trained"
-        lines.append(f"            {state} {plural(piece.times, 'time')}: {shown}")
-    if len(found) > _PIECES_SHOWN:
-        lines.append(f"            and {len(found) - _PIECES_SHOWN:,} others")
+    if texts is None:
+        lines[0] = f"{lines[0][:-1]}, as ids; --tokenizer shows them as text:"
+    lines += [f"            {line}" for line in piece_lines(found, special, texts)]
     return lines
 
 

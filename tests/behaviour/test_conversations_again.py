@@ -1,4 +1,7 @@
-"""Rows of conversations that are packed again, or are changed."""
+"""Rows of conversations that are packed again, or are changed.
+
+Covers: dataset/packed/supervision.py.
+"""
 
 from __future__ import annotations
 

@@ -79,6 +79,12 @@ def _write_inputs(commands: Commands, folder: pathlib.Path) -> None:
         text = "".join(json.dumps(line) + "\n" for line in part)
         (folder / f"{name}.jsonl").write_text(text)
     (folder / "nulls.jsonl").write_text('{"text": "x"}\n{"text": null}\n')
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    chats = [{"messages": said}, {"messages": said[:1]}]
+    (folder / "chat.jsonl").write_text("".join(json.dumps(c) + "\n" for c in chats))
+    (folder / "chat.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}</s>{% endfor %}"
+    )
     (folder / "words.txt").write_text("one\ntwo\nthree\n")
     (folder / "odd.jsonl").write_text('{"text": "x"}\n{"text": \n{"text": "y"}\n')
     write_parquet(folder / "table.parquet", some_table(9))
@@ -112,6 +118,8 @@ def _make_datasets(commands: Commands, folder: pathlib.Path) -> None:
     run("append", "days", "b.jsonl", *one)
     packing = ("--tokenizer", "demo/tokenizer.json", "--eos", "</s>", "--length", 64)
     run("pack", "a.jsonl", "rows", "--column", "text", *packing, *one)
+    chat = ("--tokenizer", "demo/tokenizer.json", "--template", "chat.jinja")
+    run("audit", "chat.jsonl", *chat)
     run("repack", "rows", "longer", "--length", 128, *one)
     (folder / "files").mkdir()
     for path in (folder / "c4").glob("*.array_record-*"):

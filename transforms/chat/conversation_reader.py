@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -52,7 +52,7 @@ _WHAT = {
 
 
 class AsideError(Exception):
-    """A conversation is set aside.
+    """A conversation is set aside; its text says why.
 
     Attributes:
         reason: One of `gristmill.dataset.packed.supervision_counts.ASIDE`.
@@ -109,6 +109,7 @@ class ConversationReader:
 
     Args:
         options: Options with tokenizer and template found by planning.
+        tell: Called with each conversation that is set aside, and its place.
 
     Raises:
         InputError: The tokenizer or the template cannot be used.
@@ -116,10 +117,15 @@ class ConversationReader:
         StorageError: A file cannot be read.
     """
 
-    def __init__(self, options: PackOptions) -> None:
+    def __init__(
+        self,
+        options: PackOptions,
+        *,
+        tell: Callable[[AsideError, str], None] | None = None,
+    ) -> None:
         if options.chat is None or options.found is None:
             raise ValueError("the template of the job is not known yet")
-        self._options, self._chat = options, options.chat
+        self._options, self._chat, self._tell = options, options.chat, tell
         self._tokenizer = placing_tokenizer(options)
         self._templates = templates_of(self._chat)
         special = self._tokenizer.special_ids
@@ -151,8 +157,7 @@ class ConversationReader:
             try:
                 rendered.append(self.rendered(record))
             except AsideError as error:
-                counts[f"aside_{error.reason}"] += 1
-                self._refuse(error, place_of(number))
+                self._set_aside(error, place_of(number), counts)
                 rendered.append(None)
         placed = self.placed([each for each in rendered if each is not None])
         columns = SpanColumns()
@@ -167,8 +172,7 @@ class ConversationReader:
                 tokens = next(placed)
                 made = self.document(each, tokens)
             except AsideError as error:
-                counts[f"aside_{error.reason}"] += 1
-                self._refuse(error, place_of(number))
+                self._set_aside(error, place_of(number), counts)
                 columns.add()
                 continue
             ids, rows, seen = made
@@ -313,8 +317,14 @@ class ConversationReader:
             raise AsideError("long", f"{len(placed.ids):,} tokens")
         return fitting[-1]
 
-    def _refuse(self, error: AsideError, place: str) -> None:
-        """Raises InputError for a conversation that is not to be set aside."""
+    def _set_aside(self, error: AsideError, place: str, counts: Counter[str]) -> None:
+        """Counts a conversation that is set aside.
+
+        Raises InputError if it is not to be.
+        """
+        counts[f"aside_{error.reason}"] += 1
+        if self._tell is not None:
+            self._tell(error, place)
         refused = self._chat.unusable == "refuse" and error.reason in _FAILURES.values()
         if error.reason == "special":
             refused = self._chat.special_in_content == "refuse"

@@ -117,6 +117,8 @@ def turns_of(
             ends.append(end)
             open_turns += not closed
         spans += made
+    written = {run.message for run in runs} | {*(regions or ())}
+    open_turns += len(trained - written)
     if regions is not None:
         spans += _without_places(found, regions, runs, trained, roles, ends)
     spans.sort()

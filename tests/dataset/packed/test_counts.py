@@ -1,4 +1,7 @@
-"""Counts of packed rows: as values, in reports, in tables."""
+"""Counts of packed rows: as values, in reports, in tables.
+
+Covers: dataset/packed/supervision_counts.py.
+"""
 
 from __future__ import annotations
 

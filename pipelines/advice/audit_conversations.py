@@ -1,0 +1,246 @@
+"""The audit of conversations: what a template trains on, before anything is made."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.message_spans import MessageSpans
+from gristmill.dataset.packed.supervision import (
+    document_counts,
+    role_counts,
+    roles_of,
+    trained_targets,
+)
+from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.text.supervision import (
+    BEGIN,
+    END,
+    Document,
+    TemplatePiece,
+    marked,
+    piece_lines,
+    supervised_documents,
+    supervision_lines,
+    template_pieces,
+)
+from gristmill.transforms.chat.conversation_reader import AsideError, ConversationReader
+from gristmill.transforms.chat.template_file import with_template
+from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.functions.user_functions import call, load_function
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.record_source import first_records
+from gristmill.transforms.tokens.documents import Documents
+from gristmill.transforms.tokens.tokenizers import find_tokenizer
+from gristmill.transforms.tokens.tokenizers.token_texts import (
+    TokenTexts,
+    load_token_texts,
+)
+
+_BATCH = 64
+_EXAMPLES = 3
+_MOST_SHOWN = 4000
+
+
+class SetAside(NamedTuple):
+    """A conversation that cannot be used, or is too long.
+
+    Attributes:
+        reason: One of `gristmill.dataset.packed.supervision_counts.ASIDE`.
+        place: Where it is in the inputs.
+        detail: What is wrong with it.
+    """
+
+    reason: str
+    place: str
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit:
+    """What packing would make of the first conversations of some inputs.
+
+    Attributes:
+        source: The inputs.
+        records: The records that were read.
+        counts: The counts that `pack` would keep of them.
+        set_aside: The conversations that would be set aside.
+        pieces: Pieces of the template, the most frequent first.
+        shown: Places and texts of the first conversations, with what is trained on in
+            marks.
+        special: Names of special tokens, by id.
+        texts: Shows tokens as text.
+    """
+
+    source: str
+    records: int
+    counts: PackedCounts
+    set_aside: tuple[SetAside, ...]
+    pieces: tuple[TemplatePiece, ...]
+    shown: tuple[tuple[str, str], ...]
+    special: dict[int, str]
+    texts: TokenTexts
+
+    def text(self) -> str:
+        """Returns it for people."""
+        counts = self.counts
+        rendered = counts.tokens + counts.truncated_tokens
+        facts = [
+            (
+                "rendered",
+                f"{plural(rendered, 'token')} in "
+                f"{plural(counts.documents, 'conversation')} = "
+                f"{counts.trained_tokens:,} trained + "
+                f"{counts.tokens - counts.trained_tokens:,} not trained + "
+                f"{counts.truncated_tokens:,} truncated",
+            ),
+            *supervision_lines(counts, named=True),
+        ]
+        examples = collections.defaultdict(list)
+        for each in self.set_aside:
+            examples[each.reason].append(each)
+        for some in examples.values():
+            facts += [("", f"{each.place}: {each.detail}") for each in some[:_EXAMPLES]]
+            if len(some) > _EXAMPLES:
+                facts.append(("", f"and {len(some) - _EXAMPLES:,} like the last"))
+        heads = itertools.chain(["template"], itertools.repeat(""))
+        pieces = piece_lines(self.pieces, self.special, self.texts)
+        facts += zip(heads, pieces, strict=False)
+        lines = [f"{self.source}: the first {plural(self.records, 'record')}"]
+        lines += [f"  {head:<9} {text}" for head, text in facts]
+        for place, text in self.shown:
+            if len(text) > _MOST_SHOWN:
+                text = f"{text[:_MOST_SHOWN]}... ({len(text):,} characters)"
+            lines += ["", f"{place}, with what is trained on in {BEGIN} {END}:", text]
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """Returns it as JSON."""
+        counts = dataclasses.asdict(self.counts)
+        own = {name: count for name, count in counts.items() if "digest" not in name}
+        fields: dict[str, Any] = {
+            "records": self.records,
+            "counts": own,
+            "set_aside": [each._asdict() for each in self.set_aside],
+            "template": [
+                {
+                    "text": self.texts.decode(piece.ids),
+                    "trained": piece.trained,
+                    "times": piece.times,
+                }
+                for piece in self.pieces
+            ],
+            "shown": [{"place": place, "text": text} for place, text in self.shown],
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def audit_conversations(options: PackingOptions, *, records: int, shown: int) -> Audit:
+    """Renders and tokenises the first conversations of inputs, and writes nothing.
+
+    Of a directory with splits, it takes those of `train`, or of the first split.
+
+    Args:
+        options: The options of packing them.
+        records: Most records to read.
+        shown: Conversations to show as text.
+
+    Raises:
+        InputError: Inputs, tokenizer or template cannot be used, or there is no record.
+        CorruptInputError: A file is damaged.
+        StorageError: A file cannot be read.
+        UserFunctionError: The user's function failed.
+    """
+    jobs = conversion_of(options).jobs
+    job = min(jobs, key=lambda job: (job.split != "train", job.split))
+    files = list_inputs(job)
+    pack = job.pack
+    assert pack is not None  # These are options of packing.
+    pack = with_template(dataclasses.replace(pack, found=find_tokenizer(pack)))
+    assert pack.found is not None  # Just now.
+    aside: list[SetAside] = []
+
+    def tell(error: AsideError, place: str) -> None:
+        aside.append(SetAside(error.reason, place, str(error)))
+
+    reader = ConversationReader(pack, tell=tell)
+    texts = load_token_texts(str(options.tokenizer))
+    counts, read = PackedCounts(), 0
+    found: list[Document] = []
+    examples: list[tuple[str, str]] = []
+    for count, given in _batches(job, files, records):
+        read += count
+        places = [place for _, place in given]
+        documents = reader.read([record for record, _ in given], places.__getitem__)
+        spans = documents.spans
+        assert spans is not None  # They are conversations.
+        counts += _counts(documents, spans)
+        own = [*supervised_documents(documents.ids, documents.lengths, spans)]
+        for place, (ids, facts) in zip(places, own, strict=True):
+            if len(ids) and len(examples) < shown:
+                parts = zip(ids.tolist(), texts.texts(ids.tolist()), strict=True)
+                plain = [f"<{n}>" if text is None else text for n, text in parts]
+                examples.append((place, marked(plain, facts["trained"], "")))
+        found += own
+    if not read:
+        raise InputError(
+            "the inputs hold no records",
+            where=" ".join(options.input),
+            expected="conversations",
+            cure="see whether they are whole",
+        )
+    special = {number: text for text, number in pack.found.special_ids.items()}
+    return Audit(
+        source=" ".join(options.input),
+        records=read,
+        counts=counts,
+        set_aside=tuple(aside),
+        pieces=tuple(template_pieces(found, special)),
+        shown=tuple(examples),
+        special=special,
+        texts=texts,
+    )
+
+
+def _batches(
+    job: ConversionJob, files: InputFiles, records: int
+) -> Iterator[tuple[int, list[tuple[bytes, str]]]]:
+    """Yields how many records were read, and what they became, each with its place."""
+    function = None if job.map is None else load_function(job.map)
+    read = itertools.islice(first_records(files), records)
+    for batch in iter(lambda: [*itertools.islice(read, _BATCH)], []):
+        found = []
+        for one in batch:
+            place = f"{one.path}, {one.place_text}"
+            results = [one.record]
+            if function is not None:
+                results = [*call(function, one.record, source=place)]
+            found += [(record, place) for record in results]
+        yield len(batch), found
+
+
+def _counts(documents: Documents, spans: MessageSpans) -> PackedCounts:
+    """Returns the counts of rows with some documents, each in one piece."""
+    used = int((documents.lengths > 0).sum())
+    return (
+        documents.counts
+        + role_counts(spans)
+        + document_counts(roles_of(spans))
+        + PackedCounts(
+            documents=used,
+            pieces=used,
+            tokens=len(documents.ids),
+            text_bytes=documents.text_bytes,
+            special_tokens=documents.special_tokens,
+            trained_targets=trained_targets(spans),
+        )
+    )

@@ -1,0 +1,461 @@
+"""Mutated templates, conversations and code: no mask is wrong without a word.
+
+Contents are of characters that only one message has, so a brute-force look at the text
+of the tokens tells which is whose. What was made of a mutated template or conversation
+has to be right by that look, or be set aside, refused or counted. Mutated code has to
+be noticed by it.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import json
+import pathlib
+import random
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tokenizers
+
+from gristmill.dataset.base.errors import GristmillError
+from gristmill.transforms.chat import (
+    borders,
+    conversation_reader,
+    located,
+    marks,
+    token_spans,
+    turns,
+)
+from gristmill.transforms.chat.conversation_reader import ConversationReader
+from gristmill.transforms.jobs.pack_options import PackOptions
+from tests.support.conversations import chat_options, write_bpe
+from tests.transforms.chat.test_masks import CHATML, STYLES
+
+TAGGED = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+    "{% generation %}{{ m.content }}<|im_end|>{% endgeneration %}\n{% else %}"
+    "{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+)
+LOOPED = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}"
+    "<<{{ m.content }}>>\n{% elif m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content|trim }}</s>{% endif %}{% endfor %}"
+)
+TEMPLATES = [CHATML, TAGGED, LOOPED, *(style.template for style in STYLES.values())]
+OWN = 12
+_FIRST = 0xE000
+
+
+def private(message: int, rng: random.Random) -> str:
+    """Returns a content whose characters no other message has."""
+    first = _FIRST + OWN * message
+    own = "".join(chr(first + rng.randrange(OWN)) for _ in range(rng.randrange(3, 9)))
+    return rng.choice(["", " ", "\n"]) + own + rng.choice(["", " ", " sun", "\n"])
+
+
+def some_messages(rng: random.Random) -> list[dict[str, Any]]:
+    roles = ["system"] * rng.randrange(2) + ["user", "assistant"] * rng.randrange(1, 4)
+    return [
+        {"role": role, "content": private(number, rng)}
+        for number, role in enumerate(roles)
+    ]
+
+
+def _cut(text: str, rng: random.Random) -> str:
+    """Takes out a piece of the template, such as a tag or a text."""
+    pieces = re.split(r"(\{\{.*?\}\}|\{%.*?%\})", text)
+    at = rng.randrange(len(pieces))
+    return "".join(pieces[:at] + pieces[at + 1 :])
+
+
+def _twice(text: str, rng: random.Random) -> str:
+    pieces = re.split(r"(\{\{.*?\}\}|\{%.*?%\})", text)
+    at = rng.randrange(len(pieces))
+    return "".join([*pieces[: at + 1], pieces[at], *pieces[at + 1 :]])
+
+
+def _swapped(text: str, rng: random.Random) -> str:
+    pieces = re.split(r"(\{\{.*?\}\}|\{%.*?%\})", text)
+    at = rng.randrange(len(pieces) - 1)
+    return "".join([*pieces[:at], pieces[at + 1], pieces[at], *pieces[at + 2 :]])
+
+
+def _filtered(text: str, rng: random.Random) -> str:
+    change = rng.choice(
+        [
+            *("|trim", "|upper", "[:3]", "[1:]", "|reverse", " * 2", "|title"),
+            *("|length|string", "|replace('\ue000', '')", "|tojson", "|e"),
+            ".split()[0]",
+        ]
+    )
+    return text.replace("m.content", f"(m.content{change})")
+
+
+def _other(text: str, rng: random.Random) -> str:
+    return text.replace("m.content", f"messages[{rng.randrange(3)}].content", 1)
+
+
+def _without_special(text: str, rng: random.Random) -> str:
+    return re.sub(r"<\|\w+\|>|</s>", rng.choice(["", "|", "<pad>"]), text)
+
+
+def _conditional(text: str, rng: random.Random) -> str:
+    test = rng.choice(["loop.last", "not loop.first", "m.content|length > 6"])
+    test = rng.choice([test, f"'{chr(_FIRST)}' not in m.content"])
+    return text.replace(
+        "{{ m.content }}", f"{{% if {test} %}}{{{{ m.content }}}}{{% endif %}}"
+    )
+
+
+OF_TEMPLATE = [
+    _cut,
+    _twice,
+    _swapped,
+    _filtered,
+    _other,
+    _without_special,
+    _conditional,
+]
+
+
+def _unknown_role(messages: list, rng: random.Random) -> None:
+    rng.choice(messages)["role"] = rng.choice(["gpt", "", "ASSISTANT", "narrator", 7])
+
+
+def _special_content(messages: list, rng: random.Random) -> None:
+    message = rng.choice(messages)
+    text = rng.choice(
+        ["<|im_end|>", "<|im_start|>assistant\n", "<pad>", "</s>", "<|h|>"]
+    )
+    message["content"] += text + message["content"].strip()
+
+
+def _mark_content(messages: list, rng: random.Random) -> None:
+    plane = rng.choice([0x100000, 0xF0000])
+    rng.choice(messages)["content"] += chr(plane + rng.randrange(0xFFF0))
+
+
+def _empty(messages: list, rng: random.Random) -> None:
+    rng.choice(messages)["content"] = rng.choice(["", " ", "\n\n", None])
+
+
+def _no_content(messages: list, rng: random.Random) -> None:
+    del rng.choice(messages)["content"]
+
+
+def _same_content(messages: list, rng: random.Random) -> None:
+    messages.append({"role": "assistant", "content": "sun"})
+    messages.insert(0, {"role": "user", "content": "sun"})
+
+
+def _weight(messages: list, rng: random.Random) -> None:
+    rng.choice(messages)["weight"] = rng.choice([-1, "1", 0, float("inf"), True])
+
+
+def _header_content(messages: list, rng: random.Random) -> None:
+    rng.choice(messages)["content"] += "\n[INST] user: |assistant: "
+
+
+def _parts(messages: list, rng: random.Random) -> None:
+    kind = rng.choice([{"type": "image"}, {"type": "text"}, 3])
+    rng.choice(messages)["content"] = [kind]
+
+
+OF_DATA = [
+    *(_unknown_role, _special_content, _mark_content, _empty, _no_content),
+    *(_same_content, _weight, _header_content, _parts),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    made = tmp_path_factory.mktemp("mutations")
+    write_bpe(made)
+    return made
+
+
+@functools.cache
+def _tokenizer(folder: pathlib.Path) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def outcome(folder: pathlib.Path, template: str, messages: list[Any]) -> str:
+    """Returns what became of a conversation.
+
+    `right` if the trained text is what it has to be, `told` if it was set aside,
+    refused or counted, else how it is wrong.
+    """
+    path = folder / "mutated.jinja"
+    path.write_text(template)
+    record = json.dumps({"messages": messages}, ensure_ascii=False).encode()
+    try:
+        reader = ConversationReader(chat_options(path, folder / "tokenizer.json"))
+        documents = reader.read([record], "record {}".format)
+    except GristmillError:
+        return "told"
+    told = documents.counts
+    if not documents.lengths[0]:
+        return "told" if told.set_aside else "silent: nothing is left"
+    known = _tokenizer(folder)
+    (each,) = reader._templates.values()
+    given = [{k: v for k, v in m.items() if v is not None} for m in messages]
+    text = each.render(given, None)
+    if known.encode(text, add_special_tokens=False).ids != documents.ids.tolist():
+        return "silent: other tokens"
+    spans = documents.spans
+    trained = ["\n"]  # Between what is not trained on.
+    shown = []
+    at = 0
+    for begin, end, is_trained in zip(
+        spans.begins.tolist(), spans.stops.tolist(), spans.trained, strict=True
+    ):
+        shown.append(known.decode(documents.ids[at:begin], skip_special_tokens=False))
+        own = known.decode(documents.ids[begin:end], skip_special_tokens=False)
+        (trained if is_trained else shown).append(own)
+        at = end
+    shown.append(known.decode(documents.ids[at:], skip_special_tokens=False))
+    if told.merged_tokens or told.special_contents or told.open_turns:
+        return "told"
+    owners = collections.defaultdict(set)
+    for number, message in enumerate(messages):
+        for char in filter(_is_private, message.get("content") or ""):
+            owners[char].add(number)
+    for part, wanted in ((trained, True), (shown, False)):
+        for char in filter(_is_private, "".join(part)):
+            (number,) = owners[char]
+            says = messages[number]["role"] == "assistant"
+            says = says and messages[number].get("weight", 1) > 0
+            if says != wanted:
+                return f"silent: message {number} trained: {wanted}"
+    words = re.sub("[^a-z]", "", "".join(trained).replace("sun", ""))
+    for name in ("assistant", "user", "system", "INST"):
+        said = "".join(str(m.get("content")) for m in messages)
+        if name in words and name not in said:
+            return "silent: a header is trained"
+    return "right"
+
+
+def _is_private(char: str) -> bool:
+    return _FIRST <= ord(char) < _FIRST + 40 * OWN
+
+
+def rounds(folder: pathlib.Path, count: int, first: int = 0) -> collections.Counter:
+    found: collections.Counter = collections.Counter()
+    for seed in range(first, first + count):
+        rng = random.Random(seed)
+        template, messages = rng.choice(TEMPLATES), some_messages(rng)
+        of_data = seed % 2
+        mutate = rng.choice(OF_DATA if of_data else OF_TEMPLATE)
+        if of_data:
+            mutate(messages, rng)
+        else:
+            template = mutate(template, rng)
+        what = outcome(folder, template, messages)
+        assert not what.startswith("silent"), (
+            f"seed {seed}, {mutate.__name__}: {what}\n{template}\n{messages}"
+        )
+        found[what] += 1
+    return found
+
+
+def test_no_mutation_of_template_or_data_is_silent(folder: pathlib.Path) -> None:
+    found = rounds(folder, 160)
+    assert found["told"] > 40
+    assert found["right"] > 40
+
+
+@pytest.mark.soak
+def test_none_of_many_is_silent(folder: pathlib.Path) -> None:
+    rounds(folder, 5000, first=1000)
+
+
+def _case(template: str, *messages: dict[str, Any], **chat: Any) -> Any:
+    return template, {"messages": list(messages)}, chat
+
+
+def _says(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+CALLS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n"
+    "{% endif %}"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}"
+    "{{ c.function.arguments|tojson }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_CALL = {"function": {"name": "f", "arguments": {"x": "moon river", "n": 3}}}
+_BARE_CALL = {"function": {"arguments": {"n": 3}}}
+_Q, _A = _says("user", " hello world\n"), _says("assistant", " the answer ")
+_THINKS = _says("assistant", "so", reasoning_content="the sun", tool_calls=[_CALL])
+_TALK = [_says("system", "été 北京"), _Q, _A, _says("user", "q?"), _THINKS]
+CASES = [
+    *(_case(each, *_TALK[:4], _A | {"weight": 0.5}) for each in TEMPLATES),
+    *(_case(CALLS, *_TALK, _Q, _A, train=each) for each in ("all", "last", "user")),
+    *(_case(CALLS, *_TALK, train_without=each) for each in ("thinking", "tools")),
+    _case(CALLS, *_TALK, train_end_of_turn="no"),
+    _case(CHATML, *[_Q, _A] * 4, length=40),
+    _case(CHATML, *[_Q, _A] * 4, length=40, truncate_turns="no"),
+    _case(CHATML, _Q, _says("assistant", "a<|im_end|>b"), special_in_content="text"),
+    _case(
+        CHATML, _Q, _says("assistant", "a<|im_end|>b"), special_in_content="set-aside"
+    ),
+    _case(CHATML, _Q, _says("assistant", ""), _Q, _A),
+    _case(CHATML, _Q, _says("assistant", "\U00100003"), _Q, _A),
+    _case(CHATML, _Q, _says("assistant", "<think>\nmoon</think> the answer")),
+    _case("{% for m in messages %}{{ m.content }}{% endfor %}", _Q, _A, _Q, _A),
+    _case("{% for m in messages %}{{ m.content[:4] }}{% endfor %}", _Q, _A),
+    _case("{% for m in messages %}{{ m.content * 2 }}{% endfor %}", _Q, _A),
+    _case("{% for m in messages %}{{ m.content|title }}{% endfor %}", _Q, _A),
+    _case("{% for m in messages %}{{ m.content|reverse }}{% endfor %}", _Q, _A),
+    _case("{{ messages[0].content }}", _Q, _A),
+    _case(CHATML, _Q, _A, _Q, train="last"),
+    _case(CHATML, _Q, _A | {"weight": 0}, _Q, _A),
+    _case(CHATML, _Q),
+    _case(
+        CHATML, _Q, _says("assistant", "a<|im_end|>"), special_in_content="set-aside"
+    ),
+    _case(CALLS, _Q, _says("assistant", "a", tool_calls=[_BARE_CALL])),
+]
+
+Reader = ConversationReader
+# A function, a text in it, and what stands there instead.
+OF_CODE: list[tuple[Callable[..., Any], str, str]] = [
+    (turns.turns_of, "first.begin, last.end", "first.begin + 1, last.end"),
+    (turns.turns_of, "first.begin, last.end", "after, last.end"),
+    (turns.turns_of, "run.message in trained", "True"),
+    (turns.turns_of, "run.message in trained", "run.message not in trained"),
+    (turns.turns_of, "begin, end = regions[run.message]", "pass"),
+    (
+        turns.turns_of,
+        "end = turn is not None, end if turn is None else turn",
+        "_ = 0, 0",
+    ),
+    (turns.turns_of, "end if turn is None else turn", "end"),
+    (turns.turns_of, "begin = header", "begin = after"),
+    (turns.turns_of, "span._replace(trained=False)", "span"),
+    (turns.turns_of, "open_turns += not closed", "pass"),
+    (turns.turns_of, "ends.append(end)", "ends.append(begin)"),
+    (turns.trained_messages, "found = found[-1:]", "found = found[:1]"),
+    (turns.trained_messages, "role in speaks", "True"),
+    (turns.trained_messages, "if conversation.weights[number] > 0", ""),
+    (
+        turns._turn_end,
+        "bisect_left(specials, (end, 0))",
+        "bisect_left(specials, (0, 0))",
+    ),
+    (turns._filled, "role in roles and (before is None or before in roles)", "True"),
+    (turns._filled, "between, message, trained)", "between, message, False)"),
+    (turns._filled, "message, role in roles)", "message, True)"),
+    (turns._filled, "message, before in roles)", "message, False)"),
+    (
+        turns._filled,
+        "cursor, before = place.end, role",
+        "cursor, before = place.begin, role",
+    ),
+    (turns._joined, "span.begin == span.end", "span.begin + 1 == span.end"),
+    (
+        token_spans.token_spans,
+        "tokens[0::2], tokens[1::2]",
+        "tokens[0::2] + 1, tokens[1::2]",
+    ),
+    (
+        token_spans.token_spans,
+        "tokens[0::2], tokens[1::2]",
+        "tokens[0::2], tokens[1::2] - 1",
+    ),
+    (token_spans.token_spans, 'borders, "left"', 'borders, "right"'),
+    (token_spans.token_spans, "len(np.unique(tokens[inside]))", "0"),
+    (token_spans.byte_places, "len(text[at:place].encode())", "len(text[at:place])"),
+    (located._check_once, "place.part in seen", "False"),
+    (located._check_dropped, "part.role != THINKING", "False"),
+    (located.located, "found.text != text", "False"),
+    (
+        located.located,
+        "if any(part.lead or part.trail for part in marker.parts)",
+        "if False",
+    ),
+    (located._with_space, "end=last.end + head_chars", "end=last.end"),
+    (located._with_space, "begin=next_.begin - tail_chars", "begin=next_.begin"),
+    (marks.unmarked, "match.start() - number", "match.start()"),
+    (marks.unmarked, "opened is None or opened.part != part", "False"),
+    (marks.Marker._text, "lead + core + trail", "core"),
+    (
+        marks.Marker._answer,
+        "number, THINKING, inner=inner",
+        "number, ASSISTANT, inner=inner",
+    ),
+    (marks.Marker._call, "self.unmarked_calls.append(number)", "pass"),
+    (
+        borders.Borders.turn_end,
+        "return special[1] if self._ends[key] else None",
+        "return None",
+    ),
+    (borders.Borders.turn_end, "self._ends[key]", "True"),
+    (borders.Borders.specials, "match.span()", "(match.start(), match.end() - 1)"),
+    (borders.Borders._header_end, "len(prompted), limit", "0, limit"),
+    (Reader.document, "end = min(end, length)", "pass"),
+    (Reader.document, "if not is_trained", "if False"),
+    (Reader.document, "weight = each.weights[span.message]", "weight = 1.0"),
+    (
+        Reader.document,
+        "begin, end - begin, *span[2:]",
+        "begin, end - begin + 1, *span[2:]",
+    ),
+    (Reader._cut, "return fitting[-1]", "return most"),
+    (Reader._cut, "return fitting[-1]", "return fitting[0]"),
+    (Reader._rendered, "alike=frozenset(alike)", "alike=frozenset()"),
+    (conversation_reader._in_contents, "begin < place.end", "end < place.end"),
+]
+
+
+def made(options: PackOptions, record: Any) -> Any:
+    """Returns what a case gives: tokens, spans and counts, or the kind of error."""
+    try:
+        documents = Reader(options).read([json.dumps(record).encode()], str)
+    except Exception as error:
+        return type(error)
+    spans = [column.tolist() for column in documents.spans]
+    return documents.ids.tolist(), spans, documents.counts
+
+
+@pytest.fixture(scope="module")
+def right(folder: pathlib.Path) -> list[tuple[PackOptions, Any, Any]]:
+    """The options of each case, its record, and what it gives."""
+    found = []
+    for number, (template, record, chat) in enumerate(CASES):
+        path = folder / f"case{number}.jinja"
+        path.write_text(template)
+        options = chat_options(path, folder / "tokenizer.json", **chat)
+        found.append((options, record, made(options, record)))
+    return found
+
+
+@pytest.mark.parametrize("number", range(len(OF_CODE)))
+def test_no_mutation_of_code_is_silent(
+    number: int,
+    right: list[tuple[PackOptions, Any, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    function, old, new = OF_CODE[number]
+    source = textwrap.dedent(inspect.getsource(function))
+    assert old in source, old
+    names: dict[str, Any] = {}
+    exec(
+        compile(
+            "from __future__ import annotations\n" + source.replace(old, new, 1),
+            "mutated",
+            "exec",
+        ),
+        dict(function.__globals__),
+        names,
+    )
+    (mutated,) = (each for each in names.values() if inspect.isfunction(each))
+    monkeypatch.setattr(function, "__code__", mutated.__code__)
+    assert any(made(options, record) != found for options, record, found in right)
