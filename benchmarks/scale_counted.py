@@ -20,13 +20,16 @@ from benchmarks.scale_steps import Steps
 from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.transforms import ConversionJob
 from gristmill.transforms.conversion.begin_job import plan_job
-from gristmill.transforms.conversion.count_records import count_tasks, total_counts
+from gristmill.transforms.conversion.count_records import (
+    count_tasks,
+    stride_for,
+    total_counts,
+)
 from gristmill.transforms.conversion.counted_parts import (
     CountedPart,
     CountTask,
 )
 from gristmill.transforms.conversion.job_inputs import list_inputs
-from gristmill.transforms.planning.record_plan import stride_for
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
 _WINDOW = 1 << 16

@@ -18,8 +18,8 @@ from gristmill.loader.maxtext.settings import SETTINGS, Only
 from gristmill.loader.stats.causes import Waiting
 from gristmill.loader.stats.feed_stats import FeedStats
 from gristmill.loader.stats.metrics import COUNTERS, GAUGES, WAITS_FOR, WAITS_FOR_TEXT
-from gristmill.pipelines.commands.common_options import with_common_options
 from gristmill.pipelines.commands.main import cli, find_command
+from gristmill.pipelines.commands.messages import with_common_options
 from gristmill.transforms.beam import job_metrics
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gristmill.loader.provenance.found_record import PassedShard
     from gristmill.loader.provenance.locate import Location
     from gristmill.loader.provenance.source_fields import Piece, SourcePlace
-    from gristmill.loader.reading.cache_counts import CacheCounts
+    from gristmill.loader.reading.shard_list import CacheCounts
     from gristmill.loader.remote.range_fetcher import ReadCounts
     from gristmill.loader.remote.read_options import ReadOptions
     from gristmill.loader.stats.causes import Waiting, waits_for

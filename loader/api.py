@@ -18,7 +18,7 @@ from gristmill.loader.base.state_fields import (
 )
 from gristmill.loader.data.batches import Batches, ordered_weights
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.feed.feed_arguments import check_mask, given_rows, host_of
+from gristmill.loader.feed.step_reads import check_mask, given_rows, host_of
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights

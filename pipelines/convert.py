@@ -41,6 +41,7 @@ from gristmill.transforms.conversion.commit_shards import (
     commit_shards,
 )
 from gristmill.transforms.conversion.count_records import (
+    RecordCounts,
     count_part,
     count_tasks,
     parts_of_files,
@@ -51,16 +52,16 @@ from gristmill.transforms.conversion.counted_parts import (
     CountTask,
     PartCollector,
 )
-from gristmill.transforms.conversion.input_comparison import one_by_one
-from gristmill.transforms.conversion.job_inputs import split_note
-from gristmill.transforms.conversion.plan_notes import plan_notes, rounding_note
+from gristmill.transforms.conversion.job_inputs import one_by_one, split_note
+from gristmill.transforms.conversion.shard_output import try_function
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     ShardTask,
     make_shards,
+    plan_notes,
+    rounding_note,
     shard_tasks,
 )
-from gristmill.transforms.conversion.try_function import try_function
 from gristmill.transforms.jobs.appended_job import edition_notes
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
@@ -68,7 +69,6 @@ from gristmill.transforms.jobs.conversion_job import (
     waits_for_storage,
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.planning.record_plan import RecordCounts
 from gristmill.transforms.sources.find_inputs import look_at_part, looks_of
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import Look, look_at

@@ -11,8 +11,8 @@ from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.pipelines.local.pool import Done, run_tasks
 from gristmill.pipelines.local.progress import preparing_shown
-from gristmill.pipelines.local.run_tasks import Done, run_tasks
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.indexing.commit_index import commit_index
 from gristmill.transforms.indexing.index_shard import IndexedShard, index_shard

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
+from gristmill.pipelines.local.pool import Done, run_tasks
 from gristmill.pipelines.local.progress import preparing_shown
-from gristmill.pipelines.local.run_tasks import Done, run_tasks
 from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.result import GatheredChecks

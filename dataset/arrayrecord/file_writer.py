@@ -23,8 +23,10 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
     encode_special,
 )
 from gristmill.dataset.arrayrecord.chunk_hash import hash_spans, is_compiled
-from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, BLOCK_HEADER_BYTES, MAGIC
+from gristmill.dataset.arrayrecord.footer import MAGIC
 from gristmill.dataset.arrayrecord.simple_chunks import (
+    BLOCK_BYTES,
+    BLOCK_HEADER_BYTES,
     CHUNK_HEADER_BYTES,
     HASH_BYTES,
     IntArray,

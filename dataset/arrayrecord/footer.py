@@ -4,9 +4,6 @@ A file is a sequence of Riegeli chunks, interrupted at every multiple of 65,536 
 by a block header of 24 bytes; a footer chunk lists the data chunks, and the last
 65,536 bytes have the footer's place. docs/reference/format.md has the tables. Sources:
 riegeli/doc/riegeli_records_file_format.md, array_record/cpp/layout.proto.
-
-Positions in a file are *physical*: they count block headers. A run of bytes with the
-block headers taken out is *logical*.
 """
 
 from __future__ import annotations
@@ -14,24 +11,22 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.simple_chunks import (
+    BLOCK_BYTES,
     CHUNK_HEADER_BYTES,
     MAX_CHUNK_DECODED_BYTES,
     IntArray,
+    check_blocks,
+    logical,
 )
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import CorruptShardError, GristmillError
 from gristmill.dataset.base.varints import decode_varints, message_fields, varint_at
 from gristmill.dataset.formats.file_formats import ARRAY_RECORD, HEAD_BYTES, format_of
-
-BLOCK_BYTES = 1 << 16
-BLOCK_HEADER_BYTES = 24
 
 MAGIC = 0x71930E704FDAE05E  # array_record::kMagic, in the postscript.
 _BLOCK_ENTRIES = 1 << 16  # Bytes of a footer to parse at once.
@@ -76,44 +71,6 @@ class Footer:
             ):
                 group = max(group, int(value))
         return WriterOptions(group_size=group, compression=compression)
-
-
-def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:
-    """Returns the number of block headers that begin in [origin, position)."""
-    return (positions - 1) // BLOCK_BYTES - (origin - 1) // BLOCK_BYTES
-
-
-def logical(data: bytes | memoryview, begin: int) -> bytes | memoryview:
-    """Returns the bytes of a file from a physical offset on without block headers.
-
-    `begin`, the offset, must not lie inside a block header.
-    """
-    first_block = -(-begin // BLOCK_BYTES) * BLOCK_BYTES
-    if first_block >= begin + len(data):
-        return data
-    view = memoryview(data)
-    pieces = [view[: first_block - begin]]
-    for block in range(first_block, begin + len(data), BLOCK_BYTES):
-        start = block - begin + BLOCK_HEADER_BYTES
-        pieces.append(view[start : block - begin + BLOCK_BYTES])
-    return b"".join(pieces)
-
-
-def check_blocks(data: bytes | memoryview, begin: int) -> None:
-    """Compares the hashes of the block headers in some bytes of a file.
-
-    `begin` is the physical offset of the bytes. Raises ValueError.
-    """
-    first_block = -(-begin // BLOCK_BYTES) * BLOCK_BYTES
-    end = begin + len(data) - BLOCK_HEADER_BYTES
-    for block in range(first_block, end + 1, BLOCK_BYTES):
-        header = data[block - begin : block - begin + BLOCK_HEADER_BYTES]
-        got, expected = hash_bytes(header[8:]), int.from_bytes(header[:8], "little")
-        if got != expected:
-            raise ValueError(
-                f"the hash of the block header at byte offset {block:,} is {got:#018x} "
-                f"instead of {expected:#018x}"
-            )
 
 
 def read_footer(

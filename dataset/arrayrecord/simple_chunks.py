@@ -1,23 +1,32 @@
-"""Simple chunks of Riegeli: the places of their parts, and checks of their sizes.
+"""Simple chunks of Riegeli: their parts, and the block headers between their bytes.
 
 A chunk is a header of 40 bytes (header hash, data size, data hash, type and number of
 records, decoded size), then one byte of compression type, a varint size of the
 compressed record sizes, those, and the compressed records end to end. Source:
 riegeli/doc/riegeli_records_file_format.md. The two hashes are compared if no index has
 a crc32c of every record.
+
+Positions in a file are *physical*: they count block headers. A run of bytes with the
+block headers taken out is *logical*.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.chunk_hash import hash_spans
+from gristmill.dataset.arrayrecord.chunk_hash import hash_bytes, hash_spans
 from gristmill.dataset.arrayrecord.compression import COMPRESSIONS
-from gristmill.dataset.base.errors import TransposedChunkError
+from gristmill.dataset.base.errors import (
+    TransposedChunkError,
+)
 from gristmill.dataset.base.varints import MAX_VARINT_BYTES, varints_at
+
+BLOCK_BYTES = 1 << 16
+BLOCK_HEADER_BYTES = 24
 
 CHUNK_HEADER_BYTES = 40
 HASH_BYTES = 8  # The header's own hash covers the rest of the header.
@@ -180,3 +189,41 @@ def _check_claims(
             f"the sizes of {chunks.records[wrong[0]]:,} records in a chunk claim to "
             f"decode to {claims[wrong[0]]:,} bytes"
         )
+
+
+def blocks_before(positions: IntArray | int, origin: IntArray | int) -> Any:
+    """Returns the number of block headers that begin in [origin, position)."""
+    return (positions - 1) // BLOCK_BYTES - (origin - 1) // BLOCK_BYTES
+
+
+def logical(data: bytes | memoryview, begin: int) -> bytes | memoryview:
+    """Returns the bytes of a file from a physical offset on without block headers.
+
+    `begin`, the offset, must not lie inside a block header.
+    """
+    first_block = -(-begin // BLOCK_BYTES) * BLOCK_BYTES
+    if first_block >= begin + len(data):
+        return data
+    view = memoryview(data)
+    pieces = [view[: first_block - begin]]
+    for block in range(first_block, begin + len(data), BLOCK_BYTES):
+        start = block - begin + BLOCK_HEADER_BYTES
+        pieces.append(view[start : block - begin + BLOCK_BYTES])
+    return b"".join(pieces)
+
+
+def check_blocks(data: bytes | memoryview, begin: int) -> None:
+    """Compares the hashes of the block headers in some bytes of a file.
+
+    `begin` is the physical offset of the bytes. Raises ValueError.
+    """
+    first_block = -(-begin // BLOCK_BYTES) * BLOCK_BYTES
+    end = begin + len(data) - BLOCK_HEADER_BYTES
+    for block in range(first_block, end + 1, BLOCK_BYTES):
+        header = data[block - begin : block - begin + BLOCK_HEADER_BYTES]
+        got, expected = hash_bytes(header[8:]), int.from_bytes(header[:8], "little")
+        if got != expected:
+            raise ValueError(
+                f"the hash of the block header at byte offset {block:,} is {got:#018x} "
+                f"instead of {expected:#018x}"
+            )

@@ -11,15 +11,15 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
-from gristmill.dataset.arrayrecord.footer import (
+from gristmill.dataset.arrayrecord.footer import Footer
+from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
+from gristmill.dataset.arrayrecord.simple_chunks import (
     BLOCK_HEADER_BYTES,
-    Footer,
+    IntArray,
     blocks_before,
     check_blocks,
     logical,
 )
-from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
-from gristmill.dataset.arrayrecord.simple_chunks import IntArray
 from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
 
 # Memory that Python takes for a record besides its bytes: most of that of tiny ones.

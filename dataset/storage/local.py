@@ -30,12 +30,12 @@ from gristmill.dataset.storage.directory_lock import (
     new_file,
     unless_in_use,
 )
-from gristmill.dataset.storage.local_patterns import matching, status_of_match
 from gristmill.dataset.storage.open_file import (
     check_regular,
     open_regular,
     read_whole,
 )
+from gristmill.dataset.storage.paths import matching, status_of_match
 
 _LINKS_AT_ONCE = 16
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS, errno.EXDEV}

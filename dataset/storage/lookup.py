@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from gristmill.dataset.base.errors import InputError, StorageError
-from gristmill.dataset.storage import local_patterns, paths
+from gristmill.dataset.storage import paths
 from gristmill.dataset.storage.base import Storage
 from gristmill.dataset.storage.local import LocalStorage
 
@@ -57,7 +57,7 @@ def matcher_below(pattern: str, directory: str) -> Callable[[str], bool] | None:
         return None
     if "://" in pattern:
         return paths.matcher_below(pattern, directory)
-    return local_patterns.matcher_below(pattern, directory)
+    return paths.local_matcher_below(pattern, directory)
 
 
 def version_of(path: str) -> str:

@@ -29,9 +29,8 @@ from gristmill.loader.base.indices import IntArray, checked_index, checked_indic
 from gristmill.loader.base.notebook import table_html
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.reading.batch_reader import BatchReader
-from gristmill.loader.reading.cache_counts import NOT_CACHED, CacheCounts
 from gristmill.loader.reading.joined_shards import Parts
-from gristmill.loader.reading.shard_list import ShardList
+from gristmill.loader.reading.shard_list import NOT_CACHED, CacheCounts, ShardList
 from gristmill.loader.remote.range_fetcher import ReadCounts
 from gristmill.loader.remote.read_options import ReadOptions
 

@@ -12,11 +12,15 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import OutOfRangeError
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.loader.base.indices import IntArray, checked_index, checked_indices
+from gristmill.loader.base.indices import (
+    IntArray,
+    Removed,
+    checked_index,
+    checked_indices,
+)
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset, reader_of, table_of
 from gristmill.loader.data.past_states import PastStates
-from gristmill.loader.order.removed import Removed
 
 
 class PastDataset(Dataset):

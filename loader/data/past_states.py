@@ -19,9 +19,9 @@ import numpy as np
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.metadata.removed import read_removed, removals
+from gristmill.loader.base.indices import NOTHING, Removed
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.order.removed import NOTHING, Removed
 
 Depths: TypeAlias = tuple[int, ...]
 

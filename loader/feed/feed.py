@@ -26,21 +26,27 @@ from gristmill.dataset.base.system_limits import limits_named
 from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.base.notebook import table_html
 from gristmill.loader.data.batches import Batches
-from gristmill.loader.feed.batch_source import BatchSource
 from gristmill.loader.feed.read_ahead import Passes, ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
 from gristmill.loader.feed.state import batches_as_of, state_of, step_of
 from gristmill.loader.feed.step_reads import Decode, StepReads
-from gristmill.loader.feed.workers import Workers, explained, iterate_in_workers
+from gristmill.loader.feed.workers import (
+    BatchSource,
+    Workers,
+    explained,
+    iterate_in_workers,
+)
 from gristmill.loader.order.schedule import Rows, RowsBySize
-from gristmill.loader.stats.clocks import usable_processors
 from gristmill.loader.stats.feed_stats import (
+    RECEIVE,
+    WAIT,
     BatchesRead,
     FeedStats,
     Meter,
     ReadBatch,
+    span,
+    usable_processors,
 )
-from gristmill.loader.stats.trace_spans import RECEIVE, WAIT, span
 
 RowsOf: TypeAlias = Callable[[int], Rows]
 """Returns a host's rows of a batch of a size, or raises InputError."""

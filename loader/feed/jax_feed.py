@@ -18,8 +18,15 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import limits_named
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.feed.global_arrays import RowsRead, global_arrays
-from gristmill.loader.stats.feed_stats import SUMS, FeedStats, Meter, ReadBatch
-from gristmill.loader.stats.trace_spans import SEND, WAIT, span
+from gristmill.loader.stats.feed_stats import (
+    SEND,
+    SUMS,
+    WAIT,
+    FeedStats,
+    Meter,
+    ReadBatch,
+    span,
+)
 
 _END = object()
 _PATIENCE_SECONDS = 5

@@ -23,7 +23,7 @@ from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.order.schedule import Rows, RowsBySize, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle
-from gristmill.loader.stats.clocks import thread_times
+from gristmill.loader.stats.feed_stats import thread_times
 
 # The one in use, and the next.
 _WINDOWS = 2

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from gristmill.loader.base.indices import Removed
     from gristmill.loader.order.batch_sizes import BatchSizes, Resize
     from gristmill.loader.order.block_layout import LaneKey
     from gristmill.loader.order.dataset_order import DatasetOrder
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from gristmill.loader.order.mixture import Mixture, Phase, Weight
     from gristmill.loader.order.permutation import Permutation
     from gristmill.loader.order.quality import ShuffleQuality, shuffle_quality
-    from gristmill.loader.order.removed import Removed
     from gristmill.loader.order.schedule import (
         Extension,
         MixedBatch,

@@ -13,15 +13,16 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.indices import (
+    NOTHING,
     POSITION_LIMIT,
     IntArray,
+    Removed,
     checked_count,
     checked_indices,
     checked_integer,
 )
 from gristmill.loader.order.block_layout import LaneKey
 from gristmill.loader.order.epochs import ChangedRecords, Epochs, Lane
-from gristmill.loader.order.removed import NOTHING, Removed
 from gristmill.loader.order.shuffle import (
     GlobalShuffle,
     NoShuffle,

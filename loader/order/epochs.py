@@ -37,9 +37,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.base.indices import POSITION_LIMIT, IntArray
+from gristmill.loader.base.indices import NOTHING, POSITION_LIMIT, IntArray, Removed
 from gristmill.loader.order.mixture import Mixture, Phase
-from gristmill.loader.order.removed import NOTHING, Removed
 
 
 class ChangedRecords(NamedTuple):

@@ -25,8 +25,10 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.loader.base.indices import (
+    NOTHING,
     POSITION_LIMIT,
     IntArray,
+    Removed,
     checked_count,
     checked_indices,
     checked_integer,
@@ -35,7 +37,6 @@ from gristmill.loader.order.batch_sizes import BatchSizes, Resize, host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.epochs import ChangedRecords
 from gristmill.loader.order.mixture import Mixture, Phase, Weight
-from gristmill.loader.order.removed import NOTHING, Removed
 
 Rows: TypeAlias = slice | IntArray
 RowsBySize: TypeAlias = Rows | Mapping[int, Rows] | Callable[[int], Rows]

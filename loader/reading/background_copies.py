@@ -21,8 +21,8 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     StorageChangedError,
 )
-from gristmill.loader.reading.cache_counts import CacheCounter, CacheCounts
 from gristmill.loader.reading.cached_shards import CacheRoom, ShardCache
+from gristmill.loader.reading.shard_list import CacheCounter, CacheCounts
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 

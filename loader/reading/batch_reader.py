@@ -22,7 +22,7 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
-from gristmill.dataset.arrayrecord.footer import check_blocks
+from gristmill.dataset.arrayrecord.simple_chunks import check_blocks
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -35,11 +35,12 @@ from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.biased_lock import BiasedLock
 from gristmill.loader.reading.decode_chunks import (
     OfficialShards,
+    Wanted,
     decode_planned,
     deliver,
+    plan_reads,
 )
 from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error
-from gristmill.loader.reading.read_plan import Wanted, plan_reads
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
     Bytes,

@@ -9,8 +9,7 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.chunks import damaged_chunks
 from gristmill.dataset.base.errors import CorruptShardError, InputError
-from gristmill.loader.reading.decode_chunks import ReadChunks
-from gristmill.loader.reading.read_plan import ReadPlan
+from gristmill.loader.reading.decode_chunks import ReadChunks, ReadPlan
 from gristmill.loader.reading.shard_file import is_transposed
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher

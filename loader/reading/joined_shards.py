@@ -17,13 +17,14 @@ import numpy as np
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.reading.cache_counts import (
+from gristmill.loader.reading.shard_file import ShardFile
+from gristmill.loader.reading.shard_list import (
     NOT_CACHED,
     CacheCounter,
     CacheCounts,
+    ShardList,
+    StoredShards,
 )
-from gristmill.loader.reading.shard_file import ShardFile
-from gristmill.loader.reading.shard_list import ShardList, StoredShards
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 
 

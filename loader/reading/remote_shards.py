@@ -24,11 +24,11 @@ from gristmill.loader.reading.background_copies import (
     REQUESTS_IN_FLIGHT,
     BackgroundCopies,
 )
-from gristmill.loader.reading.cache_counts import CacheCounter, CacheCounts
 from gristmill.loader.reading.cached_indexes import IndexCache
 from gristmill.loader.reading.cached_shards import ShardCache
 from gristmill.loader.reading.host_files import EditionFiles, cache_root
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
+from gristmill.loader.reading.shard_list import CacheCounter, CacheCounts
 from gristmill.loader.remote.partial_indexes import PartialIndexes
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions

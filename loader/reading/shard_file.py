@@ -16,12 +16,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.footer import (
-    BLOCK_BYTES,
-    Footer,
-    logical,
-    read_footer,
-)
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES, logical
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     StorageError,

@@ -1,4 +1,4 @@
-"""The shards of a dataset, opened when first needed and kept open."""
+"""The shards of a dataset, opened when first needed and kept open, and cache counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.shards.open_shard import ShardFacts, check_index, check_shard
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.reading.cache_counts import CacheCounter
 from gristmill.loader.reading.cached_indexes import FooterCache
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
@@ -33,6 +32,60 @@ from gristmill.loader.reading.shard_file import (
     open_shard,
 )
 from gristmill.loader.remote.range_fetcher import RangeFetcher
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheCounts:
+    """What a cache of shards did, in one process or more.
+
+    Attributes:
+        hits: Records that were read from local copies.
+        misses: Records that were read from object storage.
+        filled_bytes: Bytes of shards that were fetched for copies.
+        evictions: Copies that were deleted to make room.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    filled_bytes: int = 0
+    evictions: int = 0
+
+    def __add__(self, other: CacheCounts) -> CacheCounts:
+        if other is NOT_CACHED:
+            return self  # As for every batch without a cache.
+        added = {name: vars(self)[name] + vars(other)[name] for name in vars(self)}
+        return CacheCounts(**added)
+
+    def __sub__(self, other: CacheCounts) -> CacheCounts:
+        left = {name: vars(self)[name] - vars(other)[name] for name in vars(self)}
+        return CacheCounts(**left)
+
+
+NOT_CACHED = CacheCounts()
+
+
+class CacheCounter:
+    """Adds up the counts of a process. Safe to share by threads.
+
+    Attributes:
+        counts: All counts so far.
+    """
+
+    def __init__(self) -> None:
+        self.counts = self._taken = NOT_CACHED
+        self._lock = threading.Lock()
+
+    def add(self, counts: CacheCounts) -> None:
+        """Adds counts."""
+        with self._lock:
+            self.counts += counts
+
+    def take(self) -> CacheCounts:
+        """Returns the additions since the last call."""
+        with self._lock:
+            new, self._taken = self.counts - self._taken, self.counts
+        return new
+
 
 # File descriptors that are left to the rest of the process.
 _SPARE_FILES = 256

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gristmill.dataset.arrayrecord.chunk_encoder import ChunkEncoder
-from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, BLOCK_HEADER_BYTES
+from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES, BLOCK_HEADER_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.pipelines.advice.read_sample import Sample, SampledPart
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gristmill.pipelines.commands.common_options import (
+from gristmill.pipelines.commands.messages import (
     command_line,
+    next_step,
 )
-from gristmill.pipelines.commands.messages import next_step
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import (
     argument,

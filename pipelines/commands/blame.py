@@ -19,8 +19,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.dataset.storage.paths import path_text
-from gristmill.pipelines.commands.common_options import command_line, texts_of
-from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import Order, opened_batches
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import integer, text, tokenizer_of_rows

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.common_options import command_line, texts_of
-from gristmill.pipelines.commands.messages import next_step, note
+from gristmill.pipelines.commands.messages import (
+    command_line,
+    next_step,
+    note,
+    texts_of,
+)
 from gristmill.pipelines.commands.parameters import command, options_given
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.option import (

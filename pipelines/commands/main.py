@@ -18,12 +18,6 @@ from typing import Any
 import click
 
 from gristmill import __version__
-from gristmill.pipelines.commands.common_options import (
-    variable_name,
-    variable_of,
-    wants_json,
-    with_common_options,
-)
 from gristmill.pipelines.commands.ending import (
     ending_in_time,
     errors_reported,
@@ -34,6 +28,12 @@ from gristmill.pipelines.commands.ending import (
     tell,
 )
 from gristmill.pipelines.commands.exit_codes import EPILOG, EXIT_FAILED
+from gristmill.pipelines.commands.messages import (
+    variable_name,
+    variable_of,
+    wants_json,
+    with_common_options,
+)
 
 # What one wants to do -> command -> its module.
 _SECTIONS = {

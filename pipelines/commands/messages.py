@@ -1,23 +1,173 @@
-"""Messages on standard error beside errors: notes, logs, what to do next."""
+"""Messages on standard error beside errors, and the options that all commands have."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from gristmill import __version__
-from gristmill.pipelines.commands.common_options import (
-    command_line,
-    said,
-    unknown_variables,
+
+_PATHS = ("FILE", "DIR")
+
+if TYPE_CHECKING:
+    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
+
+    _TextType = click.ParamType[str]
+else:
+    _TextType = click.ParamType  # Of earlier releases, which it is not generic in.
+
+
+class _Path(_TextType):
+    """A path or pattern, which a shell completes to the name of a file."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    ctx.meta[f"{__name__}.{param.name}"] = value
+
+
+def said(name: str) -> Any:
+    """Returns the value of a common option of the command that runs, None if none."""
+    ctx = click.get_current_context(silent=True)
+    return None if ctx is None else ctx.meta.get(f"{__name__}.{name}")
+
+
+def texts_of(tokenizer: str | None) -> TokenTexts | None:
+    """Returns the texts of tokens, by a command's --tokenizer; None without."""
+    from gristmill.transforms.tokens.tokenizers.token_texts import load_token_texts
+
+    return None if tokenizer is None else load_token_texts(tokenizer)
+
+
+def variable_name(*parts: str) -> str:
+    """Returns the variable of a command's option, or of an option of all commands.
+
+    >>> variable_name("bench-loader", "--batch-size")
+    'GRISTMILL_BENCH_LOADER_BATCH_SIZE'
+    """
+    names = (part.lstrip("-").replace("-", "_").upper() for part in parts)
+    return "_".join(("GRISTMILL", *names))
+
+
+def _spelling(parameter: click.Parameter) -> str:
+    return max(parameter.opts, key=len)
+
+
+def with_common_options(command: click.Command) -> click.Command:
+    """Adds the common options to a command, and variables for all of its options.
+
+    Returns the command, which gets nothing that it has already.
+    """
+    if any("--quiet" in parameter.opts for parameter in command.params):
+        return command
+    for parameter in command.params:
+        is_path = isinstance(parameter, click.Argument) or parameter.metavar in _PATHS
+        if is_path and parameter.type is click.STRING:
+            parameter.type = _Path()
+        if isinstance(parameter, click.Option) and parameter.envvar is None:
+            parameter.envvar = variable_name(str(command.name), _spelling(parameter))
+    hidden: dict[str, Any] = {"expose_value": False, "callback": _remember}
+    command.params += [
+        click.Option(
+            ("-q", "--quiet"),
+            is_flag=True,
+            envvar=variable_name("quiet"),
+            help="Say nothing on standard error but errors and warnings.",
+            **hidden,
+        ),
+        click.Option(
+            ("-v", "--verbose"),
+            is_flag=True,
+            envvar=variable_name("verbose"),
+            help="Say on standard error what is being done, and where errors come "
+            "from.",
+            **hidden,
+        ),
+        click.Option(
+            ("--log-file",),
+            metavar="FILE",
+            type=_Path(),
+            envvar=variable_name("log-file"),
+            help="Append what is done, with times, and all messages to this file.",
+            **hidden,
+        ),
+    ]
+    return command
+
+
+def unknown_variables(command: click.Command) -> list[str]:
+    """Returns variables of the environment that look like options of a command."""
+    known = {parameter.envvar for parameter in command.params}
+    begin = variable_name(str(command.name), "")
+    return sorted(n for n in os.environ if n.startswith(begin) and n not in known)
+
+
+def variable_of(ctx: click.Context, parameter: click.Parameter) -> str | None:
+    """Returns the variable that a parameter's value is from, None if from none."""
+    source = ctx.get_parameter_source(str(parameter.name))
+    variable = parameter.envvar
+    if source is click.core.ParameterSource.ENVIRONMENT and isinstance(variable, str):
+        return variable
+    return None
+
+
+def command_line(*, without: tuple[str, ...] = ()) -> list[str]:
+    """Returns the arguments that mean what the command that runs was given.
+
+    Options that were not given, and some others, are left out.
+    """
+    ctx = click.get_current_context()
+    options: list[str] = []
+    places: list[str] = []
+    for parameter in ctx.command.params:
+        name = str(parameter.name)
+        value = ctx.params.get(name)
+        source = ctx.get_parameter_source(name)
+        if isinstance(parameter, click.Argument):
+            places += map(
+                str, value if isinstance(value, tuple) else filter(None, [value])
+            )
+        elif (
+            value is not None
+            and name not in without
+            and source is not click.core.ParameterSource.DEFAULT
+        ):
+            flag = _spelling(parameter)
+            is_flag = isinstance(parameter, click.Option) and parameter.is_flag
+            options += ([flag] if value else []) if is_flag else [flag, str(value)]
+    return [str(ctx.info_name), *places, *options]
+
+
+JSON_VARIABLE = variable_name("json")
+json_option = click.option(
+    *("--json", "as_json"),
+    is_flag=True,
+    envvar=JSON_VARIABLE,
+    help="Print the result as JSON.",
 )
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Returns whether a command line that may be wrong asks for JSON."""
+    said = os.environ.get(JSON_VARIABLE, "").lower()
+    return "--json" in arguments or said in ("1", "on", "t", "true", "y", "yes")
+
 
 _log = logging.getLogger(__name__)
 _TOLD = {"told": True}  # Of records whose text was printed already.

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.common_options import texts_of
-from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.messages import next_step, texts_of
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import (
     argument,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gristmill.pipelines.commands.common_options import command_line, texts_of
-from gristmill.pipelines.commands.messages import next_step
+from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import Order, opened_batches
 from gristmill.pipelines.commands.parameters import command, options_given
 from gristmill.pipelines.options.given_datasets import (

@@ -12,9 +12,13 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.common_options import command_line, texts_of
 from gristmill.pipelines.commands.ending import exit_now
-from gristmill.pipelines.commands.messages import next_step, note
+from gristmill.pipelines.commands.messages import (
+    command_line,
+    next_step,
+    note,
+    texts_of,
+)
 from gristmill.pipelines.commands.order import Order, opened_batches, read_state
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.given_datasets import mixture_of, opened_datasets

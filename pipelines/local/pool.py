@@ -1,4 +1,4 @@
-"""A pool of worker processes on this machine.
+"""A pool of worker processes on this machine, and tasks done by it under a bar.
 
 Beam's own multi-processing mode divides the work before it starts, and hangs when a
 worker is killed. This pool hands out one item at a time and detects dead workers. The
@@ -12,11 +12,12 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import usable_cores
+from gristmill.pipelines.local.progress import counter_shown
 from gristmill.pipelines.local.workers import Outcome, Workers, call
 
 T = TypeVar("T")
@@ -174,3 +175,60 @@ def _map_in_threads(
     finally:
         for _ in range(threads):
             todo.put(None)
+
+
+class Done(NamedTuple):
+    """What a finished task adds to a bar.
+
+    Attributes:
+        stored_bytes: Size of the files that were read.
+        records: Records in them.
+        raw_bytes: Size of these.
+    """
+
+    stored_bytes: int
+    records: int
+    raw_bytes: int
+
+
+def run_tasks(
+    step: Callable[[T], R],
+    tasks: Sequence[T],
+    *,
+    label: str,
+    noun: str,
+    stored_bytes: int,
+    remote: bool,
+    workers: int | None,
+    show_progress: bool,
+    done: Callable[[R], Done],
+) -> Iterator[R]:
+    """Yields the results of all tasks, in the order in which they finish.
+
+    Args:
+        step: What is done with a task in a worker process. Must be picklable.
+        tasks: The tasks.
+        label: What is being done, such as `verifying`.
+        noun: What there are many of, such as `shards`.
+        stored_bytes: Size of all that is read.
+        remote: Whether it is where answers take a while.
+        workers: Number of processes; None for the number of cores, which start where
+            there is enough to do.
+        show_progress: Whether to show progress on standard error.
+        done: Returns the amount that a result adds to the bar.
+
+    Raises:
+        WorkerDiedError: A worker process was killed, or ended itself.
+    """
+    made = map_unordered(
+        step,
+        tasks,
+        workers=max(1, min(workers or default_workers(), len(tasks))),
+        alone_seconds=alone_seconds(workers, stored_bytes, remote=remote),
+    )
+    with counter_shown(
+        label, noun, len(tasks), stored_bytes, show=show_progress
+    ) as counter:
+        for result in made:
+            counter.add(*done(result))
+            yield result

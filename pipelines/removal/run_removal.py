@@ -14,7 +14,7 @@ from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.local.run_tasks import Done, run_tasks
+from gristmill.pipelines.local.pool import Done, run_tasks
 from gristmill.pipelines.removal.named_records import Asked
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES
+from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError, some_of
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.provenance import (

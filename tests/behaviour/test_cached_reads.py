@@ -1,6 +1,6 @@
 """Reading a bucket through a cache of shards, over HTTP, by one process and several.
 
-Covers: loader/reading/background_copies.py, loader/reading/cache_counts.py.
+Covers: loader/reading/background_copies.py, loader/reading/shard_list.py.
 """
 
 import contextlib

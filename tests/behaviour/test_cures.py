@@ -393,12 +393,12 @@ ROWS = [
         "convert data/tfrecords out",
     ),
     Row(
-        "transforms/sources/input_directories.py match_inputs",
+        "transforms/sources/find_inputs.py match_inputs",
         "convert da*/ out",
         "convert data/tfrecords/* out",
     ),
     Row(
-        "transforms/sources/input_directories.py check_no_dataset",
+        "transforms/sources/find_inputs.py check_no_dataset",
         "convert d a.jsonl out",
         "convert d out\nconvert d/*array_record-* out2",
     ),
@@ -683,13 +683,13 @@ ROWS = [
         repository("data/train-00000-of-00001.parquet"),
     ),
     Row(
-        "transforms/directories/repository_splits.py splits_by_names",
+        "transforms/directories/hugging_face_directory.py splits_by_names",
         "convert hf out",
         "convert hf/data/train-* out --split train",
         repository("data/train-00000-of-00001.parquet", "data/more.parquet"),
     ),
     Row(
-        "transforms/directories/repository_splits.py configurations",
+        "transforms/directories/hugging_face_directory.py configurations",
         "convert hf out",
         "convert hf/data/* out --split train",
         all_of(
@@ -731,7 +731,7 @@ ROWS = [
         text("b.csv", "a\n1\n"),
     ),
     Row(
-        "transforms/sources/input_directories.py check_not_hugging_face",
+        "transforms/sources/find_inputs.py check_not_hugging_face",
         "convert hf out",
         "convert hf/train/*.parquet out",
         all_of(
@@ -887,7 +887,7 @@ ELSEWHERE = {
         "transforms/directories/tfds_directory.py",
     ),
     "inputs that change while they are read: tests/behaviour/test_restart.py": (
-        "transforms/conversion/input_comparison.py",
+        "transforms/conversion/job_inputs.py",
     ),
     "names of Beam's shards: tests/transforms/jobs": (
         "transforms/jobs/prepared_job.py PreparedJob.check_shard_names",
@@ -899,7 +899,7 @@ ELSEWHERE = {
         "transforms/removal/plan_removal.py",
     ),
     "tokenizers that fail, differ or are not installed: tests/transforms/tokens": (
-        "transforms/tokens/compared_encoder.py",
+        "transforms/tokens/documents.py",
         "transforms/tokens/packed_documents.py with_tokenizer",
         "transforms/tokens/document_column.py DocumentColumn._check_no_example",
         "transforms/tokens/tokenizers/rank_files.py",

@@ -1,6 +1,6 @@
 """Packing documents into rows, from every source, against plain Python.
 
-Covers: transforms/conversion/row_output.py, transforms/conversion/record_output.py,
+Covers: transforms/conversion/shard_output.py, transforms/conversion/shard_output.py,
 pipelines/text/split_description.py, dataset/packed/packed_split.py,
 transforms/tokens/packed_documents.py.
 """
@@ -41,8 +41,7 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.record_output import Tally
-from gristmill.transforms.conversion.row_output import write_rows
+from gristmill.transforms.conversion.shard_output import Tally, write_rows
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records

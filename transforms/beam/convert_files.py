@@ -61,19 +61,20 @@ from gristmill.transforms.conversion.job_inputs import (
     match_job,
     split_note,
 )
-from gristmill.transforms.conversion.plan_notes import plan_notes, rounding_note
+from gristmill.transforms.conversion.shard_output import TRIED_FILES, try_function
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     ShardTask,
     Stride,
     make_shards,
+    plan_notes,
+    rounding_note,
     shard_strides,
     shard_tasks,
     stride_tasks,
 )
-from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
+from gristmill.transforms.jobs.begun_job import known_looks
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
-from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import (
     PART_FILES,

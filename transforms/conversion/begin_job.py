@@ -31,18 +31,22 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.convert_shard import finished_shard
-from gristmill.transforms.conversion.count_records import count_files, needs_count
-from gristmill.transforms.conversion.input_comparison import (
-    CompareShards,
-    check_same_inputs,
+from gristmill.transforms.conversion.count_records import (
+    RecordCounts,
+    count_files,
+    needs_count,
+    plan_by_records,
 )
 from gristmill.transforms.conversion.job_inputs import (
+    CompareShards,
+    check_same_inputs,
     check_shards_apart,
     list_inputs,
 )
-from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
+from gristmill.transforms.conversion.shard_output import TRIED_FILES, try_function
 from gristmill.transforms.functions.user_functions import code_digest
 from gristmill.transforms.jobs.appended_job import check_features
+from gristmill.transforms.jobs.begun_job import begun_job, current_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.empty_claim import replaced_note, replaced_shards
 from gristmill.transforms.jobs.prepared_job import (
@@ -50,8 +54,6 @@ from gristmill.transforms.jobs.prepared_job import (
     PreparedJob,
     described_shards,
 )
-from gristmill.transforms.jobs.settle_writer import begun_job, current_job
-from gristmill.transforms.planning.record_plan import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import ShardPlan, plan_by_bytes
 from gristmill.transforms.sources.find_inputs import LookAt
 from gristmill.transforms.sources.formats import FORMATS

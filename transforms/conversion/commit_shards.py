@@ -20,10 +20,8 @@ from gristmill.transforms.conversion.finish_split import finish_split
 from gristmill.transforms.conversion.shard_tasks import ShardResult
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
-    read_tfds_directory,
-)
-from gristmill.transforms.directories.tfds_metadata import (
     check_records_read,
+    read_tfds_directory,
     tfds_metadata,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob

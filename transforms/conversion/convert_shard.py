@@ -23,12 +23,14 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.copied_output import copied_records, may_be_copied
-from gristmill.transforms.conversion.record_output import Progress, Tally, write_records
-from gristmill.transforms.conversion.row_output import (
+from gristmill.transforms.conversion.shard_output import (
+    Progress,
+    Tally,
     made_rows,
     may_be_fast,
     note_difference,
     prove_rows,
+    write_records,
     write_rows,
 )
 from gristmill.transforms.conversion.span_check import SpanCheck

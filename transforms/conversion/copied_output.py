@@ -15,7 +15,7 @@ from gristmill.dataset.arrayrecord.chunk_encoder import check_versions
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
-from gristmill.transforms.conversion.record_output import Progress, Tally
+from gristmill.transforms.conversion.shard_output import Progress, Tally
 from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.range_reader import RangeReader

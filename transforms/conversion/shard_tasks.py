@@ -15,15 +15,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.base.errors import JobChangedError
+from gristmill.dataset.base.errors import JobChangedError, some_of
 from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.record_output import Progress
+from gristmill.transforms.conversion.shard_output import Progress
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
+from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
+from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.range_reader import KeptPass
+from gristmill.transforms.sources.record_source import source_of
 
 _CPU_LOCK = threading.Lock()
 
@@ -204,3 +207,69 @@ def _progress_file(path: str) -> Progress:
             os.replace(temporary, path)
 
     return write
+
+
+_MANY_SHARDS = 4
+
+
+def plan_notes(prepared: PreparedJob) -> list[str]:
+    """Returns notes on compressed files that are more than one worker's small share.
+
+    Args:
+        prepared: A job that is planned.
+    """
+    if prepared.plan.splittable.all():
+        return []
+    if prepared.job.plan.kind == "match_shards":
+        return _whole_files(prepared)
+    return _long_passes(prepared)
+
+
+def rounding_note(files: InputFiles) -> list[str]:
+    """Returns a note on columns of which fractions are rounded, none without any."""
+    features = source_of(files.spec).features() or {}
+    names = [
+        name
+        for name, spec in features.items()
+        if spec["kind"] == "float" and spec.get("type") == "double"
+    ]
+    if not names:
+        return []
+    return [
+        f"fractions of {some_of(names)} are rounded to 32 bits, as a tf.train.Example "
+        "holds them"
+    ]
+
+
+def _whole_files(prepared: PreparedJob) -> list[str]:
+    sizes = np.where(prepared.plan.splittable, 0, prepared.plan.sizes)
+    large = int((sizes > DEFAULT_SHARD_BYTES).sum())
+    if not large:
+        return []
+    longest = int(sizes.argmax())
+    return [
+        f"{_files(large)} larger than {DEFAULT_SHARD_BYTES >> 20} MiB. The largest, "
+        f"{prepared.files.paths[longest]} ({int(sizes[longest]):,} bytes), becomes one "
+        "shard, since each file does: one worker makes it, and its disk must hold what "
+        "it decompresses to. A plan by size would cut it"
+    ]
+
+
+def _long_passes(prepared: PreparedJob) -> list[str]:
+    plan = prepared.plan
+    counts = np.diff(plan.pass_begins, append=plan.shards)
+    many = int((counts >= _MANY_SHARDS).sum())
+    if not many:
+        return []
+    longest = int(counts.argmax())
+    file = plan.ranges(int(plan.pass_begins[longest]))[0].file_index
+    return [
+        f"{_files(many)} cut into {_MANY_SHARDS} shards or more. One worker reads such "
+        f"a file from its start to its end, and makes its shards one after the other: "
+        f"{int(counts[longest]):,} of {plan.shards:,} from the longest, "
+        f"{prepared.files.paths[file]} ({int(plan.sizes[file]):,} bytes)"
+    ]
+
+
+def _files(count: int) -> str:
+    return "1 compressed file is" if count == 1 else f"{count:,} compressed files are"

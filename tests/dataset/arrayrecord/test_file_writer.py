@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import chunk_hash, file_writer
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
-from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, read_footer
+from gristmill.dataset.arrayrecord.footer import read_footer
+from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from tests.support.memory import peak_memory
 from tests.support.records import (

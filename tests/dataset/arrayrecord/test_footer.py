@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import footer as arrayrecord
-from gristmill.dataset.arrayrecord.footer import (
+from gristmill.dataset.arrayrecord.simple_chunks import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
     blocks_before,

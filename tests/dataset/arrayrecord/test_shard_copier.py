@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import chunk_encoder
-from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
+from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     CorruptShardError,

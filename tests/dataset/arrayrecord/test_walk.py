@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.footer import BLOCK_BYTES, Footer
+from gristmill.dataset.arrayrecord.footer import Footer
+from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.walk import chunk_ranges, walk_chunks, walk_file
 from gristmill.dataset.base.errors import CorruptShardError, InputError
 from tests.support.records import array_record_bytes, footer_of, text_records

@@ -1,6 +1,6 @@
-"""Local files (`base`, `local`, `local_patterns`).
+"""Local files (`base`, `local`, and patterns of `paths`).
 
-Covers: dataset/storage/local_patterns.py.
+Covers: dataset/storage/local.py.
 """
 
 from __future__ import annotations

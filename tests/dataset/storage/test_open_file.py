@@ -1,6 +1,6 @@
 """Ranges of local files that are there, that become shorter, and that cannot be read.
 
-Covers: dataset/storage/open_file.py, loader/stats/clocks.py.
+Covers: dataset/storage/open_file.py, loader/stats/feed_stats.py.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ import sys, types
 
 early = sys.modules["early"] = types.ModuleType("early")
 from gristmill.dataset.storage import open_file
-from gristmill.loader.stats import clocks
+from gristmill.loader.stats import feed_stats
 
 # The interpreter clears the modules that are left, those imported last first.
-sys.kept = early, open_file, clocks
-early.files = open_file.OpenFile(sys.executable), clocks._Counts()
+sys.kept = early, open_file, feed_stats
+early.files = open_file.OpenFile(sys.executable), feed_stats._Counts()
 """
 
 

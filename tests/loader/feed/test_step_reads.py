@@ -1,6 +1,6 @@
 """Steps read together are those of the schedule, with the same errors.
 
-Covers: loader/feed/batch_source.py.
+Covers: loader/feed/workers.py.
 """
 
 import functools
@@ -19,14 +19,14 @@ from gristmill.dataset.base.errors import (
     DecodeError,
     OutOfRangeError,
 )
-from gristmill.loader.feed.batch_source import BatchSource
 from gristmill.loader.feed.shared_memory import new_prefix, unpack
 from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
+from gristmill.loader.feed.workers import BatchSource
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-from gristmill.loader.reading.cache_counts import NOT_CACHED
+from gristmill.loader.reading.shard_list import NOT_CACHED
 from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer

@@ -1,7 +1,7 @@
 """A feed with worker processes: its batches, errors and ends.
 
 Covers: loader/feed/feed.py, loader/feed/workers.py, loader/feed/read_ahead.py,
-loader/feed/shared_memory.py, loader/feed/feed_arguments.py.
+loader/feed/shared_memory.py, loader/feed/step_reads.py.
 """
 
 import concurrent.futures
@@ -34,10 +34,10 @@ from gristmill.loader.feed import feed as feed_module
 from gristmill.loader.feed import read_ahead
 from gristmill.loader.feed import shared_memory as shared_batch
 from gristmill.loader.feed import workers as feed_workers
-from gristmill.loader.feed.batch_source import BatchSource
 from gristmill.loader.feed.feed import Feed, _read_passes
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.step_reads import StepReads
+from gristmill.loader.feed.workers import BatchSource
 from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch
 from tests.support import decoders
 from tests.support.datasets import convert

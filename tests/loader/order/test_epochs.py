@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.base.indices import POSITION_LIMIT
+from gristmill.loader.base.indices import POSITION_LIMIT, Removed
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.removed import Removed
 from gristmill.loader.order.schedule import Extension, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 

@@ -1,6 +1,6 @@
 """Reading batches of records from local shards, whole and damaged.
 
-Covers: loader/reading/decode_chunks.py, loader/reading/read_plan.py,
+Covers: loader/reading/decode_chunks.py, loader/reading/decode_chunks.py,
 loader/reading/shard_file.py, loader/reading/shard_list.py.
 """
 

@@ -1,12 +1,34 @@
-"""The clocks of a thread, and how many processors a process may use."""
+"""The clocks of a thread, and how many processors a process may use.
 
+Covers: loader/stats/feed_stats.py.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Iterator
 
+import jax
+import numpy as np
 import pytest
 
-from gristmill.loader.stats import clocks
-from gristmill.loader.stats.clocks import ThreadTimes, thread_times, usable_processors
+from gristmill import loader
+from gristmill.loader.stats import feed_stats
+from gristmill.loader.stats.feed_stats import (
+    RECEIVE,
+    SEND,
+    WAIT,
+    ThreadTimes,
+    span,
+    thread_times,
+    usable_processors,
+)
+from tests.support.datasets import convert
+from tests.support.records import text_records
 
 
 def test_sleeping_is_neither_work_nor_waiting_for_a_processor():
@@ -28,7 +50,7 @@ def test_each_thread_has_its_own_counts():
     found = []
 
     def count() -> None:
-        found.append(clocks._thread.counts)
+        found.append(feed_stats._thread.counts)
         assert thread_times().cpu < 5
 
     for _ in range(2):
@@ -36,19 +58,19 @@ def test_each_thread_has_its_own_counts():
         thread.start()
         thread.join()
     assert found[0] is not found[1]
-    assert clocks._thread.counts not in found
+    assert feed_stats._thread.counts not in found
 
 
 def test_a_system_that_counts_nothing(monkeypatch):
     def refuse(*_):
         raise FileNotFoundError
 
-    monkeypatch.setattr(clocks.os, "open", refuse)
-    counts = clocks._Counts()
+    monkeypatch.setattr(feed_stats.os, "open", refuse)
+    counts = feed_stats._Counts()
     assert counts.queued_seconds() == 0
     monkeypatch.undo()
-    counts = clocks._Counts()
-    monkeypatch.setattr(clocks.os, "pread", lambda *_: b"what")
+    counts = feed_stats._Counts()
+    monkeypatch.setattr(feed_stats.os, "pread", lambda *_: b"what")
     assert counts.queued_seconds() == 0
 
 
@@ -65,6 +87,102 @@ def test_a_system_that_counts_nothing(monkeypatch):
 def test_the_limit_of_a_container_counts(monkeypatch, tmp_path, limit, processors):
     if limit is not None:
         (tmp_path / "cpu.max").write_text(limit)
-    monkeypatch.setattr(clocks, "_CPU_LIMIT", str(tmp_path / "cpu.max"))
-    monkeypatch.setattr(clocks.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(feed_stats, "_CPU_LIMIT", str(tmp_path / "cpu.max"))
+    monkeypatch.setattr(feed_stats.os, "sched_getaffinity", lambda _: set(range(8)))
     assert usable_processors() == processors
+
+
+@pytest.fixture(scope="module")
+def batches(tmp_path_factory) -> loader.GlobalBatches:
+    path = convert(tmp_path_factory.mktemp("data"), [text_records(200, seed=1)])
+    return loader.global_batches(loader.open(path), batch_size=8, seed=1)
+
+
+def lengths(records) -> dict[str, np.ndarray]:
+    return {"bytes": np.array([len(record) for record in records])}
+
+
+def spans(folder: pathlib.Path) -> Iterator[tuple[str, dict[str, int], str]]:
+    """Yields our spans of a trace: name, fields, and the line, which is a thread."""
+    (path,) = folder.rglob("*.xplane.pb")
+    for plane in jax.profiler.ProfileData.from_file(str(path)).planes:
+        for number, line in enumerate(plane.lines):
+            for event in line.events:
+                if event.name.startswith("gristmill"):
+                    yield event.name, dict(event.stats), f"{line.name} {number}"
+
+
+def test_a_trace_shows_waiting_and_sending_by_name(batches, tmp_path):
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    feed = batches.feed(decode=lengths, process_index=0, process_count=1)
+    with loader.to_jax(feed, sharding) as arrays:
+        next(arrays)  # No trace runs: this one is in none.
+        with jax.profiler.trace(tmp_path):
+            for _ in range(5):
+                next(arrays)
+    seen = list(spans(tmp_path))
+    waited = [
+        fields["batch"]
+        for name, fields, _ in seen
+        if "batch" in fields and name == WAIT
+    ]
+    assert sorted(waited) == [1, 2, 3, 4, 5]
+    sent = {fields["batch"] for name, fields, _ in seen if name == SEND}
+    assert {3, 4, 5} <= sent
+    # The thread that sends waits for the feed.
+    steps = {fields["step"] for name, fields, _ in seen if "step" in fields}
+    assert {3, 4, 5} <= steps
+    threads = {
+        name: {line for at, _, line in seen if at == name} for name in (WAIT, SEND)
+    }
+    assert threads[SEND] < threads[WAIT]
+
+
+@pytest.mark.slow
+def test_a_trace_shows_what_comes_from_workers(batches, tmp_path):
+    with batches.feed(
+        decode=lengths, process_index=0, process_count=1, workers=1
+    ) as feed:
+        next(feed)
+        with jax.profiler.trace(tmp_path):
+            for _ in range(5):
+                next(feed)
+    seen = list(spans(tmp_path))
+    waited = [fields["step"] for name, fields, _ in seen if name == WAIT]
+    assert waited == [1, 2, 3, 4, 5]
+    assert {4, 5} <= {fields["step"] for name, fields, _ in seen if name == RECEIVE}
+
+
+def test_a_failing_wait_ends_its_span(batches, tmp_path):
+    feed = batches.feed(decode=lambda records: 1 / 0, process_index=0, process_count=1)
+    with jax.profiler.trace(tmp_path), feed, pytest.raises(ZeroDivisionError):
+        next(feed)
+    assert [(name, fields["step"]) for name, fields, _ in spans(tmp_path)] == [
+        (WAIT, 0)
+    ]
+
+
+@pytest.mark.alone
+def test_a_span_costs_next_to_nothing_while_no_trace_runs():
+    def seconds() -> float:
+        started = time.perf_counter()
+        for step in range(1000):
+            with span(WAIT, step=step):
+                pass
+        return time.perf_counter() - started
+
+    # Of a batch, which takes hundreds of microseconds; the least, as others disturb.
+    assert min(seconds() for _ in range(20)) / 1000 < 10e-6
+
+
+def test_without_jax_there_is_no_span_and_jax_is_not_imported():
+    program = (
+        "import sys\n"
+        "from gristmill.loader.stats.feed_stats import span\n"
+        "with span('x', step=1) as made:\n"
+        "    assert made is None\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    with span("x") as made:
+        assert isinstance(made, jax.profiler.TraceAnnotation)

@@ -21,8 +21,12 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.stats import metrics
 from gristmill.loader.stats.causes import CAUSES
-from gristmill.loader.stats.clocks import usable_processors
-from gristmill.loader.stats.feed_stats import FeedStats, Meter, ReadBatch
+from gristmill.loader.stats.feed_stats import (
+    FeedStats,
+    Meter,
+    ReadBatch,
+    usable_processors,
+)
 from gristmill.loader.stats.metrics import COUNTERS, GAUGES, Feeds
 from tests.support.datasets import convert
 from tests.support.records import text_records

@@ -1,7 +1,7 @@
 """What a runner hands back: the result of the last step, or our own error.
 
 Covers: pipelines/convert.py, pipelines/index.py, pipelines/verify.py,
-pipelines/local/run_tasks.py.
+pipelines/local/pool.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Options of all commands, of the environment, and their completion by a shell."""
+"""Options of all commands, of the environment, and their completion by a shell.
+
+Covers: pipelines/commands/messages.py.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.pipelines.commands.common_options import (
+from gristmill.pipelines.commands.main import _COMMANDS, cli, find_command, main
+from gristmill.pipelines.commands.messages import (
     command_line,
     variable_name,
     variable_of,
 )
-from gristmill.pipelines.commands.main import _COMMANDS, cli, find_command, main
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
 

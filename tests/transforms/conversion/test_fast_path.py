@@ -1,6 +1,6 @@
 """A fast path that differs from the tokenizer: shards are made again without it.
 
-Covers: transforms/conversion/row_output.py.
+Covers: transforms/conversion/shard_output.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.pipelines.text.split_description import packed_lines, packed_split
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.row_output import (
+from gristmill.transforms.conversion.shard_output import (
     may_be_fast,
     note_difference,
 )

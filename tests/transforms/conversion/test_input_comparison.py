@@ -24,7 +24,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.input_comparison import (
+from gristmill.transforms.conversion.job_inputs import (
     has_other_records,
     one_by_one,
 )

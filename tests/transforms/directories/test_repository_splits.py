@@ -1,9 +1,14 @@
+"""The files of the splits of a repository.
+
+Covers: transforms/directories/hugging_face_directory.py.
+"""
+
 import itertools
 
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.directories.repository_splits import (
+from gristmill.transforms.directories.hugging_face_directory import (
     configurations,
     splits_by_names,
 )

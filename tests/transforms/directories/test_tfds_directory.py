@@ -1,6 +1,6 @@
 """TFDS directories, made and read by tensorflow-datasets itself.
 
-Covers: dataset/metadata/tfds_info.py, transforms/directories/tfds_metadata.py.
+Covers: dataset/metadata/tfds_info.py, transforms/directories/tfds_directory.py.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from gristmill.transforms.directories.tfds_directory import (
     is_tfds_directory,
     read_tfds_directory,
     tfds_jobs,
+    tfds_metadata,
 )
-from gristmill.transforms.directories.tfds_metadata import tfds_metadata
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support import examples, shared, tfds_data

@@ -1,4 +1,7 @@
-"""Plans by count, against brute force: exactly so many records in every shard."""
+"""Plans by count, against brute force: exactly so many records in every shard.
+
+Covers: transforms/conversion/count_records.py.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.transforms.planning.record_plan import (
+from gristmill.transforms.conversion.count_records import (
     RecordCounts,
     plan_by_records,
     stride_for,

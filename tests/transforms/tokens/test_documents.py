@@ -1,6 +1,6 @@
 """Documents of records: their tokens, what is counted, and every error with its place.
 
-Covers: transforms/tokens/compared_encoder.py,
+Covers: transforms/tokens/documents.py,
 transforms/tokens/document_column.py.
 """
 
@@ -23,8 +23,11 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.example import encode_example
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
-from gristmill.transforms.tokens import compared_encoder
-from gristmill.transforms.tokens.documents import DocumentReader, Documents
+from gristmill.transforms.tokens.documents import (
+    ComparedEncoder,
+    DocumentReader,
+    Documents,
+)
 from gristmill.transforms.tokens.tokenizers import Encoded, find_tokenizer, load
 from tests.support.examples import bytes_list, message
 from tests.support.tokenizer_files import TEXTS, tokenizer_json
@@ -312,7 +315,7 @@ def test_which_documents_are_compared(file, monkeypatch, wrong, batch, noticed):
     fast = load.load_fast(PackOptions(length=8, tokenizer=str(file)))
     stand_in = Wrong(fast, wrong)
     tokenizer = load.load_tokenizer(PackOptions(length=8, tokenizer=str(file)))
-    encoder = compared_encoder.ComparedEncoder(tokenizer, stand_in)
+    encoder = ComparedEncoder(tokenizer, stand_in)
     texts = [b"document %d" % number for number in range(2000)]
 
     def run() -> None:
@@ -350,6 +353,6 @@ def test_a_fast_path_that_fails(file, error):
     tokenizer = load.load_tokenizer(PackOptions(length=8, tokenizer=str(file)))
     if error == "too few":
         error = tokenizer.encode([b"a"])
-    encoder = compared_encoder.ComparedEncoder(tokenizer, Failing(error))
+    encoder = ComparedEncoder(tokenizer, Failing(error))
     with pytest.raises(FastTokenizerDiffersError, match=r"^failing 1\.0 gives"):
         encoder.encode([b"a", b"b"], place_of)

@@ -1,19 +1,216 @@
-"""A reader of one range of a stream: its records, and the part that it covered."""
+"""A reader of one range of a stream: the good records in order, damage in between."""
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
+from gristmill.dataset.base.errors import (
+    CorruptRecordError,
+    CorruptStreamError,
+    FalseStartError,
+)
+from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 from gristmill.transforms.sources.record_source import PartCount, Source
-from gristmill.transforms.sources.streams.stream_pass import StreamPass
-from gristmill.transforms.sources.streams.stream_reader import OpenReader
+from gristmill.transforms.sources.streams.stream_reader import (
+    End,
+    OpenReader,
+    StreamReader,
+)
+
+_BLOCK_BYTES = 4 << 20
+_CHECK_BYTES = 1 << 16
+
+
+class StreamPass:
+    """Reads the good records of an input file, in order, from where it begins.
+
+    Memory: one block or one record, whichever is larger.
+
+    Args:
+        file: The file.
+        opened: Its bytes from `begin` on. The pass closes it.
+        open_reader: Opens the reader of its format.
+        begin: Offset where a plain file is entered; 0 for a compressed file.
+        end: Where repeated reading ends, as far as known.
+        searched: Whether the first record was searched for: apparent damage is then a
+            false start.
+        marks: Offsets in a compressed file that `place` will be asked for, ascending.
+
+    Attributes:
+        reader: Reader at the place of the pass.
+        records: Good records that were passed.
+        lost: Whether the rest of a compressed file cannot be read.
+    """
+
+    def __init__(
+        self,
+        file: InputFile,
+        opened: BinaryIO,
+        open_reader: OpenReader,
+        *,
+        begin: int = 0,
+        end: int | None = None,
+        searched: bool = False,
+        marks: Sequence[int] = (),
+    ):
+        self._file, self._opened = file, opened
+        self._end, self._searched, self._marks = end, searched, marks
+        # Offsets in a compressed file do not tell those of its records.
+        self._plain = file.compression == "none"
+        self._doubted = -1  # The place of the last apparent damage.
+        self._intact = False  # Known for compressed files.
+        self._inflated = None if self._plain else self._inflating(opened, marks)
+        self.lost = False
+        self.records = 0
+        self.reader: StreamReader = open_reader(
+            opened if self._inflated is None else self._inflated,
+            path=file.path,
+            offset=begin,
+            size_bytes=file.size_bytes if self._plain else None,
+        )
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._opened.close()
+
+    def place(self, stored: int) -> End:
+        """Returns the place, among records, of a position in the stored file.
+
+        Args:
+            stored: The position; -1 for the end of the file.
+        """
+        if stored < 0:
+            return None
+        return stored if self._plain else functools.partial(self._inflated_to, stored)
+
+    def _inflated_to(self, mark: int) -> int | None:
+        # Asked of the present stream: damage leads to another one.
+        return self._inflated.inflated_offset(mark) if self._inflated else None
+
+    def good(
+        self,
+        end: End = None,
+        *,
+        limit_records: int = sys.maxsize,
+        on_damage: DamageHandler | None,
+    ) -> Iterator[RecordBatch]:
+        """Yields good records that begin before `end`, those of one block at a time.
+
+        Args:
+            end: As in `StreamReader.batches`.
+            limit_records: Maximum number of records.
+            on_damage: Takes damaged regions; None makes them errors.
+
+        Raises:
+            CorruptRecordError: The file is damaged, and there is no `on_damage`.
+            FalseStartError: It seems to be damaged, after a search for the first
+                record.
+        """
+        while not self.lost:
+            try:
+                for batch in self.reader.batches(end, limit_records=limit_records):
+                    limit_records -= len(batch.records)
+                    self.records += len(batch.records)
+                    yield batch
+            except CorruptRecordError as error:
+                if self._searched:
+                    raise FalseStartError(str(error)) from error
+                if self._read_again():
+                    continue
+                if on_damage is None:
+                    raise
+                self._pass_damage(error, on_damage)
+            else:
+                return
+
+    def _open(self, offset: int = 0, end: int | None = None) -> BinaryIO:
+        return storage_for(self._file.path).open(
+            self._file.path, offset=offset, end=end, version=self._file.version
+        )
+
+    def _inflating(self, file: BinaryIO, marks: Sequence[int] = ()) -> InflatedStream:
+        path, compression = self._file.path, self._file.compression
+        return InflatedStream(file, path=path, compression=compression, marks=marks)
+
+    def _read_again(self) -> bool:
+        """Lets the reader read apparent damage once more.
+
+        It may have been damaged in transit: a bucket gives no checksum for a part of an
+        object. Data that are good the second time are used.
+        """
+        offset = self.reader.offset
+        if offset == self._doubted or not storage_for(self._file.path).remote:
+            return False
+        self._doubted = offset
+        if self._plain:
+            end = None if self._end is None else max(offset, self._end)
+            self.reader.restart(self._open(offset, end))
+            return True
+        stream = self._inflating(self._open(), self._marks)
+        try:
+            while offset and (piece := stream.read(min(offset, _CHECK_BYTES))):
+                offset -= len(piece)
+        except CorruptStreamError:
+            return False
+        self._inflated = stream
+        self.reader.restart(stream)
+        return True
+
+    def _pass_damage(self, error: CorruptRecordError, handler: DamageHandler) -> None:
+        reader = self.reader
+        begin = self._lost_from(error.offset)
+        if begin is not None:
+            handler.begin(error, self._file.path, compressed_begin_bytes=begin)
+            with self._open(begin) as file:
+                while piece := file.read(_BLOCK_BYTES):
+                    handler.add(piece)
+            handler.end(self._file.size_bytes)
+            self.lost = True
+            return
+        handler.begin(error, self._file.path)
+        # A record with a good length ends where it says, unless bytes were lost or
+        # inserted in it: then no frame begins there.
+        if error.end is not None and reader.begins_at(error.end):
+            reader.skip(error.end, handler.add)
+        else:
+            reader.skip(error.offset + 1, handler.add)
+            reader.resync(sink=handler.add)
+        handler.end(reader.offset)
+
+    def _lost_from(self, offset: int) -> int | None:
+        """Checks whether a compressed file can be read on after damage.
+
+        If the compression is intact, the records were damaged before it: later frames
+        are good. Otherwise nothing after it can be trusted, not even a frame whose
+        checksums fit: a damaged stream often repeats earlier data.
+
+        Returns:
+            None if it can be read on, else roughly where `offset` is in the stored
+            file, never too far.
+        """
+        if self._plain or self._intact:
+            return None
+        with self._open() as file:
+            stream = self._inflating(file)
+            position = begin = 0
+            try:
+                while data := stream.read(_CHECK_BYTES):
+                    position += len(data)
+                    if position <= offset:
+                        begin = stream.compressed_offset
+            except CorruptStreamError:
+                return begin
+        self._intact = True
+        return None
 
 
 class StreamRange(RangeReader[BinaryIO]):

@@ -1,14 +1,18 @@
-"""Writing a shard of rows: its records are documents, which are packed."""
+"""The output of a shard: records that are mapped and written, or packed into rows."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 
 import google_crc32c
+import numpy as np
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.walk import walk_file
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, FastTokenizerDiffersError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
@@ -16,15 +20,117 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.chat.document_reader import reader_of
-from gristmill.transforms.conversion.record_output import Progress, Tally
-from gristmill.transforms.functions.user_functions import load_function
+from gristmill.transforms.chat.template_file import with_template
+from gristmill.transforms.functions.user_functions import (
+    RecordFunction,
+    call,
+    load_function,
+)
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.record_source import Source, source_of
 from gristmill.transforms.sources.shards.packed import (
     earlier_counts,
     original_places,
 )
 from gristmill.transforms.tokens.row_packer import RowPacker
+from gristmill.transforms.tokens.tokenizers import find_tokenizer
+
+Progress = Callable[[int, int, int], None]
+"""Gets the records, raw bytes and tokens of a shard so far."""
+
+
+@dataclasses.dataclass
+class Tally:
+    """What is counted while records are read.
+
+    Attributes:
+        read: Digest of the records.
+        dropped_records: Those for which the user's function returned nothing.
+        added_records: Those that it returned beyond one for each.
+        changed_records: Those of which it returned only others.
+        null_rows: Rows of which there is none, for their nulls.
+        tokens: Tokens of documents, where they are packed.
+        spans: Where they came from, of the ranges that were read to their end.
+    """
+
+    read: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
+    dropped_records: int = 0
+    added_records: int = 0
+    changed_records: int = 0
+    null_rows: int = 0
+    tokens: int = 0
+    spans: list[SourceSpan] = dataclasses.field(default_factory=list)
+
+    def count(self, batch: RecordBatch) -> None:
+        """Counts records that were read."""
+        self.null_rows += batch.null_rows
+        lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
+        self.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
+
+    def show(self, progress: Progress | None) -> None:
+        """Tells how much was read, if somebody asks."""
+        if progress is not None:
+            progress(self.read.records, self.read.raw_bytes, self.tokens)
+
+    def mapped(
+        self, function: RecordFunction, record: bytes, *, source: str
+    ) -> Sequence[bytes]:
+        """Calls the user's function on a record, and counts what it returns.
+
+        Args:
+            function: The function.
+            record: The record.
+            source: Where it came from, for messages.
+
+        Raises:
+            UserFunctionError: The function failed.
+        """
+        results = call(function, record, source=source)
+        if results:
+            self.added_records += len(results) - 1
+            self.changed_records += record not in results
+        else:
+            self.dropped_records += 1
+        return results
+
+
+def write_records(
+    writer: ShardWriter,
+    batches: Iterable[tuple[str, RecordBatch]],
+    prepared: PreparedJob,
+    tally: Tally,
+    progress: Progress | None,
+) -> None:
+    """Writes the records of a shard.
+
+    Args:
+        writer: Takes them.
+        batches: The records, each batch with the file that it was read from.
+        prepared: The job.
+        tally: Counts them.
+        progress: Called after each batch.
+
+    Raises:
+        UserFunctionError: The user's function failed.
+        StorageError: They cannot be written.
+    """
+    spec = prepared.job.map
+    function = None if spec is None else load_function(spec)
+    place_text = source_of(prepared.files.spec).place_text
+    for path, batch in batches:
+        tally.count(batch)
+        if function is None:
+            writer.write(batch.records, batch.crc32cs)
+        else:
+            for place, record in zip(batch.places, batch.records, strict=True):
+                source = f"{path}, {place_text(place)}"
+                results = tally.mapped(function, record, source=source)
+                writer.write(results, list(map(google_crc32c.value, results)))
+        tally.show(progress)
 
 
 def may_be_fast(prepared: PreparedJob) -> bool:
@@ -178,3 +284,62 @@ def made_rows(
         counts += earlier_counts(spans, files)
         segments = original_places(segments, spans, files)
     return counts, segments.encode()
+
+
+TRIED_FILES = 8  # The first of them that has a record is taken.
+TRIED_RECORDS = 10
+_READ_BYTES = 1 << 16
+
+
+def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
+    """Calls function and tokenizer of a job on the first records.
+
+    What they return is dropped.
+
+    Args:
+        job: The job.
+        files: Its first input files.
+
+    Raises:
+        UserFunctionError: The function fails, or returns a value that cannot be
+            written.
+        InputError: The tokenizer cannot be used, or the records are not documents.
+        CorruptInputError: An input is damaged at its beginning, and the job does not
+            accept that.
+    """
+    if job.map is None and (job.pack is None or job.records.input_format == "packed"):
+        return
+    function = None if job.map is None else load_function(job.map)
+    pack = job.pack
+    if pack is not None:
+        pack = with_template(dataclasses.replace(pack, found=find_tokenizer(pack)))
+    for file in files:
+        plain = file.compression == "none"
+        beginning = SourceRange(
+            file_index=0,
+            begin_bytes=0,
+            end_bytes=min(file.size_bytes, _READ_BYTES) if plain else -1,
+            exact=True,
+        )
+        damage = DamageHandler() if job.on_corrupt == "quarantine" else None
+        source = source_of(file.spec)
+        for batch in source.read(file, beginning, on_damage=damage).batches():
+            reader = None
+            if pack is not None:
+                # A shard finds out whether the fast path differs.
+                reader = reader_of(pack, source.spec, fast=False)
+            found = zip(batch.places, batch.records, strict=True)
+            for place, record in itertools.islice(found, TRIED_RECORDS):
+                where = f"{file.path}, {source.place_text(place)}"
+                results: Sequence[bytes] = (record,)
+                if function is not None:
+                    results = call(function, record, source=where)
+                if reader is not None:
+                    reader.read(results, functools.partial(_always, where))
+            if batch.records:
+                return
+
+
+def _always(place: str, number: int) -> str:
+    del number
+    return place

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.order.removed import NOTHING, Removed
+from gristmill.loader.base.indices import NOTHING, Removed
 
 
 @given(st.sets(st.integers(0, 30)))

@@ -12,7 +12,7 @@ import pytest
 
 from gristmill.dataset.base.errors import CorruptInputError, UserFunctionError
 from gristmill.transforms.conversion.begin_job import list_inputs
-from gristmill.transforms.conversion.try_function import TRIED_FILES, try_function
+from gristmill.transforms.conversion.shard_output import TRIED_FILES, try_function
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import frames_of, text_records
 

@@ -11,8 +11,8 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.job_inputs import list_inputs, match_job
+from gristmill.transforms.jobs.begun_job import known_looks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.known_looks import known_looks
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_formats import look_at
 from tests.support.gcs_server import GcsServer
