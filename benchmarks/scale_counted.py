@@ -17,7 +17,7 @@ from itertools import islice
 from benchmarks.scale_files import RECORD_BYTES, make_inputs
 from benchmarks.scale_size import finish
 from benchmarks.scale_steps import Steps
-from gristmill.dataset.base.gathered_rows import Gathered
+from gristmill.dataset.base.columns import Gathered
 from gristmill.transforms import ConversionJob
 from gristmill.transforms.conversion.begin_job import plan_job
 from gristmill.transforms.conversion.count_records import (

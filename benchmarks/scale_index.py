@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks.scale_files import link
 from benchmarks.scale_steps import Steps, graph_bytes
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.indexing.commit_index import commit_index
-from gristmill.transforms.indexing.index_shard import JOB, IndexedShard
+from gristmill.transforms.indexing.index_shard import IndexedShard
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 
 _RECORD_BYTES = 2_200
@@ -93,7 +93,7 @@ def _result(task: IndexTask) -> IndexedShard:
     report = ShardReport(
         path=task.file,
         shard_index=task.shard,
-        job=JOB,
+        job=INDEXED_JOB,
         file_bytes=task.file_bytes,
         file_crc32c=file_crc32c(task.shard),
         read=read,

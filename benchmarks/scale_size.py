@@ -17,7 +17,7 @@ import tempfile
 from benchmarks.scale_files import made_results, make_inputs, make_shards
 from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill import loader
-from gristmill.dataset.base.gathered_rows import Gathered
+from gristmill.dataset.base.columns import Gathered
 from gristmill.transforms import ConversionJob, ConvertFiles
 from gristmill.transforms.conversion.begin_job import plan_job, take_output
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -7,7 +7,7 @@ import hashlib
 import logging
 from collections.abc import Sequence
 
-from gristmill.dataset.base.gathered_rows import Gathered
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for

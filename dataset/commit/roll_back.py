@@ -9,10 +9,13 @@ from gristmill.dataset.base.errors import StorageMissingError
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.leftovers import delete_leftovers
 from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.metadata.choose_state import chosen_split, state_of
 from gristmill.dataset.metadata.edition_changes import rolled_back
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.open_manifest import not_a_dataset
+from gristmill.dataset.metadata.open_manifest import (
+    chosen_split,
+    not_a_dataset,
+    state_of,
+)
 from gristmill.dataset.metadata.splits import Split
 
 

@@ -1,4 +1,4 @@
-"""The manifest of a committed dataset, or an error that says what is there instead."""
+"""The manifest of a committed dataset, and the state of it that a command is given."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import difflib
 import glob
 import os
 
-from gristmill.dataset.base.errors import NotADatasetError, StorageError, some_of
+from gristmill.dataset.base.errors import (
+    InputError,
+    NotADatasetError,
+    StorageError,
+    some_of,
+)
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
@@ -112,3 +118,43 @@ def _format(file: FileInfo) -> FileFormat | None:
         return format_of(storage_for(file.path).read(file.path, 0, HEAD_BYTES))
     except StorageError:
         return None  # The error is about the dataset, not about this file.
+
+
+def chosen_split(dataset: str, manifest: Manifest, split: str | None) -> str:
+    """Returns the name of a split, by default of the only one; raises InputError."""
+    if split is None and len(manifest.splits) == 1:
+        return next(iter(manifest.splits))
+    if split is None or split not in manifest.splits:
+        raise InputError(
+            "no such split" if split else "the dataset has several splits",
+            where=dataset,
+            expected=some_of(manifest.splits, 20),
+            got=split,
+            cure="choose one with --split",
+        )
+    return split
+
+
+def states_of(split: Split) -> dict[int, Split]:
+    """Returns the states of a split that are known, by their newest edition."""
+    found = {}
+    for edition in sorted(split.known):
+        try:
+            found[edition] = split.until(edition)
+        except IndexError:
+            continue  # It was never the newest edition of a state that is kept.
+    return found
+
+
+def state_of(dataset: str, split: Split, edition: int) -> Split:
+    """Returns a split as it was when an edition was its newest; raises InputError."""
+    states = states_of(split)
+    if edition not in states:
+        raise InputError(
+            "no state of the split is known that ended with this edition",
+            where=dataset,
+            expected=f"edition {some_of(map(str, states), 20)}",
+            got=f"edition {edition}",
+            cure="choose one of these; `gristmill inspect` shows what they hold",
+        )
+    return states[edition]

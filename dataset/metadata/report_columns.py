@@ -13,9 +13,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.columns import columns_of
+from gristmill.dataset.base.columns import RowCollector, columns_of, last_of_each
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.gathered_rows import RowCollector, last_of_each
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable, total_digest
 

@@ -30,6 +30,7 @@ from gristmill.dataset.storage.base import (
     changed_error,
     for_all,
 )
+from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.gcs_connection import (
     GcsConnection,
     blob_info,
@@ -43,7 +44,6 @@ from gristmill.dataset.storage.paths import (
     split_path,
 )
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES, Piece, PrefetchReader
-from gristmill.dataset.storage.scratch import scratch_directory
 from gristmill.dataset.storage.uploads import ObjectWrites
 
 _FIELDS = "items(name,size,generation,crc32c),nextPageToken"

@@ -127,7 +127,7 @@ def _window(
 ) -> list[IntArray] | None:
     """Returns the records that a host reads of a window, None to read by batches.
 
-    See `loader/feed/window_reads.py`.
+    See `loader/feed/read_ahead.py`.
     """
     shuffle = order.shuffle
     if not isinstance(shuffle, BlockShuffle):

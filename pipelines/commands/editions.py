@@ -30,8 +30,7 @@ def rollback(options: RollbackOptions, *, as_json: bool) -> None:
     What it is now is kept, to go back to, until `gristmill clean`.
     """
     from gristmill.dataset.commit.roll_back import roll_back
-    from gristmill.dataset.metadata.choose_state import chosen_split
-    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
     from gristmill.pipelines.text.edition_history import edition_numbers
     from gristmill.pipelines.text.formatting import plural
 
@@ -126,9 +125,8 @@ def diff(options: DiffOptions, *, as_json: bool) -> None:
     Reads indexes of those shards that differ. Records are read only where indexes do
     not tell which are the same; the last line says how many.
     """
-    from gristmill.pipelines.diff.compare import compare
     from gristmill.pipelines.diff.compared_split import ComparedSplit
-    from gristmill.pipelines.diff.report import Report
+    from gristmill.pipelines.diff.report import Report, compare
 
     before, after, split = options.before, options.after, options.split
     first = ComparedSplit(opened_edition(before, split))

@@ -74,8 +74,11 @@ def inspect(options: InspectOptions, *, as_json: bool) -> None:
 
 
 def _print_files(text: str, split: str | None, *, as_json: bool) -> None:
-    from gristmill.dataset.metadata.choose_state import chosen_split, state_of
-    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.dataset.metadata.open_manifest import (
+        chosen_split,
+        open_manifest,
+        state_of,
+    )
     from gristmill.pipelines.options.given_datasets import path_and_edition
     from gristmill.pipelines.text.edition_history import edition_files
 

@@ -9,8 +9,13 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.dataset.storage.paths import path_texts, split_path
-from gristmill.pipelines.dataflow.clients import storage_retry
-from gristmill.pipelines.dataflow.permissions import READ, STAGE, WRITE, bucket_roles
+from gristmill.pipelines.dataflow.clients import (
+    READ,
+    STAGE,
+    WRITE,
+    bucket_roles,
+    storage_retry,
+)
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import Options, VerifyOptions
 from gristmill.pipelines.options.packing import PackingOptions

@@ -7,8 +7,11 @@ of a template that is the account of the workers.
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
+import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from apache_beam.options.pipeline_options import (
     DebugOptions,
@@ -19,17 +22,21 @@ from apache_beam.options.pipeline_options import (
     WorkerOptions,
 )
 
-from gristmill.dataset.base.errors import GristmillError, InputError, some_of
+from gristmill.dataset.base.errors import (
+    GristmillError,
+    InputError,
+    StorageError,
+    some_of,
+)
 from gristmill.dataset.commit.output_place import check_not_matched
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.paths import path_texts
 from gristmill.pipelines.dataflow.buckets import check_buckets, uses_of
-from gristmill.pipelines.dataflow.clients import storage_client
+from gristmill.pipelines.dataflow.clients import cure_of, get_json, storage_client
 from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shard_sizes
 from gristmill.pipelines.dataflow.machine_types import check_disk
-from gristmill.pipelines.dataflow.network import check_private_access
 from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import (
@@ -39,6 +46,108 @@ from gristmill.pipelines.options.definitions import (
 )
 from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
 from gristmill.transforms.tokens.tokenizers import is_function
+
+_COMPUTE = "https://compute.googleapis.com/compute/v1/"
+# As gcloud calls it.
+_OTHER_COMPUTE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE"
+_PATH = re.compile(
+    r"(?:https://[^/]+/compute/v1/)?(?:projects/(?P<project>[^/]+)/)?"
+    r"regions/(?P<region>[^/]+)/subnetworks/(?P<name>[^/]+)"
+)
+
+
+class Subnetwork(NamedTuple):
+    """A subnetwork: of which project, in which region, and its name."""
+
+    project: str
+    region: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Its path, as Compute Engine has it."""
+        return f"projects/{self.project}/regions/{self.region}/subnetworks/{self.name}"
+
+
+def subnetwork_of(workers: WorkerOptions, *, project: str, region: str) -> Subnetwork:
+    """Returns the subnetwork that workers will be in.
+
+    Args:
+        workers: Options of the workers.
+        project: Project of the job.
+        region: Region of the workers.
+
+    Raises:
+        InputError: The option names none, or one in another region.
+    """
+    if not workers.subnetwork:
+        # A network that makes its subnetworks itself gives them its name.
+        network = (workers.network or "default").rpartition("/")[2]
+        return Subnetwork(project, region, network)
+    match = _PATH.fullmatch(workers.subnetwork)
+    if match is None or match["region"] != region:
+        raise InputError(
+            "Dataflow would not find the subnetwork",
+            expected=f"regions/{region}/subnetworks/NAME, for a Shared VPC after "
+            "https://www.googleapis.com/compute/v1/projects/HOST_PROJECT/",
+            got=workers.subnetwork,
+            cure="correct --subnetwork, or change --region",
+        )
+    return Subnetwork(match["project"] or project, region, match["name"])
+
+
+def check_private_access(
+    workers: WorkerOptions, cloud: GoogleCloudOptions, *, region: str
+) -> list[str]:
+    """Checks that workers without public addresses would reach Google's services.
+
+    Args:
+        workers: Options of the workers.
+        cloud: Options of the job.
+        region: Region of the workers.
+
+    Returns:
+        Remarks for the user.
+
+    Raises:
+        InputError: They would not.
+    """
+    if workers.use_public_ips:
+        return []
+    found = subnetwork_of(workers, project=cloud.project, region=region)
+    where = f"subnetwork {found.name} in {region}, project {found.project}"
+    url = os.environ.get(_OTHER_COMPUTE, _COMPUTE).rstrip("/") + f"/{found.path}"
+    public = "or give --use_public_ips"
+    try:
+        status, about = get_json(url, anonymous=cloud.no_auth)
+    except StorageError as e:
+        status, about = 0, {"error": {"message": e.got}}
+    if status == 404:
+        raise InputError(
+            "there is no subnetwork for the workers",
+            where=where,
+            expected="a network named default, or one that you name",
+            cure="give --subnetwork=regions/REGION/subnetworks/NAME",
+        )
+    if status != 200:
+        said = str(about.get("error", {}).get("message", f"HTTP {status}"))
+        return [
+            f"Private Google Access was not checked in {where}: "
+            f"{said.splitlines()[0] if said else status}. It takes "
+            f"compute.subnetworks.get: {cure_of('compute.subnetworks.get')}, {public}"
+        ]
+    if not about.get("privateIpGoogleAccess"):
+        raise InputError(
+            "workers without public addresses would reach no service of Google",
+            where=where,
+            expected="a subnetwork with Private Google Access",
+            got="one without",
+            cure=f"gcloud compute networks subnets update {found.name} --project "
+            f"{found.project} --region {region} --enable-private-ip-google-access; "
+            f"{public}",
+        )
+    return []
+
 
 # What only the service or the job itself can find.
 _LATER = "the workers' account, quotas, the image, and what is in the input files"

@@ -28,8 +28,8 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import has_magic
 from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.beam.pipeline_options import ignored_options
+from gristmill.pipelines.dataflow.clients import cure_of, denied_permission
 from gristmill.pipelines.dataflow.defaults import set_defaults, target_of
-from gristmill.pipelines.dataflow.permissions import cure_of, denied_permission
 from gristmill.pipelines.dataflow.preflight import has_worker_setup, preflight
 from gristmill.pipelines.dataflow.worker_package import write_source
 from gristmill.pipelines.options.definitions import (

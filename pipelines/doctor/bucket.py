@@ -6,8 +6,13 @@ from collections.abc import Iterator
 
 from gristmill.dataset.storage.paths import split_path
 from gristmill.pipelines.dataflow.buckets import Bucket, describe
-from gristmill.pipelines.dataflow.clients import storage_client, within
-from gristmill.pipelines.dataflow.permissions import READ, WRITE, bucket_roles
+from gristmill.pipelines.dataflow.clients import (
+    READ,
+    WRITE,
+    bucket_roles,
+    storage_client,
+    within,
+)
 from gristmill.pipelines.doctor.dataset_place import DatasetPlace
 from gristmill.pipelines.doctor.finding import Finding, error, ok, warning
 

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import zstandard
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import CorruptInputError, JobChangedError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import (
     JobChangedError,
     StorageChangedError,
     StorageError,
 )
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table

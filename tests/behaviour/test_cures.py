@@ -187,12 +187,12 @@ ROWS = [
         "head d --offset 10",
     ),
     Row(
-        "dataset/metadata/choose_state.py chosen_split",
+        "dataset/metadata/open_manifest.py chosen_split",
         "rollback d 1 --split other",
         "rollback d 1 --split train",
     ),
     Row(
-        "dataset/metadata/choose_state.py state_of",
+        "dataset/metadata/open_manifest.py state_of",
         "rollback d 2",
         "inspect d\nrollback d 1",
     ),
@@ -470,7 +470,7 @@ ROWS = [
         f"pack d out {TOKENS} --split train\nrepack out out2 --split train --length 64",
     ),
     Row(
-        "transforms/tables/column_records.py one_column",
+        "transforms/tables/json_objects.py one_column",
         "convert t.parquet out --record column:a",
         "convert t.parquet out --record column:a --nulls skip",
         # Without statistics nothing tells beforehand.
@@ -479,7 +479,7 @@ ROWS = [
         ),
     ),
     Row(
-        "transforms/tables/column_records.py null_error",
+        "transforms/tables/json_objects.py null_error",
         "convert t.parquet out --record column:a",
         "convert t.parquet out --record column:a --nulls skip",
         table(a=["x", None, "z"]),
@@ -502,13 +502,13 @@ ROWS = [
         table(a=[16777217.0, 0.5], b=["x", "y"]),
     ),
     Row(
-        "transforms/tables/column_records.py _leaf",
+        "transforms/tables/json_objects.py _leaf",
         "convert t.parquet out --record column:a",
         "convert t.parquet out --record column:b\nconvert t.parquet out2",
         table(a=[1, 2], b=["x", "y"]),
     ),
     Row(
-        "transforms/tables/column_records.py _leaf",
+        "transforms/tables/json_objects.py _leaf",
         f"pack a.jsonl out {TOKENS} --column id",
         f"pack a.jsonl out {TOKENS} --column text\n"
         "pack a.jsonl out2 --column id --vocabulary-size 50",
@@ -580,7 +580,7 @@ ROWS = [
         f"pack a.jsonl out {TOKENS}",
     ),
     Row(
-        "transforms/tokens/tokenizers/find.py _id_of",
+        "transforms/tokens/tokenizers/load.py _id_of",
         f"pack a.jsonl out {TOKENS} --eos nope",
         f"pack a.jsonl out {TOKENS} --eos </s>",
     ),

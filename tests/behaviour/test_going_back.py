@@ -1,7 +1,7 @@
 """Going back to earlier editions, cleaning, and what readers see of both.
 
 Covers: dataset/commit/roll_back.py, dataset/commit/clean.py,
-dataset/metadata/choose_state.py,
+dataset/metadata/open_manifest.py,
 pipelines/commands/editions.py, pipelines/text/edition_history.py.
 """
 
@@ -35,8 +35,7 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.edition_numbers import last_begun
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.choose_state import states_of
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest, states_of
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.doctor.dataset_place import DatasetPlace

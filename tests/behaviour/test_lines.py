@@ -1,6 +1,6 @@
 """Text, JSON lines, CSV and TSV become datasets as TFRecords do, whatever happens.
 
-Covers: transforms/sources/lines/line_source.py.
+Covers: transforms/sources/lines/text_source.py.
 """
 
 from __future__ import annotations

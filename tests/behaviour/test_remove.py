@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -33,7 +34,6 @@ from gristmill.dataset.base.errors import (
     StateMismatchError,
     StorageChangedError,
 )
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest

@@ -17,6 +17,7 @@ import sys
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import (
     FormatVersionError,
     InputError,
@@ -25,7 +26,6 @@ from gristmill.dataset.base.errors import (
     NotADatasetError,
     StorageError,
 )
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage

@@ -18,9 +18,9 @@ import numpy as np
 from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import GristmillError, InputError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.planning.write_plan import WriteJob, pack_count

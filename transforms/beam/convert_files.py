@@ -22,16 +22,20 @@ from typing import Any
 
 import apache_beam as beam
 
-from gristmill.dataset.base.gathered_rows import Gathered
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.delete_replaced import DeleteReplaced
-from gristmill.transforms.beam.gathering import gather
-from gristmill.transforms.beam.job_metrics import count, count_made
-from gristmill.transforms.beam.lineage import report_sink, report_sources
+from gristmill.transforms.beam.job_metrics import (
+    count,
+    count_made,
+    report_sink,
+    report_sources,
+)
 from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,
     displayed,
+    gather,
     set_types,
 )
 from gristmill.transforms.conversion.begin_job import (

@@ -10,17 +10,21 @@ from typing import Any
 
 import apache_beam as beam
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.transforms.beam.gathering import gather
-from gristmill.transforms.beam.job_metrics import count, count_made
-from gristmill.transforms.beam.lineage import report_sink, report_sources
+from gristmill.transforms.beam.job_metrics import (
+    count,
+    count_made,
+    report_sink,
+    report_sources,
+)
 from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,
     displayed,
+    gather,
     set_types,
 )
 from gristmill.transforms.indexing.commit_index import commit_index, task_of

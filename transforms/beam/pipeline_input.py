@@ -1,9 +1,10 @@
-"""The input of a transform: the start of a pipeline, or a PCollection."""
+"""The input of a transform, and the gathering of small results before a commit."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import apache_beam as beam
 from apache_beam.options.value_provider import ValueProvider
@@ -106,3 +107,49 @@ def displayed(**options: Any) -> dict[str, Any]:
         for name, value in options.items()
         if value is not None
     }
+
+
+class Addable(Protocol):
+    """A collection that adds up in any order, and pickles compactly."""
+
+    def add(self, element: Any) -> None:
+        """Takes an element."""
+
+    def extend(self, other: Any) -> None:
+        """Takes all elements of another collection of its kind."""
+
+
+class _GatherFn(beam.CombineFn):
+    """Gathers elements as columns: those of a million shards become one element.
+
+    Args:
+        kind: Makes a collection without elements.
+    """
+
+    def __init__(self, kind: type[Addable]) -> None:
+        self._kind = kind
+
+    def create_accumulator(self) -> Addable:
+        return self._kind()
+
+    def add_input(self, gathered: Addable, element: Any) -> Addable:
+        if isinstance(element, self._kind):
+            gathered.extend(element)
+        else:
+            gathered.add(element)
+        return gathered
+
+    def merge_accumulators(self, parts: Iterable[Addable]) -> Addable:
+        whole = self._kind()
+        for part in parts:
+            whole.extend(part)
+        return whole
+
+    def extract_output(self, gathered: Addable) -> Addable:
+        return gathered
+
+
+def gather(kind: type[Addable]) -> Any:
+    """Returns the step that gathers all elements in one collection of a kind."""
+    # The default, for no element at all, would be a side input that holds everything.
+    return beam.CombineGlobally(_GatherFn(kind)).without_defaults()

@@ -11,7 +11,7 @@ import apache_beam as beam
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
-from gristmill.transforms.beam.lineage import report_sources
+from gristmill.transforms.beam.job_metrics import report_sources
 from gristmill.transforms.beam.pipeline_input import check_begin, check_collection
 from gristmill.transforms.beam.read_ranges import (
     DEFAULT_RANGE_BYTES,

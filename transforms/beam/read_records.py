@@ -14,7 +14,7 @@ from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
-from gristmill.transforms.beam.lineage import report_sources
+from gristmill.transforms.beam.job_metrics import report_sources
 from gristmill.transforms.beam.pipeline_input import check_begin
 from gristmill.transforms.beam.read_ranges import (
     DEFAULT_RANGE_BYTES,

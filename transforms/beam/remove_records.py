@@ -15,15 +15,19 @@ import apache_beam as beam
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.gathered_rows import Gathered
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.gathering import gather
-from gristmill.transforms.beam.job_metrics import count, count_made
-from gristmill.transforms.beam.lineage import report_sink, report_sources
+from gristmill.transforms.beam.job_metrics import (
+    count,
+    count_made,
+    report_sink,
+    report_sources,
+)
 from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,
     displayed,
+    gather,
     set_types,
 )
 from gristmill.transforms.removal.begin_removal import (

@@ -11,13 +11,12 @@ from typing import Any
 import apache_beam as beam
 
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.gathering import gather
-from gristmill.transforms.beam.job_metrics import count, measure_shard
-from gristmill.transforms.beam.lineage import report_sources
+from gristmill.transforms.beam.job_metrics import count, measure_shard, report_sources
 from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,
     displayed,
+    gather,
     set_types,
 )
 from gristmill.transforms.checking.metadata import VerifyTask, plan_verify

@@ -9,8 +9,8 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON

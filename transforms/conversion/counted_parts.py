@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.columns import Texts, columns_of, encode_texts, load_arrays
-from gristmill.dataset.base.gathered_rows import (
+from gristmill.dataset.base.columns import (
     Gathered,
     RowCollector,
+    Texts,
+    columns_of,
+    encode_texts,
     last_of_each,
+    load_arrays,
 )
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import JobChangedError, some_of
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport

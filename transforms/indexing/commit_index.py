@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 import google_crc32c
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import JobChangedError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.claim import again_if_changed
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
 from gristmill.dataset.commit.edition_numbers import last_described

@@ -9,9 +9,9 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.walk import walk_file
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_index import encode_index

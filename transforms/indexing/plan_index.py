@@ -22,8 +22,11 @@ from gristmill.dataset.formats.file_names import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.dataset.metadata.match_shards import list_shard_files, match_shards
-from gristmill.dataset.metadata.tfds_info import parse_info
+from gristmill.dataset.metadata.tfds_info import (
+    list_shard_files,
+    match_shards,
+    parse_info,
+)
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_texts

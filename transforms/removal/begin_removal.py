@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import StateMismatchError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.edition_numbers import next_edition
-from gristmill.dataset.metadata.choose_state import chosen_split
 from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
 from gristmill.dataset.metadata.removed import removals
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.removal.claim import claim

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill import __version__
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.commit import check_files, commit, write_table
 from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.dataset.commit.leftovers import delete_leftovers

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.cut_spans import cut_spans

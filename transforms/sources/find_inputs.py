@@ -11,8 +11,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError, InputError, some_of
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import not_a_dataset

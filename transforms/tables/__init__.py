@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from gristmill.dataset.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from gristmill.transforms.tables.column_records import (
+    from gristmill.transforms.tables.example_rows import encode_rows
+    from gristmill.transforms.tables.json_objects import (
         check_column,
+        json_rows,
         null_error,
         one_column,
     )
-    from gristmill.transforms.tables.example_rows import encode_rows
-    from gristmill.transforms.tables.json_objects import json_rows
     from gristmill.transforms.tables.leaves import rows_without_nulls
     from gristmill.transforms.tables.table_features import (
         DOUBLE,

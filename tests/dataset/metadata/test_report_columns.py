@@ -1,6 +1,6 @@
 """Reports as columns say what the reports said, whatever way they came together.
 
-Covers: dataset/metadata/shard_report.py, dataset/base/gathered_rows.py.
+Covers: dataset/metadata/shard_report.py, dataset/base/columns.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Directories for shards on their way to a bucket, and what killed processes leave."""
+"""Directories for shards on their way to a bucket, and what killed processes leave.
+
+Covers: dataset/storage/directory_lock.py.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ import tempfile
 
 import pytest
 
-from gristmill.dataset.storage import scratch
-from gristmill.dataset.storage.scratch import scratch_directory
+from gristmill.dataset.storage import directory_lock
+from gristmill.dataset.storage.directory_lock import scratch_directory
 
 HOLDER = """
 import pathlib, sys
-from gristmill.dataset.storage.scratch import scratch_directory
+from gristmill.dataset.storage.directory_lock import scratch_directory
 with scratch_directory() as directory:
     pathlib.Path(directory, "shard").write_bytes(b"half")
     print(directory, flush=True)
@@ -29,7 +32,7 @@ def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     """The `TMPDIR` of this process and of those that it starts."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    scratch._delete_abandoned.cache_clear()
+    directory_lock._delete_abandoned.cache_clear()
     return tmp_path
 
 

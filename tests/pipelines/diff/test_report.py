@@ -1,6 +1,6 @@
 """Differences of real datasets, as `gristmill diff` shows them.
 
-Covers: pipelines/commands/editions.py, pipelines/diff/compare.py,
+Covers: pipelines/commands/editions.py, pipelines/diff/report.py,
 pipelines/diff/report.py, pipelines/diff/compared_split.py,
 pipelines/diff/compared_split.py.
 """
@@ -21,9 +21,8 @@ from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.diff.compare import compare
 from gristmill.pipelines.diff.compared_split import ComparedSplit
-from gristmill.pipelines.diff.report import Report, files_of
+from gristmill.pipelines.diff.report import Report, compare, files_of
 from tests.support import datasets
 from tests.support.conversion import convert, job_of
 from tests.support.editions import add_edition, replace_by_newest

@@ -1,7 +1,7 @@
 """The conversion as a transform: the same bytes from every runner and any retry.
 
 Covers: transforms/jobs/conversion_job.py,
-transforms/beam/gathering.py.
+transforms/beam/pipeline_input.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gristmill.dataset.base.errors import CorruptInputError, GristmillError, Inp
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.beam import convert_files as convert_tfrecords
-from gristmill.transforms.beam import gathering
+from gristmill.transforms.beam import pipeline_input
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
@@ -341,7 +341,7 @@ class TestPickle:
             if getattr(value, "__module__", None) == convert_tfrecords.__name__
         ]
         assert {"_plan", "_make_shards"} <= {f.__name__ for f in found}
-        for function in [*found, gathering._GatherFn]:
+        for function in [*found, pipeline_input._GatherFn]:
             assert pickle.loads(pickle.dumps(function)) is function
 
     def test_elements(self, inputs, tmp_path):

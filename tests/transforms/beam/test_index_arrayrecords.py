@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from gristmill import loader
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError, InputError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions

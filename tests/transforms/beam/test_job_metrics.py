@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import logging
 import pathlib
+from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.metrics.metric import Lineage
 
-from gristmill.transforms import IndexArrayRecords, VerifyDataset
+from gristmill.transforms import (
+    ConversionJob,
+    ConvertFiles,
+    IndexArrayRecords,
+    ReadAllArrayRecords,
+    ReadTFRecords,
+    VerifyDataset,
+    WriteArrayRecords,
+)
 from gristmill.transforms.beam import job_metrics
+from gristmill.transforms.beam.job_metrics import report_sink, report_sources
 from tests.support.pipelines import counters, distributions, ended
-from tests.support.records import text_records, write_array_records
+from tests.support.records import text_records, write_array_records, write_tfrecords
 
 
 def test_an_index_and_a_verification(
@@ -44,3 +56,59 @@ def test_an_index_and_a_verification(
 def test_names_are_those_that_are_documented() -> None:
     with pytest.raises(KeyError):
         job_metrics.counter("shards")
+
+
+def lineage_of(*transforms: Any) -> tuple[set[str], set[str]]:
+    """Returns sources and sinks that a pipeline reports."""
+    metrics = ended(*transforms).metrics()
+    return (
+        Lineage.query(metrics, Lineage.SOURCE),
+        Lineage.query(metrics, Lineage.SINK),
+    )
+
+
+def local(*paths: pathlib.Path) -> set[str]:
+    return {f"filesystem:localhost.{path}" for path in paths}
+
+
+@pytest.fixture
+def place(tmp_path: pathlib.Path) -> pathlib.Path:
+    (tmp_path / "in").mkdir()
+    write_tfrecords(tmp_path / "in" / "a", text_records(5))
+    (tmp_path / "old").mkdir()
+    write_array_records(tmp_path / "old" / "x", text_records(5))
+    return tmp_path
+
+
+def test_of_a_read_and_a_write(place: pathlib.Path) -> None:
+    """The written dataset is read in the same job: the names are the same."""
+    sources, sinks = lineage_of(
+        ReadTFRecords(place / "in" / "*"),
+        WriteArrayRecords(place / "out", num_shards=1),
+        beam.Map(lambda result: result.output),
+        ReadAllArrayRecords(),
+    )
+    assert sources == local(place / "in", place / "out")
+    assert sinks == local(place / "out")
+
+
+def test_of_a_conversion(place: pathlib.Path) -> None:
+    job = ConversionJob(inputs=place / "in" / "a", output=place / "out", name="c4")
+    sources, sinks = lineage_of(ConvertFiles(jobs=(job,)))
+    assert (sources, sinks) == (local(place / "in" / "a"), local(place / "out"))
+
+
+def test_of_an_index_and_a_verification(place: pathlib.Path) -> None:
+    sources, sinks = lineage_of(IndexArrayRecords(files=place / "old" / "x"))
+    assert (sources, sinks) == (local(place / "old" / "x"), local(place / "old"))
+    assert lineage_of(VerifyDataset(place / "old")) == (local(place / "old"), set())
+
+
+def test_of_buckets() -> None:
+    def report(path: str) -> None:
+        report_sources((path, "gs://in/raw/part-*", "gs://whole/"))
+        report_sink("gs://out/data/c4/")
+
+    sources, sinks = lineage_of(beam.Create(["gs://in/one"]), beam.Map(report))
+    assert sources == {"gcs:in.one", "gcs:in.raw", "gcs:whole"}
+    assert sinks == {"gcs:out.data/c4"}

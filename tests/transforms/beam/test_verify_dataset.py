@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import NotADatasetError, StorageError
 from gristmill.dataset.base.findings import Finding, wrong_size
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest

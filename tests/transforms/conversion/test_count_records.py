@@ -14,8 +14,8 @@ import apache_beam as beam
 import numpy as np
 import pytest
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import CorruptInputError, DataLossError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.transforms.conversion import count_records
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.count_records import (

@@ -11,8 +11,8 @@ import random
 
 import pytest
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError
-from gristmill.dataset.base.gathered_rows import Gathered
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms.sources.find_inputs import (
     LookTask,

@@ -16,7 +16,6 @@ from gristmill.transforms.sources.lines.csv_rows import (
     other_header,
 )
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
-from gristmill.transforms.sources.lines.line_source import LineSource
 from gristmill.transforms.sources.lines.row_lines import (
     CsvLines,
     column_of,
@@ -30,6 +29,7 @@ from gristmill.transforms.sources.lines.schema import (
     sample_lines,
     wanted_columns,
 )
+from gristmill.transforms.sources.lines.text_source import LineSource
 
 _DELIMITERS = {"csv": b",", "tsv": b"\t"}
 

@@ -20,7 +20,6 @@ from gristmill.transforms.sources.lines.json_types import (
     joined,
     type_of,
 )
-from gristmill.transforms.sources.lines.line_source import LineSource
 from gristmill.transforms.sources.lines.parser import newline_ends
 from gristmill.transforms.sources.lines.row_lines import (
     JsonLines,
@@ -36,6 +35,7 @@ from gristmill.transforms.sources.lines.schema import (
     wanted_columns,
     with_integers,
 )
+from gristmill.transforms.sources.lines.text_source import LineSource
 from gristmill.transforms.tables import features_of, null_error
 from gristmill.transforms.tables.whole_numbers import (
     NumbersSeen,

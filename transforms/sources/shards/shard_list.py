@@ -11,8 +11,8 @@ from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_split_table
-from gristmill.dataset.metadata.match_shards import match_shards
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.tfds_info import match_shards
 from gristmill.dataset.storage.lookup import storage_for
 
 _log = logging.getLogger(__name__)

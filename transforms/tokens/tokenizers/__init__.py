@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gristmill.transforms.tokens.tokenizers.find import find_tokenizer
 from gristmill.transforms.tokens.tokenizers.load import (
+    find_tokenizer,
     is_function,
     load_fast,
     load_tokenizer,

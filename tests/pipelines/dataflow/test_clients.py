@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from gristmill.pipelines.dataflow import permissions
+from gristmill.pipelines.dataflow import clients
 from tests.support import roles
 from tests.support.cloud import Cloud, job_of, written_job
 
@@ -128,13 +128,13 @@ def test_nothing_is_asked_for_that_the_document_does_not_name(cloud):
     for row in ASKED:
         assert row.permission in roles.CONTENTS[row.role], row
     in_code = {
-        *((name, "bucket for temporary files") for name in permissions.STAGE),
-        *((name, "input bucket") for name in permissions.READ),
-        *((name, "output bucket") for name in permissions.WRITE),
+        *((name, "bucket for temporary files") for name in clients.STAGE),
+        *((name, "input bucket") for name in clients.READ),
+        *((name, "output bucket") for name in clients.WRITE),
     }
     assert in_code <= asked
     assert {name for name, place in asked if place not in roles.BUCKETS} == {
-        *permissions._ROLES
+        *clients._ROLES
     }
 
 
@@ -143,8 +143,8 @@ def test_every_role_of_the_document_is_known():
 
 
 def test_roles_that_grant_what_is_missing():
-    staged = permissions.bucket_roles(
-        {"storage.objects.create", "storage.buckets.get"}, wanted=permissions.STAGE
+    staged = clients.bucket_roles(
+        {"storage.objects.create", "storage.buckets.get"}, wanted=clients.STAGE
     )
     assert staged == "roles/storage.objectUser and roles/storage.legacyBucketReader"
 
@@ -158,5 +158,5 @@ def test_roles_that_grant_what_is_missing():
     ],
 )
 def test_permissions_that_refusals_name(message, permission):
-    assert permissions.denied_permission(message) == permission
-    assert "deploy/iam.md" in permissions.cure_of("compute.zones.get")
+    assert clients.denied_permission(message) == permission
+    assert "deploy/iam.md" in clients.cure_of("compute.zones.get")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
-from gristmill.loader.feed.window_reads import WindowReads
+from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.order.shuffle import BlockShuffle, ShuffleKey
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
