@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gristmill.dataset.base import errors
-from gristmill.loader.stats import trace_spans
+from gristmill.loader.stats import feed_stats
 from tests.test_docs import blocks_of
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -325,7 +325,7 @@ def test_documents_use_the_faces_only(document: pathlib.Path) -> None:
         return  # It describes the modules behind the faces.
     text = document.read_text(encoding="utf-8")
     text = text.replace("gristmill.feed.", "")  # Names of metrics.
-    for name in (trace_spans.WAIT, trace_spans.RECEIVE, trace_spans.SEND):
+    for name in (feed_stats.WAIT, feed_stats.RECEIVE, feed_stats.SEND):
         text = text.replace(name, "")
     assert [name for name in _DOTTED.findall(text) if not is_public(name)] == []
 
