@@ -7,8 +7,7 @@ import shlex
 
 import click
 
-from gristmill.pipelines.commands.common_options import command_line
-from gristmill.pipelines.commands.messages import next_command
+from gristmill.pipelines.commands.messages import command_line, next_command
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import integer, like
 from gristmill.pipelines.options.packing import PackingOptions
