@@ -1,5 +1,7 @@
 """A Kauldron run that is resumed ends with the parameters of an uninterrupted one."""
 
+import os
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -39,7 +41,7 @@ def train(workdir: str, steps: int):
         optimizer=optax.sgd(0.1),
         num_train_steps=steps,
         checkpointer=kd.ckpts.Checkpointer(save_interval_steps=5),
-        workdir=workdir,
+        workdir=os.path.abspath(workdir),
     )
     state, _ = trainer.train()
     return [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
