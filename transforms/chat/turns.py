@@ -45,7 +45,8 @@ class Turns(NamedTuple):
     Attributes:
         spans: The spans, in order; none overlap.
         ends: Where trained messages end, with their end of turn, in characters.
-        open_turns: Trained messages after which no end of turn is written.
+        open_turns: Trained messages after which no end of turn is written, or that have
+            no place in the text.
     """
 
     spans: list[TextSpan]
