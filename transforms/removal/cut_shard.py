@@ -34,7 +34,7 @@ from gristmill.transforms.removal.claim import check_current, described
 from gristmill.transforms.removal.cut_documents import CutRows, cut_documents
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
 from gristmill.transforms.removal.stored_shard import (
-    IndexedShard,
+    ShardToCut,
     lengths_of,
     open_stored,
     read_records,
@@ -191,7 +191,7 @@ def cut_shard(task: CutTask) -> CutShard:
 def _cut_rows(
     task: CutTask,
     one: EditionRemoval,
-    stored: IndexedShard,
+    stored: ShardToCut,
     segments: bytes,
     rows: Int64,
     pieces: Int64,
@@ -216,7 +216,7 @@ def _replaced(cut: CutRows | None) -> dict[int, bytes]:
 
 
 def _removed(
-    cut: CutRows | None, stored: IndexedShard, records: Int64, lengths: Int64
+    cut: CutRows | None, stored: ShardToCut, records: Int64, lengths: Int64
 ) -> tuple[npt.NDArray[np.uint64], RecordsDigest]:
     """Returns `digest.words_of` what is removed, and what the digest of records loses.
 

@@ -26,7 +26,7 @@ from gristmill.dataset.storage.lookup import storage_for
 Int64 = npt.NDArray[np.int64]
 
 
-class IndexedShard(StoredShard):
+class ShardToCut(StoredShard):
     """A shard to copy from, with an index."""
 
     crc32cs: npt.NDArray[np.uint32]
@@ -34,7 +34,7 @@ class IndexedShard(StoredShard):
 
 def open_stored(
     dataset: str, shard: str, file_bytes: int, records: int
-) -> tuple[IndexedShard, ShardIndex]:
+) -> tuple[ShardToCut, ShardIndex]:
     """Opens a shard as it is, with its index.
 
     Args:
@@ -60,7 +60,7 @@ def open_stored(
         return storage.open(path, offset=begin, end=end)
 
     crc32cs = index.crc32cs
-    return IndexedShard(path=path, footer=footer, crc32cs=crc32cs, open=opened), index
+    return ShardToCut(path=path, footer=footer, crc32cs=crc32cs, open=opened), index
 
 
 def read_segments(dataset: str, shard: str, index: ShardIndex) -> bytes:
@@ -81,7 +81,7 @@ def read_segments(dataset: str, shard: str, index: ShardIndex) -> bytes:
     return data
 
 
-def lengths_of(stored: IndexedShard, records: Int64) -> Int64:
+def lengths_of(stored: ShardToCut, records: Int64) -> Int64:
     """Returns the lengths of some records of a shard, rising: int64 [records]."""
     found = []
     for own, part in _chunks_of(stored, records):
@@ -89,7 +89,7 @@ def lengths_of(stored: IndexedShard, records: Int64) -> Int64:
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
-def read_records(stored: IndexedShard, records: Int64) -> list[bytes]:
+def read_records(stored: ShardToCut, records: Int64) -> list[bytes]:
     """Returns some records of a shard, given their numbers, which rise.
 
     Raises CorruptShardError if one is not what the shard's index describes.
@@ -112,7 +112,7 @@ def read_records(stored: IndexedShard, records: Int64) -> list[bytes]:
 
 
 def _chunks_of(
-    stored: IndexedShard, records: Int64
+    stored: ShardToCut, records: Int64
 ) -> Iterator[tuple[Int64, ChunkRange]]:
     """Yields the chunks that hold some records of a shard, and which of these each."""
     footer = stored.footer
