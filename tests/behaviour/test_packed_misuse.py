@@ -82,7 +82,7 @@ def test_packed_rows_of_other_records_are_refused(opened, places):
     # Files say nothing of their records: the first of them does.
     files = loader.open(glob.glob(f"{places['plain']}/*.array_record*"))
     feed = feed_of(files, rows)
-    with pytest.raises(DecodeError, match="no packed row") as refused, feed:
+    with pytest.raises(DecodeError, match="not a packed row") as refused, feed:
         next(feed)
     assert places["plain"] in str(refused.value)
     with pytest.raises(DecodeError, match="it begins otherwise") as refused:

@@ -244,8 +244,8 @@ def row_with(behind: str, *, marks: int = 1 << 30, tokens: int = 12) -> bytes:
         (row_with("01 01 0b"), "no message"),
         (row_with("00", marks=3 << 29), "all weights are 1"),
         (row_with("01 01 0000803f 1b", marks=3 << 29), "all weights are 1"),
-        (row_with("01 01 000080bf 1b", marks=3 << 29), "no number above 0"),
-        (row_with("01 01 0000c07f 1b", marks=3 << 29), "no number above 0"),
+        (row_with("01 01 000080bf 1b", marks=3 << 29), "not a number above 0"),
+        (row_with("01 01 0000c07f 1b", marks=3 << 29), "not a number above 0"),
         (row_with("01 01 0000 1b", marks=3 << 29), "do not add up"),
     ],
 )

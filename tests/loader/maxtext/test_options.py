@@ -25,7 +25,7 @@ def test_they_are_taken_out_of_the_arguments():
         ("gristmill_order=random", "gristmill or grain"),
         ("gristmill_shuffle=none", "global or block"),
         ("gristmill_shuffle=none", "gristmill_shuffle, or shuffle of install()"),
-        ("gristmill_cache_bytes=many", "no number"),
+        ("gristmill_cache_bytes=many", "not a number"),
     ],
 )
 def test_what_is_none_of_them_is_refused(argument, message):

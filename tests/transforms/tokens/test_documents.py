@@ -163,7 +163,7 @@ BAD = b"caf\xe9 au lait"
         (encode_example({"text": [1, 2]}), {}, "tokens already", "--tokenizer"),
         (encode_example({"text": [0.5]}), {}, "holds no document", "floats"),
         (encode_example({"text": ["a", "b"]}), {}, "several values", "2 values"),
-        (b"\xff\xff", {}, "no tf.train.Example", "--column -"),
+        (b"\xff\xff", {}, "not a tf.train.Example", "--column -"),
         (BAD, {"column": ""}, "not UTF-8", r"b'\xe9 au lai'"),
     ],
 )
