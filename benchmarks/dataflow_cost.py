@@ -136,7 +136,7 @@ unless `--cross-region` is given. Traffic between continents costs several times
 
 The disk is `pd-ssd`, ${ssd:.2f} of the sum: a standard one of {given.disk_gb:.0f} GB \
 takes {standard:.0f} MB/s, by the published
-0.12 MiB/s for a GiB. Of a machine whose vCPUs are at work {given.busy:.0%} of the time
+0.12 MiB/s for a GiB. For a machine whose vCPUs are at work {given.busy:.0%} of the time
 it has to take {least_mb:.0f} to {most_mb:.0f} MB/s, if they are as fast as those \
 that were measured.
 

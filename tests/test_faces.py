@@ -50,6 +50,7 @@ MEASURE_ONE_PART = {
     "benchmarks/load_contestants.py": "takes the compiled hash away",
     "benchmarks/many_shards.py": "a dataset of shards that were never made",
     "benchmarks/mutations.py": "reads and indexes single files, without a pipeline",
+    "benchmarks/pack_chat.py": "renders conversations, to pack their text as it is",
     "benchmarks/pack_peers.py": "the memory of what packing imports",
     "benchmarks/packing.py": "the plan of rows, without a conversion around it",
     "benchmarks/read_faults.py": "puts shards into a bucket that fails",

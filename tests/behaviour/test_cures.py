@@ -541,7 +541,7 @@ ROWS = [
         CONVERSATIONS,
     ),
     Row(
-        "transforms/chat/conversation_reader.py ConversationReader._refuse",
+        "transforms/chat/conversation_reader.py ConversationReader._set_aside",
         f"pack --chat c.jsonl out {TOKENS} --template bad.jinja --unusable refuse",
         f"pack --chat c.jsonl out {TOKENS} --template bad.jinja --unusable set-aside",
         CONVERSATIONS,
@@ -677,7 +677,7 @@ ROWS = [
         repository("day=1/a.parquet", "day=2/b.parquet"),
     ),
     Row(
-        "transforms/directories/hugging_face_directory.py repository_jobs",
+        "transforms/directories/hugging_face_directory.py repository_inputs",
         "convert hf out --split test",
         "convert hf out --split train\nconvert hf out2",
         repository("data/train-00000-of-00001.parquet"),

@@ -391,7 +391,7 @@ def test_rows_can_be_read_as_any_records(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "format|version"),
+        ({"format": 3}, "format|version"),
         ({"length": 0}, "cannot be read"),
         ({"tokens": "many"}, "cannot be read"),
         ({"digest": 3}, "cannot be read"),

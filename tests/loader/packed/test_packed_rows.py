@@ -254,7 +254,7 @@ def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
 
 def test_rows_of_another_version_are_refused(tmp_path):
     dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
-    later = changed(tmp_path / "packed", {"format": 2})
+    later = changed(tmp_path / "packed", {"format": 3})
     batches = loader.global_batches(later, batch_size=4)
     decode = loader.PackedRows.of(dataset)
     with pytest.raises(FormatVersionError, match="packed rows of an unknown version"):

@@ -52,6 +52,8 @@ def test_exit_codes_and_messages(
     ("name", "flag", "given"),
     [
         ("remove", "--records", []),
+        ("audit", "--template", ["--tokenizer", "t"]),
+        ("audit", "--tokenizer", ["--template", "t"]),
         ("blame", "--steps", ["--losses", "f"]),
         ("blame", "--losses", ["--steps", "1:2"]),
     ],
