@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import random
 from typing import Any
 
 import pyarrow as pa
@@ -18,10 +19,17 @@ import pytest
 
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.pipelines.commands.main import main
 from gristmill.transforms.jobs.chat_options import ChatOptions
-from tests.support.conversations import chat_options, read, write_bpe
+from tests.support.conversations import (
+    chat_options,
+    read,
+    some_conversation,
+    write_bpe,
+)
+from tests.support.conversion import contents
 from tests.transforms.chat.test_masks import CHATML, SAID
 
 DATED = "{{ strftime_now('%d %b %Y') }}" + CHATML
@@ -191,3 +199,24 @@ def test_a_job_keeps_its_date(folder: pathlib.Path, monkeypatch) -> None:
     shard.unlink()
     run(*base, *more)
     assert shard.read_bytes() == before
+
+
+@pytest.mark.slow
+def test_beam_packs_conversations_to_the_same_bytes(
+    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    rng = random.Random(5)
+    lines = [json.dumps(some_conversation(rng)) for _ in range(120)]
+    pathlib.Path("a.jsonl").write_text("\n".join(lines))
+    for output, runner in (("local", ()), ("beam", ("--runner=FnApiRunner",))):
+        run(
+            *("pack", "--chat", "a.jsonl", output, "--tokenizer", "tokenizer.json"),
+            *("--template", "chat.jinja", "--length", 128, "--num-shards", 3),
+            *("--name", "d", *runner),
+        )
+    made = contents(folder / "local")
+    assert contents(folder / "beam") == made
+    packed = open_manifest(str(folder / "beam")).splits["train"].packed
+    assert packed is not None
+    assert 0 < packed["assistant_trained"] < packed["tokens"]
