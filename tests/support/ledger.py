@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.transforms.conversion import convert_shard as converting
@@ -44,6 +45,8 @@ class Case:
             self.folder / output,
             plan=("num_shards", SHARDS),
             records=RecordOptions(input_format=self.format),
+            # Another one than that of inputs that are shards: nothing is copied.
+            writer=WriterOptions(compression="zstd:2"),
         )
 
     def once(self) -> bool:

@@ -20,7 +20,6 @@ from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.range_reader import RangeReader
 from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.sources.shards.arrayrecord import ShardRangeReader
 
 
 def may_be_copied(prepared: PreparedJob) -> bool:
@@ -62,7 +61,6 @@ def copied_records(
         ShardCopier(local, options=job.writer, decode=job.check == "decoded") as copier,
     ):
         for reader in readers:
-            assert isinstance(reader, ShardRangeReader)  # Of this source.
             copied = reader.copy(copier, job.writer)
             if copied is None:
                 return None

@@ -6,7 +6,10 @@ import abc
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.daemon_call import daemon_call
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
@@ -150,6 +153,24 @@ class RangeReader(abc.ABC, Generic[Opened]):
             InputError: The file has other columns than the other files.
             StorageChangedError: The file was written meanwhile.
         """
+
+    def copy(self, copier: ShardCopier, options: WriterOptions) -> RecordsDigest | None:
+        """Appends the records to a shard, in the chunks that they are in.
+
+        Args:
+            copier: What writes the shard.
+            options: Encoding of the shard.
+
+        Returns:
+            Their digest; None, with nothing appended, if they are encoded otherwise.
+
+        Raises:
+            CorruptShardError: The range is damaged.
+            TransposedChunkError: It holds transposed chunks.
+            StorageChangedError: The file was written meanwhile.
+        """
+        del copier, options
+        return None  # Only shards have such chunks.
 
     def _check_unchanged(self) -> None:
         """Checks that the file was not written while it was read.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import random
 from collections.abc import Iterator
@@ -11,9 +12,15 @@ import pytest
 
 from gristmill.dataset.arrayrecord.chunk_encoder import ChunkEncoder
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import CorruptShardError, GristmillError
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    DataLossError,
+    GristmillError,
+    StorageError,
+)
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards import open_shard as open_shard_module
@@ -196,6 +203,34 @@ def test_what_is_damaged_in_transit_changes_no_byte(
             assert contents(tmp_path / f"{skip}")[name] == whole[name]
 
 
+@pytest.mark.parametrize("kind", ["lose", "double", "change"])
+def test_chunks_that_are_lost_on_the_way_are_found(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    source = dataset_of(tmp_path, RECORDS)
+    append, happened = ArrayRecordWriter.append, []
+
+    def faulty(self: ArrayRecordWriter, chunks: Any) -> None:
+        happened.append(kind)
+        if kind == "lose":
+            return
+        if kind == "double":
+            append(self, chunks)
+        else:
+            data = bytearray(chunks.data)
+            data[len(data) // 2] ^= 1
+            chunks = dataclasses.replace(chunks, data=bytes(data))
+        append(self, chunks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ArrayRecordWriter, "append", faulty)
+        job = job_of(str(source), tmp_path / "new")
+        with pytest.raises((DataLossError, StorageError), match="finished"):
+            convert(job)
+    assert happened
+    assert not (tmp_path / "new" / "dataset.json").exists()
+
+
 def mutations(data: bytes, count: int, seed: int) -> Iterator[bytes]:
     """Yields bytes with a few of them flipped, moved, repeated or cut out."""
     chance = random.Random(seed)
@@ -240,7 +275,7 @@ def test_mutated_chunks_give_no_wrong_record(
         reader = source_of(prepared.files.spec).read(unchecked, whole)
         try:
             with ShardCopier(str(copy), options=options) as copier:
-                copied = reader.copy(copier, options)  # type: ignore[attr-defined]
+                copied = reader.copy(copier, options)
                 written = copier.finish()
         except GristmillError:
             refused += 1

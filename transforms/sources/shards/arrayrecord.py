@@ -87,20 +87,7 @@ class ShardRangeReader(RangeReader[_Begun]):
         self._check_unchanged()
 
     def copy(self, copier: ShardCopier, options: WriterOptions) -> RecordsDigest | None:
-        """Appends the records to a shard, in the chunks that they are in.
-
-        Returns:
-            Their digest; None, with nothing appended, if they are encoded otherwise.
-
-        Args:
-            copier: What writes the shard.
-            options: Encoding of the shard.
-
-        Raises:
-            CorruptShardError: The range is damaged.
-            TransposedChunkError: It holds transposed chunks.
-            StorageChangedError: The file was written meanwhile.
-        """
+        """Appends the records to a shard; see `RangeReader`."""
         opened, _, file = self._coming()
         assert self._start is not None  # It is open.
         assert self._stop is not None
