@@ -56,8 +56,7 @@ from gristmill.transforms.conversion.job_inputs import one_by_one, split_note
 from gristmill.transforms.conversion.shard_output import try_function
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
-    ShardTask,
-    make_shards,
+    list_made_shards,
     plan_notes,
     rounding_note,
     shard_tasks,
@@ -330,7 +329,7 @@ def _run_here(
     tasks = itertools.chain.from_iterable(map(shard_tasks, prepared))
     threads = max(map(_shards_at_once, prepared))
     make = functools.partial(
-        _make_shards, progress_dir=progress_dir, one_at_a_time=threads > 1
+        list_made_shards, progress_dir=progress_dir, one_at_a_time=threads > 1
     )
     passes = sum(len(job.plan.pass_begins) for job in prepared)
     stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
@@ -358,13 +357,6 @@ def _noted(result: ShardResult) -> ShardResult:
         done = "there already" if result.resumed else "written"
         _log.info("%s: %d records %s", report.path, report.written.records, done)
     return result
-
-
-def _make_shards(
-    task: ShardTask, *, progress_dir: str, one_at_a_time: bool
-) -> list[ShardResult]:
-    made = make_shards(task, progress_dir=progress_dir, one_at_a_time=one_at_a_time)
-    return list(made)
 
 
 def _run_beam(

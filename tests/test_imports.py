@@ -19,6 +19,8 @@ import packaging.requirements
 import pytest
 
 from gristmill.dataset.base.errors import MissingPackageError
+from gristmill.pipelines import convert as convert_module
+from gristmill.transforms.conversion.shard_tasks import list_made_shards
 from tests.support.distributions import setup_arguments
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -323,6 +325,17 @@ def test_packages_of_extras_say_how_to_install_them() -> None:
         and MissingPackageError.of(ModuleNotFoundError(name=top)) is None
     ]
     assert sorted(unnamed) == []
+
+
+def test_workers_of_a_conversion_import_nothing_of_the_command_line() -> None:
+    code = (
+        "import sys\nimport gristmill.transforms.conversion.shard_tasks\n"
+        "found = [name for name in sys.modules if name.startswith('gristmill.pipe')]\n"
+        "assert not found, found"
+    )
+    assert "numpy" in loaded_after(code)
+    assert list_made_shards.__module__ == "gristmill.transforms.conversion.shard_tasks"
+    assert convert_module.list_made_shards is list_made_shards
 
 
 @pytest.mark.parametrize("package", EXTRAS)

@@ -142,6 +142,14 @@ def make_shards(
             )
 
 
+def list_made_shards(
+    task: ShardTask, *, progress_dir: str, one_at_a_time: bool
+) -> list[ShardResult]:
+    """Returns all that `make_shards` yields. Worker processes import no more for it."""
+    made = make_shards(task, progress_dir=progress_dir, one_at_a_time=one_at_a_time)
+    return list(made)
+
+
 def make_shard(
     task: ShardTask,
     *,
