@@ -132,8 +132,9 @@ class Outcome:
             return "every document, joined from the rows, with what was read"
         if split.packed is not None:
             return "every document, joined from the rows, with what was tokenised"
-        if split.source.get("format") == "arrayrecord" and not mapped:
-            what += " or the hash of its chunk," * (self.check == "records")
+        copies = split.source.get("format") == "arrayrecord" and not mapped
+        if copies and self.check != "decoded":
+            what = f"the hash of each copied chunk, and otherwise {what.rstrip(',')},"
         return f"{what} with what {'--map returned' if mapped else 'was read'}"
 
     def json(self) -> str:

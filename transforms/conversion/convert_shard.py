@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -13,9 +14,11 @@ from typing import Any
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
+    CorruptShardError,
     DataLossError,
     FalseStartError,
     FastTokenizerDiffersError,
+    TransposedChunkError,
 )
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
@@ -211,10 +214,9 @@ def _copied(
         for _ in range(1 + storage_for(prepared.files[0].path).remote):
             tally = Tally()
             readers = _opened_ahead(_readers(prepared, ranges))
-            with cpu_lock:
-                written = copied_records(local, readers, prepared, tally, progress)
-            if written is not None:
-                return written, tally
+            with contextlib.suppress(CorruptShardError, TransposedChunkError), cpu_lock:
+                copied = copied_records(local, readers, prepared, tally, progress)
+                return copied, tally
     return None, Tally()
 
 

@@ -7,14 +7,12 @@ whose records were decoded and compared when it was made.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable
 from typing import Any
 
 from gristmill.dataset.arrayrecord.chunk_encoder import check_versions
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
-from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
 from gristmill.transforms.conversion.shard_output import Progress, Tally
 from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.jobs.prepared_job import PreparedJob
@@ -46,20 +44,19 @@ def copied_records(
         progress: Called after each range.
 
     Returns:
-        The shard. None if a range is encoded otherwise than the job asks for, or cannot
-        be read so: its records are to be read and written one by one.
+        The shard. None if a range is encoded otherwise than the job asks for: its
+        records are to be read and written one by one.
 
     Raises:
+        CorruptShardError: A range is damaged.
+        TransposedChunkError: A range holds transposed chunks.
         StorageError: Reading or writing failed.
         DataLossError: The finished shard does not hold what was copied.
     """
     job, source = prepared.job, source_of(prepared.files.spec)
     check_versions(job.writer, where=local)
-    damaged = CorruptShardError, TransposedChunkError
-    with (
-        contextlib.suppress(*damaged),
-        ShardCopier(local, options=job.writer, decode=job.check == "decoded") as copier,
-    ):
+    decode = job.check == "decoded"
+    with ShardCopier(local, options=job.writer, decode=decode) as copier:
         for reader in readers:
             copied = reader.copy(copier, job.writer)
             if copied is None:
@@ -71,4 +68,3 @@ def copied_records(
             tally.spans.append(reader.span)
             tally.show(progress)
         return copier.finish()
-    return None
