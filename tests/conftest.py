@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-from tests.support import beam_memory, memory, shared
+from tests.support import beam_memory, memory, shared, shares
 from tests.support.gcs_server import GcsServer
 
 # A test that takes longer is listed after the run, unless it is marked slow.
@@ -149,6 +149,8 @@ def pytest_collection_modifyitems(
     tries fewer examples.
     """
     _share_examples(config, items)
+    for item in shares.rare(items):
+        item.add_marker(pytest.mark.soak)
     if "soak" not in config.option.markexpr:
         soaks = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soaks)

@@ -67,6 +67,7 @@ def turns_in(text: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_documents_and_helps_are_in_plain_english() -> None:
     bad = [
         f"{path.relative_to(ROOT)}: {fault}"

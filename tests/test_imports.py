@@ -137,6 +137,7 @@ def import_graph() -> grimp.ImportGraph:
     return grimp.build_graph("gristmill", cache_dir=None)
 
 
+@pytest.mark.slow
 def test_imports_keep_the_layers() -> None:
     # pyproject.toml has the layers, under [tool.importlinter]. In a process of its own,
     # for the linter sets up logging for itself.
@@ -222,6 +223,7 @@ def test_folders_form_no_circle() -> None:
     graphlib.TopologicalSorter(used).prepare()  # Raises CycleError, which names them.
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("package", EXTRAS)
 def test_third_party_imports_are_declared(package: str) -> None:
     arguments = setup_arguments()
@@ -244,6 +246,7 @@ def test_third_party_imports_are_declared(package: str) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", FOREIGN)
 def test_modules_bring_in_nothing_foreign(package: str) -> None:
     code = "\n".join(f"import {name}" for name in modules_of(package))
@@ -279,6 +282,7 @@ def core_distributions() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_conversion_and_verification_run_without_optional_packages(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -305,6 +309,7 @@ def test_conversion_and_verification_run_without_optional_packages(
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_packages_of_extras_say_how_to_install_them() -> None:
     arguments = setup_arguments()
     optional = {

@@ -159,6 +159,7 @@ def test_a_page_has_a_size_for_every_extra() -> None:
     assert sorted(named) == sorted(setup_arguments()["extras_require"])
 
 
+@pytest.mark.slow
 def test_sdist_holds_what_a_worker_builds_from() -> None:
     with tarfile.open(sdist()) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -166,6 +167,7 @@ def test_sdist_holds_what_a_worker_builds_from() -> None:
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
 
 
+@pytest.mark.slow
 def test_wheel_holds_the_packages_alone() -> None:
     with zipfile.ZipFile(wheel()) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n}

@@ -125,6 +125,7 @@ def release(folder: pathlib.Path, into: pathlib.Path) -> str:
     return done.stderr
 
 
+@pytest.mark.slow
 def test_a_release_is_refused_until_all_is_there(
     clone: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -239,6 +239,7 @@ class TestAppend:
         assert features is not None
         assert features["meta.score"]["kind"] == "float"
 
+    @pytest.mark.slow
     def test_where_workers_list_the_inputs(self, inputs, output):
         # As on Dataflow.
         convert(output, inputs / "old")
@@ -510,6 +511,7 @@ class TestKilled:
     def command(self, output: str, source: pathlib.Path) -> list[str]:
         return ["append", output, str(source), "--workers=1", "--num-shards=2"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "steps",
         [

@@ -114,6 +114,7 @@ def server(monkeypatch: pytest.MonkeyPatch, small_pieces: None) -> Iterator[GcsS
         yield server
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("fault", "operation"),
     [

@@ -329,6 +329,7 @@ def fully(dataset: loader.Dataset) -> bool:
     return (dataset.cache_counts - before).misses == 0
 
 
+@pytest.mark.slow
 def test_a_killed_process_leaves_nothing_behind(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

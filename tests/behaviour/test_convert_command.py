@@ -51,6 +51,7 @@ def test_convert_keeps_every_record_in_order(dataset):
     assert records_of(dataset) == expected_records()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("options", "shards"),
     [
@@ -205,6 +206,7 @@ def test_the_summary_and_the_bytes_of_a_beam_run(source, tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "here")
 
 
+@pytest.mark.slow
 def test_changed_records_are_counted_over_two_runs(source, tmp_path):
     (tmp_path / "mine.py").write_text(
         "import os\n\n\n"
@@ -224,6 +226,7 @@ def test_changed_records_are_counted_over_two_runs(source, tmp_path):
     assert f"0 added, {changed} changed" in text
 
 
+@pytest.mark.slow
 def test_corrupt_input(source, tmp_path):
     data = bytearray((source / "part-0.tfrecord").read_bytes())
     data[20] ^= 1

@@ -907,6 +907,7 @@ ELSEWHERE = {
 }
 
 
+@pytest.mark.slow
 def test_each_place_has_a_row_or_a_reason():
     places = cures.places_with_commands()
     followed = {row.place for row in ROWS}
@@ -937,6 +938,7 @@ def named(row: Row) -> str:
     return row.place.replace("/", ".").replace(" ", ":")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=named)
 def test_what_the_message_says_helps(row, made, tmp_path, monkeypatch, capfd):
     folder = tmp_path / "folder"

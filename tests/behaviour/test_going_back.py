@@ -164,6 +164,7 @@ class TestRollback:
         assert not path.exists()
 
 
+@pytest.mark.slow
 def test_no_request_is_for_a_shard(tmp_path, monkeypatch):
     counts = []
     for shards in (2, 8):

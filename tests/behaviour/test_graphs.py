@@ -65,6 +65,7 @@ def test_no_transform_is_left_out() -> None:
     assert public == {name_of(chain) for chain in GRAPHS}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("chain", GRAPHS, ids=name_of)
 def test_no_default_and_no_side_input(chain: list[beam.PTransform]) -> None:
     graph = graph_of(*chain)
@@ -74,6 +75,7 @@ def test_no_default_and_no_side_input(chain: list[beam.PTransform]) -> None:
     assert by_size or not graph.side_inputs
 
 
+@pytest.mark.slow
 def test_what_gathers_does_so_as_columns_and_without_a_default() -> None:
     packages = ("transforms", "pipelines", "dataset")
     paths = [path for package in packages for path in (ROOT / package).rglob("*.py")]

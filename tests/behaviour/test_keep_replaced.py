@@ -56,6 +56,7 @@ def records_of(output: str, edition: int | None = None) -> list[bytes]:
     return sorted(dataset.read(range(len(dataset))))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("write", [by_writer, by_parts, by_beam, by_command])
 def test_the_edition_before_stays_if_asked(

@@ -167,6 +167,7 @@ def outcome(case: Case, convert: Callable[[], Any]) -> str:
     return "right"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("fault", ALL)
 def test_no_fault_passes(folder, fault, seed):

@@ -33,7 +33,6 @@ from tests.support.conversion import read_output
 from tests.support.input_files import WRITERS, rows_of
 from tests.support.ledger import FAULTS, FILE_FAULTS, LISTS, Case
 from tests.support.records import text_records
-from tests.support.shares import one_in
 
 
 @pytest.fixture
@@ -77,9 +76,10 @@ def append(case: Case, output: pathlib.Path, source: pathlib.Path) -> None:
     run_conversion(**conversion_of(given)._asdict())
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("format_name", "fault"),
-    one_in(5, itertools.product(["tfrecord", "parquet"], FAULTS)),
+    list(itertools.product(["tfrecord", "parquet"], FAULTS)),
 )
 def test_no_fault_in_an_append_passes(folder, format_name, fault):
     case = Case(folder, format_name, 4)
@@ -108,7 +108,8 @@ def on_beam(case: Case, output: str) -> None:
         pipeline | ConvertFiles(jobs=(case.job(output),))
 
 
-@pytest.mark.parametrize("fault", one_in(3, zip(FAULTS)))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_no_fault_on_beam_passes(folder, fault):
     case = Case(folder, "tfrecord", 5)
     conversion.convert(case.job("clean"))
@@ -121,6 +122,7 @@ def test_no_fault_on_beam_passes(folder, fault):
         assert found == "refused"
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("where", ["_plan", "_make_shards"])
 @pytest.mark.parametrize("kind", ["lose", "double", "exchange"])
 def test_no_fault_in_elements_passes(folder, where, kind):
@@ -151,7 +153,8 @@ def write_on_beam(output: pathlib.Path, records: list[bytes]) -> None:
 WRITING = [name for name in FAULTS if name.startswith(("encoder", "finished file"))]
 
 
-@pytest.mark.parametrize("fault", one_in(3, zip(WRITING)))
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("fault", WRITING)
 def test_no_fault_in_a_write_on_beam_passes(folder, fault):
     case = Case(folder, "tfrecord", 7)
     records = text_records(90)

@@ -54,7 +54,6 @@ from tests.support.line_files import (
     text_of,
 )
 from tests.support.pipelines import run
-from tests.support.shares import one_in
 
 ROWS = rows_of(400, seed=1)
 FILES = {
@@ -81,7 +80,8 @@ def asked(name: str, **options) -> RecordOptions:
     return RecordOptions(input_format=name, **options)
 
 
-@pytest.mark.parametrize(("name", "plan"), one_in(2, itertools.product(FILES, PLANS)))
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("name", "plan"), list(itertools.product(FILES, PLANS)))
 def test_every_plan_gives_every_record_once(tmp_path, name, plan) -> None:
     (tmp_path / "in").write_bytes(FILES[name])
     job = job_of(tmp_path / "in", tmp_path / "out", plan=plan, records=asked(name))
@@ -89,9 +89,8 @@ def test_every_plan_gives_every_record_once(tmp_path, name, plan) -> None:
     assert read(name, tmp_path / "out") == expected(name)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"), one_in(3, itertools.product(FILES, COMPRESS))
-)
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize(("name", "kind"), list(itertools.product(FILES, COMPRESS)))
 def test_compressed_files_are_cut_in_one_pass(tmp_path, name, kind) -> None:
     (tmp_path / "in").write_bytes(COMPRESS[kind](FILES[name]))
     job = job_of(tmp_path / "in", tmp_path / "out", plan=PLANS[0], records=asked(name))
@@ -135,6 +134,7 @@ def test_any_files_and_any_cuts(tmp_path_factory, name, sizes, seed, shards, kin
     assert read(name, folder / "out") == want
 
 
+@pytest.mark.slow
 def test_a_false_start_within_quotes_is_repaired(tmp_path) -> None:
     # Within the quotes of the second row are rows that look like the first: a search
     # among them finds no sign of the quotes around.
@@ -153,6 +153,7 @@ def test_a_false_start_within_quotes_is_repaired(tmp_path) -> None:
     assert [example_of(r) for r in read_output(tmp_path / "out")] == rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", ["then, {0} and more\nno\n", '"a" "{0}"\n', "{0},x"])
 def test_a_record_over_many_shards_is_read_a_few_times(tmp_path, monkeypatch, inner):
     cell = "".join(inner.format(number) for number in range(150_000))
@@ -180,6 +181,7 @@ def test_a_record_over_many_shards_is_read_a_few_times(tmp_path, monkeypatch, in
     assert sum(searched) < 30 * len(data)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FILES)
 def test_counts_of_parts_meet(tmp_path, monkeypatch, name) -> None:
     for function in (parts_of_files, count_tasks, total_counts):
@@ -197,6 +199,7 @@ def test_counts_of_parts_meet(tmp_path, monkeypatch, name) -> None:
     assert set(table.columns["records"][:-1].tolist()) == {33}
 
 
+@pytest.mark.slow
 def test_counts_after_a_false_start_within_quotes(tmp_path, monkeypatch) -> None:
     for function in (parts_of_files, count_tasks, total_counts):
         monkeypatch.setitem(function.__kwdefaults__, "part_bytes", 1 << 20)
@@ -209,6 +212,7 @@ def test_counts_after_a_false_start_within_quotes(tmp_path, monkeypatch) -> None
     assert [example_of(r) for r in read_output(tmp_path / "out")] == rows
 
 
+@pytest.mark.slow
 def test_json_lines_choose_what_a_record_is(tmp_path) -> None:
     (tmp_path / "in").write_bytes(b"\n".join(FILES["jsonl"].splitlines(True)))
 
@@ -268,6 +272,7 @@ def damaged(name: str, every: int) -> tuple[bytes, list[int], list[int]]:
     return data, offsets, numbers
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("plan", [PLANS[0], PLANS[2]], ids=lambda plan: plan[0])
 @pytest.mark.parametrize("name", FILES)
 def test_bad_lines_are_named_or_set_aside(tmp_path, name, plan) -> None:
@@ -299,6 +304,7 @@ def test_bad_lines_are_named_or_set_aside(tmp_path, name, plan) -> None:
     assert read(name, output) == expected(name)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["plain", "gzip"])
 @pytest.mark.parametrize("shards", [1, 7])
 @pytest.mark.parametrize("name", ["csv", "tsv"])
@@ -431,6 +437,7 @@ def test_other_options_are_another_job(tmp_path) -> None:
         )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FILES)
 def test_in_beam(tmp_path, name) -> None:
     (tmp_path / "in").write_bytes(FILES[name])
@@ -463,6 +470,7 @@ def test_cuts_are_at_lines(tmp_path, name) -> None:
     assert [decode(record) for record in records] == expected(name)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FILES)
 def test_a_pipeline_reads_them(tmp_path, name) -> None:
     (tmp_path / "in").write_bytes(FILES[name])
@@ -501,6 +509,7 @@ def test_a_killed_command_goes_on(tmp_path, name) -> None:
     assert read(name, tmp_path / "undisturbed") == expected(name)
 
 
+@pytest.mark.slow
 def test_objects_of_a_bucket(tmp_path, monkeypatch) -> None:
     with GcsServer("in", "out") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)

@@ -29,6 +29,7 @@ def run(encoding: str, seeds: range, folder: pathlib.Path) -> collections.Counte
     return found
 
 
+@pytest.mark.one_in(3)
 @every_encoding
 def test_no_wrong_byte_and_no_raw_error(
     encoding: str, tmp_path: pathlib.Path, hashing: str
@@ -50,6 +51,7 @@ def test_many_of_them(encoding: str, tmp_path: pathlib.Path) -> None:
     run(encoding, range(1000, 1200), tmp_path)
 
 
+@pytest.mark.one_in(3)
 @every_encoding
 def test_good_files_are_read(
     encoding: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
@@ -76,6 +78,7 @@ def test_wrong_bytes_would_be_noticed(tmp_path: pathlib.Path) -> None:
     assert mutations.outcome(raises, str(path), records)[0] == "other"
 
 
+@pytest.mark.slow
 def test_command(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = tmp_path / "page.md"
     document.write_text(

@@ -156,6 +156,7 @@ def load_v1(path, feed):
     ocp_v1.load_checkpointables(path, {"feed": feed})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("save", "load"),
     [(save_json, load_json), (save_grain, load_grain), (save_v1, load_v1)],

@@ -218,6 +218,7 @@ def test_the_same_bytes_as_where_nothing_was(source, output: str, old, tmp_path)
     assert unmarked(files_of(output)) == unmarked(files_of(str(tmp_path / "fresh")))
 
 
+@pytest.mark.slow
 def test_damage_that_was_set_aside_goes_and_comes(source, output: str, tmp_path):
     good = frames_of(OLD)
 
@@ -326,6 +327,7 @@ def test_who_begins_where_another_commits_makes_the_next_edition(
     assert_whole(output, NEW, shards=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rounds",
     [
@@ -373,6 +375,7 @@ def test_commands_at_once_that_say_they_are_done_are(
         assert all(found == NEW for found in records.values())
 
 
+@pytest.mark.slow
 def test_the_same_command_twice_at_once(source, output: str, old):
     processes = [
         subprocess.Popen(
@@ -395,6 +398,7 @@ def test_the_same_command_twice_at_once(source, output: str, old):
     assert_whole(output, NEW, shards=4)
 
 
+@pytest.mark.slow
 def test_a_reader_that_opens_all_the_time_never_meets_a_mix(
     source, output: str, old, tmp_path
 ):
@@ -647,6 +651,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up(source, tmp_path):
     out = str(tmp_path / "out")
     convert(replacing(source, out, 2))
@@ -665,6 +670,7 @@ def test_a_disk_that_fills_up(source, tmp_path):
     assert_whole(out, OLD, shards=3)
 
 
+@pytest.mark.slow
 def test_the_command_says_that_both_need_space(source, tmp_path):
     out = str(tmp_path / "out")
     convert(replacing(source, out, 2))
@@ -685,6 +691,7 @@ def test_the_command_says_that_both_need_space(source, tmp_path):
 # Pipelines, drop-ins and writes.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [BUNDLES_TWICE, BUNDLE_BASED], ids=["twice", "tries"])
 def test_a_commit_on_a_worker_that_is_repeated(
     source, output: str, old, argv, monkeypatch
@@ -719,6 +726,7 @@ def test_a_shard_that_is_made_again_after_the_commit_does_no_harm(
     assert files_of(output) == before
 
 
+@pytest.mark.slow
 def test_a_drop_in_with_other_arguments(source, tmp_path):
     args = {"input": str(source), "output": str(tmp_path / "out" / "part")}
 
@@ -745,6 +753,7 @@ def write(output: str, records: Any, **options: Any) -> list[Any]:
     return run(beam.Create(records), WriteArrayRecords(output, **given))
 
 
+@pytest.mark.slow
 def test_a_write_that_fails_and_one_that_does_not(output: str, old, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -771,6 +780,7 @@ def test_writes_whose_bundles_are_repeated(output: str, old):
     assert_whole(output, NEW, shards=3)
 
 
+@pytest.mark.slow
 def test_a_conversion_and_a_write_that_replace_the_same(source, output: str, old):
     job = replacing(source, output)
     tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))

@@ -241,6 +241,7 @@ def test_the_ledger_adds_up(options: dict[str, Any], tmp_path: pathlib.Path) -> 
         assert counts.cut_documents == len(kept) - len(fitting)
 
 
+@pytest.mark.slow
 def test_shards_do_not_depend_on_workers_or_batches(tmp_path: pathlib.Path) -> None:
     source = tfrecords(tmp_path, TEXTS)
     found = []
@@ -251,6 +252,7 @@ def test_shards_do_not_depend_on_workers_or_batches(tmp_path: pathlib.Path) -> N
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_function_before(tmp_path: pathlib.Path, workers: int) -> None:
     source = lines(tmp_path, TEXTS)
@@ -378,6 +380,7 @@ def test_the_command_says_what_it_did(tmp_path: pathlib.Path) -> None:
         assert text in result.output
 
 
+@pytest.mark.slow
 def test_rows_can_be_read_as_any_records(tmp_path: pathlib.Path) -> None:
     pack(tfrecords(tmp_path, TEXTS), tmp_path / "out", rows="example")
     opened = loader.open(str(tmp_path / "out"))

@@ -80,6 +80,7 @@ def same(output: str) -> bool:
     return ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "runner",
     [IN_MEMORY, TWICE, pytest.param(TWO_PROCESSES, marks=pytest.mark.slow)],
@@ -109,6 +110,7 @@ def job_of(output: str) -> ConversionJob:
     )
 
 
+@pytest.mark.slow
 def test_the_transform_counts_documents_and_tokens() -> None:
     run(packing("local"))
     pipeline = beam.Pipeline(options=PipelineOptions([*IN_MEMORY]))
@@ -126,6 +128,7 @@ def test_the_transform_counts_documents_and_tokens() -> None:
     assert counted["tokens"] > 5000
 
 
+@pytest.mark.slow
 def test_beam_yaml_packs() -> None:
     run(packing("local"))
     pipeline = beam.Pipeline(options=PipelineOptions([*IN_MEMORY]))

@@ -179,6 +179,7 @@ STRIDES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", STRIDES)
 def test_a_kill_at_any_step(killer, inputs, tmp_path, stride: int) -> None:
     ended = killer.run(command(inputs, tmp_path / "expected"))
@@ -204,6 +205,7 @@ def test_a_kill_at_any_step(killer, inputs, tmp_path, stride: int) -> None:
     assert kill_at > stride
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", [*STRIDES[1:], 97])
 @pytest.mark.parametrize(
     ("old", "new"),

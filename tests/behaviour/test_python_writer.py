@@ -84,6 +84,7 @@ STRIDES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("replacing", [False, True])
 def test_a_kill_at_any_step_loses_nothing(

@@ -239,6 +239,7 @@ def test_whoever_stops_in_the_middle_of_overwriting_deletes_nothing_of_others(
 # The dataset's own files, read and written back.
 
 
+@pytest.mark.slow
 def test_a_split_that_is_committed_while_another_is_overwritten_stays(
     server: GcsServer,
 ) -> None:
@@ -257,6 +258,7 @@ def test_a_split_that_is_committed_while_another_is_overwritten_stays(
     assert_whole(train=3, test=2)
 
 
+@pytest.mark.slow
 def test_splits_that_are_committed_at_once_are_all_there_in_the_end(
     server: GcsServer,
 ) -> None:
@@ -280,6 +282,7 @@ def test_splits_that_are_committed_at_once_are_all_there_in_the_end(
     assert_whole(**{job.split: 2 for job in jobs})
 
 
+@pytest.mark.slow
 def test_of_two_writes_at_once_one_is_told(server: GcsServer) -> None:
     records = [RECORDS, RECORDS[::-1][:-1]]
     barrier = threading.Barrier(2)

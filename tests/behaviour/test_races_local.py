@@ -49,6 +49,7 @@ def commit(output: str, name: str, split: Split) -> str | None:
     return name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rounds",
     [
@@ -91,6 +92,7 @@ def add_lines(path: str, lines: int) -> None:
             break
 
 
+@pytest.mark.slow
 def test_no_write_that_succeeded_is_lost(tmp_path):
     path = str(tmp_path / "lines")
     context = multiprocessing.get_context("spawn")

@@ -314,6 +314,7 @@ def test_missing_objects_are_named(server: GcsServer) -> None:
 # Faults that pass.
 
 
+@pytest.mark.one_in(3)
 @BOTH_GROUP_SIZES
 @pytest.mark.parametrize(
     "kind", ["503", "429", "500", "408", "reset", "cut", "short", "stall", "flip"]
@@ -378,6 +379,7 @@ def test_what_is_damaged_is_fetched_again_where_one_request_has_all_slots(
     assert dataset[LONG_ORDER] == [RECORDS[i] for i in LONG_ORDER]
 
 
+@pytest.mark.slow
 def test_requests_in_flight_at_an_error_give_back_their_slots(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
@@ -537,6 +539,7 @@ def test_a_refusal_is_raised_at_once_with_its_reason(
     assert time.monotonic() - begin < 60  # Not at the deadline.
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
@@ -764,6 +767,7 @@ def test_a_process_ends_cleanly_with_requests_in_flight(
         assert "Error" not in done.stderr.replace("google_auth_provider", "")
 
 
+@pytest.mark.slow
 def test_a_forked_process_gets_an_error_that_names_spawn(
     server: GcsServer, opened: loader.Dataset, tmp_path: pathlib.Path
 ) -> None:
@@ -817,6 +821,7 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
         ReadOptions(**wrong)
 
 
+@pytest.mark.slow
 def test_a_transposed_shard_of_a_dataset_is_refused(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

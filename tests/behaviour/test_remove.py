@@ -214,6 +214,7 @@ class TestRemoval:
         counts = [len(read_removed(output, one).records) for _, one in chain]
         assert counts == [3, 1, 2, 1]
 
+    @pytest.mark.slow
     def test_from_several_editions(self, inputs, output):
         convert(output, inputs / "old")
         append(output, inputs / "new")
@@ -241,6 +242,7 @@ class TestRemoval:
             0,
         ]
 
+    @pytest.mark.slow
     @given(data=st.data())
     @settings(max_examples=8)
     def test_any_records(self, tmp_path_factory, data):
@@ -371,6 +373,7 @@ class TestErase:
         assert_whole(output, OLD[3:])
         assert len(shards_in(files_of(output))) == 4
 
+    @pytest.mark.slow
     def test_what_was_set_aside_goes_too(self, inputs, tmp_path):
         path = inputs / "old" / "0.tfrecord"
         data = bytearray(path.read_bytes())
@@ -452,6 +455,7 @@ class TestKinds:
         remove(output, [1])
         assert info.exists()
 
+    @pytest.mark.slow
     def test_a_dataset_that_was_made_of_it_knows_the_sources(self, inputs, tmp_path):
         output, copy = str(tmp_path / "out"), str(tmp_path / "copy")
         convert(output, inputs / "old")
@@ -625,6 +629,7 @@ class TestKilled:
     def command(self, output: str, listed: pathlib.Path, *more: str) -> list[str]:
         return ["remove", output, "--records", str(listed), "--workers=1", *more]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "more",
         [pytest.param((), marks=EVERY_KILL), ("--erase",)],

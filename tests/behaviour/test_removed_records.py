@@ -175,6 +175,7 @@ class TestRun:
             failed += 1
         assert (failed > 0) == past
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("hosts", [1, 2, 3])
     def test_it_resumes_on_any_hosts(self, changed, hosts):
         batches = grown(changed)
@@ -257,6 +258,7 @@ class TestState:
         with pytest.raises(StateMismatchError, match="other extensions"):
             batches_of_state(loader.open(changed), state)
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize(
         "removed", [None, 1, {}, {"records": 0, "digest": ""}, {"records": 1}]
     )

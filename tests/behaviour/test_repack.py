@@ -118,6 +118,7 @@ def segments_of(output: str, split: Split) -> list[SegmentIndex]:
     return found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rows", ["packed", "example"])
 @pytest.mark.parametrize("method", ["best-fit", "concat"])
 def test_rows_are_those_of_packing_the_text(method: str, rows: str) -> None:
@@ -134,6 +135,7 @@ def test_rows_are_those_of_packing_the_text(method: str, rows: str) -> None:
     assert tokens.items() <= again.source.items()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -153,6 +155,7 @@ def test_other_rows(options: dict[str, Any]) -> None:
     assert again.packed["length"] == options.get("length", LENGTH)
 
 
+@pytest.mark.slow
 def test_fewer_shards_and_all_splits() -> None:
     pack("first", "in0.txt", "in1.txt")
     pack("first", "in2.txt", split="test", num_shards=1)
@@ -171,6 +174,7 @@ def test_fewer_shards_and_all_splits() -> None:
         repack("first", "more", split="train", num_shards=5)
 
 
+@pytest.mark.slow
 def test_what_was_truncated_stays_so() -> None:
     source = pack("first", truncate=True)
     again = repack("first", "again", length=OTHER)
@@ -239,6 +243,7 @@ def test_documents_are_traced_to_the_text() -> None:
     assert seen > 40
 
 
+@pytest.mark.slow
 def test_a_restart_goes_on_and_overwrite_starts_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -274,6 +279,7 @@ def test_workers_make_the_same_bytes() -> None:
     assert content_of("again1") == content_of("again3")
 
 
+@pytest.mark.slow
 def test_from_and_to_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     pack("first")
     repack("first", "here", length=OTHER)

@@ -84,6 +84,7 @@ def test_a_conversion_reads_the_manifest_where_another_command_may_write_it(
     assert requests_of(server)["media", "c4/dataset.json"] == 5
 
 
+@pytest.mark.slow
 def test_a_verification_makes_three_requests_a_shard(server: GcsServer) -> None:
     counts = []
     for shards in (2, 10):

@@ -166,6 +166,7 @@ def test_trace_names_the_way(source: pathlib.Path, tmp_path: pathlib.Path) -> No
     assert "through" not in text
 
 
+@pytest.mark.slow
 def test_functions_change_records(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
     function = "tests.behaviour.test_reshard:shout"
     text = run("convert", source, tmp_path / "new", f"--map={function}")

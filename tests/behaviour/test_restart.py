@@ -103,6 +103,7 @@ for shard in (0, 1, 2, 29, 7):
     convert_shard(prepared, shard, progress=hang if shard == 7 else None)
 """
 
+    @pytest.mark.slow
     def test_only_missing_shards_are_made_after_a_kill(self, tmp_path):
         (tmp_path / "in").mkdir()
         records = varied_records(3000, seed=3)

@@ -131,6 +131,7 @@ def _create_bucket(url: str, name: str) -> None:
             return
 
 
+@pytest.mark.slow
 def test_conversion(
     url: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,6 +58,7 @@ def check_message(done: subprocess.CompletedProcess[str]) -> None:
     assert ("\n  to do: " in done.stderr) == (done.returncode == 1), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["convert", "verify", "inspect"])
 def test_a_full_output(command, place, tmp_path):
     with open("/dev/full", "w") as full:
@@ -72,6 +73,7 @@ def test_a_full_output(command, place, tmp_path):
     assert (tmp_path / "new" / "dataset.json").exists() == committed
 
 
+@pytest.mark.slow
 def test_a_full_output_where_the_command_fails(place, tmp_path):
     with open("/dev/full", "w") as full:
         for words in (["inspect", "nowhere", "--json"], ["--help"], ["x", "--json"]):
@@ -94,6 +96,7 @@ def test_a_full_output_where_the_command_fails(place, tmp_path):
             assert done.returncode == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "code"), [("head", 0), ("verify", 1)])
 def test_a_reader_that_stops(command, code, place, tmp_path):
     """As in `gristmill head | head -1`: it has seen what it wanted."""
@@ -160,6 +163,7 @@ def test_commands_that_look_need_little_address_space(command, place, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_names_that_cannot_be_printed(tmp_path):
     """A name of a file that is not UTF-8."""
     name = b"caf\xe9.tfrecord"

@@ -172,6 +172,7 @@ def check(batches: loader.GlobalBatches, *, rows: str = "packed") -> list[loader
     return found
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("make", "options"),
     [
@@ -219,6 +220,7 @@ def test_damage_is_passed_over(tmp_path: pathlib.Path) -> None:
     assert len({read_at(piece) for piece in check(batches)}) == len(TEXTS) - 2
 
 
+@pytest.mark.slow
 def test_a_dataset_between_that_is_gone(tmp_path: pathlib.Path) -> None:
     batches = pack(committed(tmp_path), tmp_path / "out")
     before = [batches.locate(step, 0).pieces for step in range(batches.steps or 0)]
@@ -235,6 +237,7 @@ def test_a_dataset_between_that_is_gone(tmp_path: pathlib.Path) -> None:
             assert begin <= (known.source_offset_bytes or 0) < end
 
 
+@pytest.mark.slow
 def test_files_of_one_name(tmp_path: pathlib.Path) -> None:
     first = pathlib.Path(frames(tmp_path))
     (tmp_path / "more").mkdir()

@@ -79,6 +79,7 @@ def test_index(
     assert (verified.findings, verified.records) == ((), len(RECORDS))
 
 
+@pytest.mark.slow
 def test_drop_in(server: GcsServer) -> None:
     options = PipelineOptions(list(IN_MEMORY))
     args = {"input": "gs://in/raw/*.tfrecord", "output": "gs://out/each"}

@@ -110,6 +110,7 @@ def test_what_always_trickles_is_an_error(server: GcsServer, operation: str) -> 
     assert "to do: check network" in message
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("operation", ["list", "stat", "media", "insert"])
 def test_a_conversion_goes_on_after_answers_that_trickle(
     server: GcsServer, operation: str
@@ -178,6 +179,7 @@ OTHERS = {
 READING = ("list", "stat", "media")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("operation", CALLS)
 def test_an_answer_of_something_else_is_asked_for_again(

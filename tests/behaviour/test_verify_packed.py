@@ -275,6 +275,7 @@ def swapped(index: SegmentIndex) -> SegmentIndex:
 class TestCounts:
     """Counts that are not those of the rows."""
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("name", RECOUNTED)
     def test_in_table_and_dataset_json(self, tmp_path, name: str) -> None:
         counts = WHOLE[BAD].counts

@@ -90,6 +90,7 @@ STRIDES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("option", ["", pytest.param("keep", marks=pytest.mark.slow)])
 def test_a_kill_at_any_step_leaves_the_old_or_the_new(

@@ -211,6 +211,7 @@ def test_what_replaces_a_job_takes_nothing_of_it(
         assert read_output(output) == [*RECORDS, b"more"]
 
 
+@pytest.mark.slow
 def test_a_write_that_replaces_an_unfinished_one_takes_nothing_of_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -239,6 +240,7 @@ def test_a_write_that_replaces_an_unfinished_one_takes_nothing_of_it(
     )
 
 
+@pytest.mark.slow
 def test_a_write_begun_with_the_writer_of_array_record_is_refused(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -76,6 +76,7 @@ class TestC4Like:
         assert lengths[len(lengths) * 99 // 100] > 9_000
         assert lengths[0] < 300
 
+    @pytest.mark.slow
     def test_mean_record_bytes_moves_the_mean(self) -> None:
         longer = c4_like.generate_records(seed=1, mean_record_bytes=6000)
         mean = statistics.mean(map(len, itertools.islice(longer, 2048)))
@@ -181,6 +182,7 @@ class TestMeasureCommand:
         assert cost.exit_code == 0
         assert cost.cpu_seconds >= 0.5
 
+    @pytest.mark.slow
     @pytest.mark.alone
     def test_sums_memory_over_the_tree(self) -> None:
         hold = "data = bytearray(b'x') * (64 << 20)\n"
@@ -510,6 +512,7 @@ class TestPlanScale:
         assert "| 7 shards | 70 shards | grows as n^ |" in page
         assert re.search(r"\n\| element \| (\d+ B) \| \1 \| 0.00 \|\n", page)
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize(
         "path", ["append", "counted", "index", "read", "replace", "verify", "write"]
     )

@@ -79,6 +79,7 @@ def test_assumptions_matter(change):
     assert after.workers + after.requests > 1.2 * (before.workers + before.requests)
 
 
+@pytest.mark.slow
 def test_requests_for_a_shard_are_not_more_than_assumed():
     def counted(shards: int) -> tuple[int, int]:
         with running() as cloud:

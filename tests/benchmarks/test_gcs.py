@@ -20,6 +20,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "path",
     [

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from benchmarks import harness_silence
 
 
+@pytest.mark.slow
 def test_small_records_are_measured():
     asked = ("zstd:1", 200_000, 2)
     found = harness_silence.measure(*asked)

@@ -23,6 +23,7 @@ def work_dir(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return path
 
 
+@pytest.mark.slow
 def test_datasets_are_what_they_are_called(work_dir: pathlib.Path) -> None:
     found = {shards.name: shards for shards in read_shards(work_dir)}
     assert list(found) == ["text_g1", "text_g16", "binary_g1", "binary_g16"]
@@ -37,6 +38,7 @@ def test_datasets_are_what_they_are_called(work_dir: pathlib.Path) -> None:
         assert records == [r for p in grouped.paths for r in read_array_records(p)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "key", [key for key, c in CONTESTANTS.items() if not c.workers and key != "tf_data"]
 )
@@ -173,6 +175,7 @@ def test_report_hides_no_failure(results: dict) -> None:
     assert "| the official_read | 75,000 (50,000..100,000) | 165 | 22.5 " in report
 
 
+@pytest.mark.slow
 def test_other_records_than_others_have_read_are_a_failure(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

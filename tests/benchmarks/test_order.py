@@ -2,10 +2,13 @@
 
 import itertools
 
+import pytest
+
 from benchmarks import order
 from gristmill.loader.order import DatasetOrder, Schedule
 
 
+@pytest.mark.slow
 def test_steps_are_of_epochs_that_were_extended_or_not() -> None:
     records = 6_000
     plain = Schedule(orders=(DatasetOrder(num_records=records, seed=1),), batch_size=16)

@@ -14,6 +14,7 @@ from gristmill import loader
 REAL = [b"A first. A second one! And a third?", b"Another text. With two.", b"Short"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("real", [[], REAL])
 def test_no_document_occurs_twice(real: list[bytes]) -> None:
     texts = list(itertools.islice(pack_text.generate_texts(3, real), 3000))
@@ -35,6 +36,7 @@ def test_one_word_in_a_hundred_is_new() -> None:
     assert 0.008 < changed / words < 0.014
 
 
+@pytest.mark.slow
 def test_the_forms_hold_the_same_documents(tmp_path: pathlib.Path) -> None:
     documents, text_bytes = pack_text.write_inputs(tmp_path, 40_000, files=2)
     decode = loader.ExampleDecoder({"text": loader.FixedFeature(bytes)})

@@ -8,6 +8,7 @@ from benchmarks import writers
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 
 
+@pytest.mark.slow
 def test_it_measures_every_writer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -166,6 +166,7 @@ def test_what_is_wrong_is_not_valid(terraform, right, wrong, message):
     assert message in done.stdout
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass(terraform):
     done = terraform("test")
     assert done.returncode == 0, done.stdout
@@ -204,6 +205,7 @@ def granted(found: dict) -> Rows:
     return rows
 
 
+@pytest.mark.slow
 def test_plan_grants_what_the_document_lists(terraform):
     found = granted(plan(terraform))
     rows = documented()
@@ -212,6 +214,7 @@ def test_plan_grants_what_the_document_lists(terraform):
     assert found == rows | also
 
 
+@pytest.mark.slow
 def test_plan_makes_what_the_guide_makes_by_hand(terraform):
     found = plan(terraform)
     by_hand = json.loads((ROOT / "deploy" / "lifecycle.json").read_text())
@@ -249,6 +252,7 @@ def test_plan_makes_what_the_guide_makes_by_hand(terraform):
     }
 
 
+@pytest.mark.slow
 def test_plan_writes_the_templates(terraform):
     found = plan(terraform)["google_storage_bucket_object"]
     assert len(found) == len(PIPELINES)
@@ -293,6 +297,7 @@ def test_plan_makes_the_alerts(terraform):
         assert aligned["group_by_fields"] == aggregation["groupByFields"]
 
 
+@pytest.mark.slow
 def test_plan_with_a_key_and_another_subnetwork(terraform):
     key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     shared = f"{COMPUTE}/projects/host/regions/us-central1/subnetworks/shared"

@@ -67,6 +67,7 @@ def texts_of(samples: Any) -> list[str]:
     return [sample["input_ids"].tobytes().decode() for sample in samples]
 
 
+@pytest.mark.slow
 def test_ranks_share_every_document_once(paths) -> None:
     dataset = GristmillDataset(paths=paths["a"], processor=Processor())
     ranks = [

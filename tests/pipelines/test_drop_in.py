@@ -95,6 +95,7 @@ def test_signatures_are_those_of_array_record(name: str, official: Any) -> None:
             assert parameter.default == theirs[key].default
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_shards", [1, 4])
 def test_disk_beside_the_original(
     tmp_path: pathlib.Path, inputs: str, official: Any, num_shards: int
@@ -132,6 +133,7 @@ def test_match_shards(tmp_path: pathlib.Path, inputs: str) -> None:
     assert_whole(tmp_path / "out")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("options", "suffix"),
     [
@@ -151,6 +153,7 @@ def test_gcs_names(
     assert_whole(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_gcs_takes_several_inputs_into_one_directory(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -177,6 +180,7 @@ def test_zero_shards_means_by_size(
     assert plan == {"kind": "shard_bytes", "value": 256 << 20}
 
 
+@pytest.mark.slow
 def test_same_arguments_again_do_nothing(tmp_path: pathlib.Path, inputs: str) -> None:
     function = pipelines.convert_tf_to_arrayrecord_disk
     out = tmp_path / "out"
@@ -188,6 +192,7 @@ def test_same_arguments_again_do_nothing(tmp_path: pathlib.Path, inputs: str) ->
     assert times == {p: p.stat().st_mtime_ns for p in out.rglob("*.arrayrecord")}
 
 
+@pytest.mark.slow
 def test_unfinished_run_is_finished(tmp_path: pathlib.Path, inputs: str) -> None:
     function = pipelines.convert_tf_to_arrayrecord_disk
     out = tmp_path / "out"
@@ -203,6 +208,7 @@ def test_unfinished_run_is_finished(tmp_path: pathlib.Path, inputs: str) -> None
     assert times == {path: path.stat().st_mtime_ns for path in (first, third)}
 
 
+@pytest.mark.slow
 def test_other_arguments_replace(tmp_path: pathlib.Path, inputs: str) -> None:
     function = pipelines.convert_tf_to_arrayrecord_disk
     out = tmp_path / "out"
@@ -213,6 +219,7 @@ def test_other_arguments_replace(tmp_path: pathlib.Path, inputs: str) -> None:
     assert_whole(out)
 
 
+@pytest.mark.slow
 def test_other_arguments_replace_what_is_unfinished(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -227,6 +234,7 @@ def test_other_arguments_replace_what_is_unfinished(
     assert_whole(out)
 
 
+@pytest.mark.slow
 def test_prefixes_of_one_directory_are_splits(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -257,6 +265,7 @@ def test_files_of_others_are_not_replaced(
     assert contents(out) == before
 
 
+@pytest.mark.slow
 def test_files_of_others_are_not_replaced_by_other_arguments(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -270,6 +279,7 @@ def test_files_of_others_are_not_replaced_by_other_arguments(
     assert contents(out) == before
 
 
+@pytest.mark.slow
 def test_a_file_put_in_the_place_of_a_shard_is_not_replaced(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -317,6 +327,7 @@ def test_inputs_are_not_replaced(
         assert contents(tmp_path / "in") == before
 
 
+@pytest.mark.slow
 def test_outputs_that_the_pattern_would_match_are_refused(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -332,6 +343,7 @@ def test_outputs_that_the_pattern_would_match_are_refused(
     assert contents(tmp_path / "in") == before
 
 
+@pytest.mark.slow
 def test_metadata_of_others_is_not_withdrawn(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -400,6 +412,7 @@ def test_script_whose_import_line_changed(tmp_path: pathlib.Path, inputs: str) -
     }
 
 
+@pytest.mark.slow
 def test_names_are_importable_without_beam() -> None:
     code = (
         "import sys, gristmill.pipelines as p, gristmill.transforms as t; "

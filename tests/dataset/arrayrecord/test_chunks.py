@@ -354,6 +354,7 @@ class TestLies:
 class TestHashes:
     """Chunks that no index vouches for."""
 
+    @pytest.mark.one_in(3)
     @every_compression
     @pytest.mark.parametrize("count", [1, 4])
     @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.soak)])

@@ -101,6 +101,7 @@ def written(folder: pathlib.Path, options: str, records: list[bytes]) -> bytes:
 
 
 class TestOfficialFiles:
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("options", OPTIONS)
     @pytest.mark.parametrize("records", RECORD_SETS.values(), ids=RECORD_SETS)
     def test_every_record_is_decoded(self, folder, options: str, records: list[bytes]):
@@ -359,6 +360,7 @@ def used_bytes(data: bytes) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_every_byte_of_footer_and_postscript_is_compared(folder, hashing):
     # So many chunks that the footer reaches into a second block.
     sizes = [random.Random(i).randrange(1, 30) for i in range(9_000)]
@@ -407,6 +409,7 @@ class TestDamage:
             assert same == (got == right)
         return False
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("group_size", [1, 3])
     @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
@@ -422,6 +425,7 @@ class TestDamage:
                 found += self.check(bytes(damaged), records)
         assert found > 100 // step
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("codec", CODECS)
     def test_random_overwrites(self, folder, codec: str):
         records = [*text_records(8), b"", b"z" * 70_000]

@@ -191,6 +191,7 @@ end()
     assert done.stdout == ("an error\n" if error else "") + "quick\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_thread_that_asked_is_never_unwound_by_the_library() -> None:
     """Many threads begin reads while the interpreter ends."""
     code = """

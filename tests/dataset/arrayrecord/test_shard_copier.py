@@ -32,7 +32,6 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
-from tests.support.shares import one_in
 
 _TEXTS = text_records(600)
 
@@ -105,15 +104,15 @@ class TestCopies:
         assert copy.read_bytes() == anew.read_bytes()
         assert read_array_records(copy) == records
 
+    @pytest.mark.one_in(4)
     @pytest.mark.parametrize(
         ("compression", "group_size", "left_out"),
-        one_in(
-            4,
+        list(
             itertools.product(
                 ["zstd:3", "snappy", "uncompressed"],
                 [1, 3, 16],
                 LEFT_OUT,
-            ),
+            )
         ),
     )
     def test_are_what_the_kept_records_are_written_as(
@@ -213,6 +212,7 @@ class TestCopies:
 
 
 class TestDamage:
+    @pytest.mark.slow
     def test_of_any_byte_is_found(self, tmp_path):
         """The block headers' own hashes are not needed to read what lies between."""
         source = tmp_path / "source"
@@ -241,6 +241,7 @@ class TestDamage:
         with pytest.raises(CorruptShardError):
             copied(tmp_path / "copy", [(shard, 0, [True] * 10)], options_of(1))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("keeps", [range(40), range(1, 40)], ids=["all", "cut"])
     def test_of_the_finished_file_is_found(self, tmp_path, keeps):
         source, copy = tmp_path / "source", tmp_path / "copy"

@@ -150,6 +150,7 @@ def closing_on(
     return writer
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path: pathlib.Path):
     path = tmp_path / "shard"
     records = [b"abc"] * 6
@@ -196,6 +197,7 @@ class TestFailing:
         with pytest.raises(StorageError):
             write(pathlib.Path("/dev/full"), text_records(10))
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("check", ["records", "sample"])
     @pytest.mark.parametrize("limit_bytes", [0, 1000, 65_536, 100_000, 400_000])
     def test_no_space_left_is_never_silent(

@@ -100,6 +100,7 @@ ROOT = pathlib.Path(__file__).parents[3]
 NOT_SHOWN = {"FalseStartError", "TransposedChunkError"}
 
 
+@pytest.mark.slow
 def test_every_error_that_is_made_says_what_to_do():
     names = {kind.__name__ for kind in CLASSES} - NOT_SHOWN
     without, made = [], 0

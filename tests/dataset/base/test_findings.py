@@ -58,6 +58,7 @@ def test_the_same_item_is_counted_once():
     assert not FirstOf[str](10, str)
 
 
+@pytest.mark.slow
 def test_findings_are_kept_by_file_and_sorted_rarely(monkeypatch):
     """Sorted in every sum, as many findings as shards would take hours."""
     sorts = []

@@ -198,6 +198,7 @@ def test_workers_with_few_descriptors_are_not_started(dataset: str, tmp_path) ->
     assert all("`ulimit -n 65536`" in line[2] for line in lines)
 
 
+@pytest.mark.slow
 def test_a_loader_with_little_address_space(dataset: str, tmp_path) -> None:
     """Read without threads: Python waits for ever for one that cannot begin."""
     amounts = (0, 1, 2, 3, 5, 8, 20, 900)

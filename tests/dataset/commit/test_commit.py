@@ -93,6 +93,7 @@ def output(tmp_path: pathlib.Path) -> str:
     return str(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_several_processes_and_one_commit(output: str) -> None:
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:

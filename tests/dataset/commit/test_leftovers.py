@@ -66,6 +66,7 @@ def assert_clean(output: pathlib.Path) -> None:
     assert "left over" not in found.text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize(
     "name",
@@ -95,6 +96,7 @@ def test_a_kill_at_a_rename(source, tmp_path, name: str, overwrite: bool):
     assert_clean(output)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "place", ["", "index", "quarantine", "tmp-data-train", "index/.result"]
 )
@@ -188,6 +190,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
         yield server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_results_of_killed_runs_in_a_bucket(source, bucket: GcsServer, overwrite: bool):
     job = job_in("gs://bucket/out", source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def test_checksums_stay_with_their_files():
         assert listing.crc32cs[row] == (info.crc32c or -1)
 
 
+@pytest.mark.slow
 def test_a_listing_takes_little_memory():
     """Listed as objects, a file takes half a kilobyte."""
     count = 40_000

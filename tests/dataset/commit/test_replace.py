@@ -104,6 +104,7 @@ def folder(killer: Killer, tmp_path_factory: pytest.TempPathFactory) -> pathlib.
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "stride"),
     [
@@ -165,6 +166,7 @@ def uploaded(server: GcsServer, files: dict[str, bytes]) -> dict[str, StoredObje
     return dict(server.objects.buckets["bucket"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stride",
     [
@@ -227,6 +229,7 @@ def test_requests_for_each_shard(
     assert verify(OUT, workers=1).findings == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [

@@ -69,6 +69,7 @@ def inputs(tmp_path: pathlib.Path) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.slow
 def test_three_datasets_later_every_frame_is_found(
     inputs: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

@@ -326,6 +326,7 @@ class TestRefused:
             with pytest.raises(InvalidDatasetError):
                 decode(data[:length])
 
+    @pytest.mark.slow
     def test_damage_is_an_error_or_shows_nowhere(self):
         # Its checksum is in dataset.json; this is about what the parser does first.
         good = table_of(3)
@@ -354,6 +355,7 @@ class TestRefused:
         with limited_memory(1 << 29), pytest.raises(InvalidDatasetError):
             load_arrays(out.getvalue(), where="x", version=1)
 
+    @pytest.mark.slow
     def test_arrays_that_decompress_to_far_more_than_is_stored(self):
         out = io.BytesIO()
         np.savez_compressed(out, version=1, zeros=np.zeros(1 << 28, np.uint8))

@@ -194,6 +194,7 @@ storage_for("gs://bucket/a").read("gs://bucket/a")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "expected"),
     [

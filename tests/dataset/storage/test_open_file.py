@@ -309,6 +309,7 @@ ACTIONS: dict[str, Callable[[str, str], object]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["a FIFO", "a character device"])
 @pytest.mark.parametrize(

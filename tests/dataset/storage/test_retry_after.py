@@ -91,6 +91,7 @@ def test_every_request_waits_as_long_as_it_is_asked_to(
     } == dict.fromkeys(calls, 2)
 
 
+@pytest.mark.slow
 def test_a_long_wait_ends_with_the_deadline(server: GcsServer) -> None:
     storage = GcsStorage(deadline_seconds=1)
     server.fail("503", "media", headers={"Retry-After": "3600"})

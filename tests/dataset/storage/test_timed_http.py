@@ -232,6 +232,7 @@ def test_a_closed_session_keeps_no_connection() -> None:
         assert ended.wait(60)
 
 
+@pytest.mark.slow
 def test_other_addresses_are_tried_in_the_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

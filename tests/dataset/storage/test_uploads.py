@@ -88,6 +88,7 @@ def test_it_ends_with_the_deadline(server: GcsServer, kind: str) -> None:
     assert not server.objects.buckets["bucket"]
 
 
+@pytest.mark.slow
 def test_progress_gives_more_time(server: GcsServer) -> None:
     storage = GcsStorage(timeout_seconds=2, deadline_seconds=1.5)
     for skip in (0, 2, 4):  # Once in each piece.

@@ -190,6 +190,7 @@ def test_where_it_does_not_pay_it_is_not_done(
     assert WindowReads.of(local.datasets, local.schedule, slice(None)) is None
 
 
+@pytest.mark.slow
 def test_what_fails_is_an_error_of_its_step_and_can_be_tried_again(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

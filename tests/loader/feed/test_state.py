@@ -67,6 +67,7 @@ def rest_of(batches, state, hosts):
         rest.append([record for part in parts for record in part])
 
 
+@pytest.mark.slow
 def test_resumed_at_every_step_on_any_hosts_the_rest_is_the_same(batches):
     whole = [batches.read(step) for step in range(batches.steps)]
     everything, states = rest_of(batches, None, 1)

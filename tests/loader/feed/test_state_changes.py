@@ -70,6 +70,7 @@ def feed_of(batches, **options):
     return batches.feed(**{**HOST, **options})
 
 
+@pytest.mark.slow
 def test_every_record_is_seen_once_an_epoch_and_found(batches) -> None:
     seen: dict[Any, list[tuple[int, int, int]]] = {}
     for step in range(batches.steps):
@@ -306,6 +307,7 @@ def test_what_cannot_be_changed_is_refused(web, code, places) -> None:
         plain.resized(1000, step=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(data=st.data())
 def test_a_damaged_changed_state_is_an_error_or_gives_what_it_says(

@@ -62,6 +62,7 @@ def fail_at(bad: bytes, records: list[bytes]) -> list[int]:
     return [len(record) for record in records]
 
 
+@pytest.mark.slow
 @given(
     cuts=st.lists(st.integers(1, 20), min_size=1, max_size=12),
     start=st.integers(0, 3),

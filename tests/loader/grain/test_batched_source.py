@@ -40,6 +40,7 @@ def datasets(source):
     yield grain.MapDataset.mix([records.shuffle(seed=1), records[:9]], [0.7, 0.3])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("records", [1, 7, 64])
 def test_elements_are_those_of_grain_in_its_order(path, sizes, number, records):
@@ -65,6 +66,7 @@ def test_epochs_without_end_end_in_lists_of_their_own(path):
     assert [record for part in of_epochs for record in part] == RECORDS * 2
 
 
+@pytest.mark.slow
 def test_the_iterator_resumes_at_every_element(path):
     source = grain.MapDataset.source(loader.ArrayRecordDataSource(path)).shuffle(seed=1)
     dataset = loader.read_together(source, records=8)

@@ -80,6 +80,7 @@ def through_json(state: object) -> object:
     return json.loads(json.dumps(state))
 
 
+@pytest.mark.slow
 @given(
     shuffle=st.sampled_from(SHUFFLES),
     epochs=st.integers(1, 2),
@@ -226,6 +227,7 @@ def as_bytes(batch: object) -> object:
     }
 
 
+@pytest.mark.slow
 def test_a_packed_pipeline_goes_on_from_any_state(single) -> None:
     batches = loader.global_batches(single, batch_size=8, epochs=1)
     records = batches.records(process_index=0, process_count=2)

@@ -58,6 +58,7 @@ def test_each_record_is_seen_once_an_epoch(made, records, order):
         assert seen[:RECORDS] != sorted(seen[:RECORDS])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("order", ["gristmill", "grain"])
 @pytest.mark.parametrize(
     "settings", [{}, {"packing": False}, {"mixture": True}, {"elastic": True}]
@@ -118,6 +119,7 @@ def grains_own(files, config, host, hosts):
     return dataset[host::hosts].to_iter_dataset()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("maxtext")
 def test_grains_order_has_its_elements_and_states(records, others, tmp_path):
     listed = stand_in.find_data_files(files_of(records, "train"))

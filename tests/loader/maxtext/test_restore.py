@@ -207,6 +207,7 @@ class Chunks(grain.experimental.FlatMapTransform):
         return [{"ids": element["ids"][at : at + 2]} for at in range(0, 6, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["chunks", "concat_then_split"])
 def test_what_is_left_of_a_record_is_not_of_other_weights(records, others, operation):
     length = {"ids": 5}

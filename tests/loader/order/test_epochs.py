@@ -186,6 +186,7 @@ def changed_schedule(choose):
     return schedule, (sizes, weights, extended)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cases",
     [

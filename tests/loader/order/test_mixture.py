@@ -64,6 +64,7 @@ def test_locate_counts_select_and_one_by_one_counting_agree(weights):
         assert mixture.select(dataset, np.arange(len(mine))).tolist() == mine.tolist()
 
 
+@pytest.mark.slow
 @given(weights=st.one_of(SMALL, ANY))
 @example(weights=FIBONACCI)
 @example(weights=[1] * 64)
@@ -123,6 +124,7 @@ def test_positions_of_any_size_round_trip(weights, data):
         assert sum(mixture.counts(position)) == position
 
 
+@pytest.mark.slow
 @given(
     phases=st.lists(
         st.tuples(
@@ -305,6 +307,7 @@ def mixed_by_iterators(schedule, limit):
     return rows, False
 
 
+@pytest.mark.slow
 @given(schedule=mixed_schedules())
 def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
     rows, ended = mixed_by_iterators(schedule, 200)
@@ -323,6 +326,7 @@ def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
         assert batch.records.tolist() == [record for _, _, record in expected]
 
 
+@pytest.mark.slow
 @given(schedule=mixed_schedules(limited=False), data=st.data())
 def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
     dataset = data.draw(st.integers(0, len(schedule.orders) - 1))

@@ -49,6 +49,7 @@ def orders(size: int, count: int, *, seed: int = 7) -> np.ndarray:
     return Permutation(size, seed=seed).forward(indices, epoch=epochs)
 
 
+@pytest.mark.slow
 def test_every_small_size_is_a_bijection_with_an_inverse():
     for size in range(1, 301):
         indices = np.arange(size)
@@ -226,6 +227,7 @@ def test_golden_values():
         assert got.tolist() == mapped, (size, seed, name, epoch, lane)
 
 
+@pytest.mark.slow
 def test_seeds_epochs_lanes_names_and_sizes_do_not_collide():
     size, probe = 1 << 40, np.arange(4)
     keys = itertools.product(range(-3, 12), range(12), range(4), ("", "a", "0"))

@@ -91,6 +91,7 @@ def test_hosts_together_have_every_row_once(schedule, process_count):
         assert np.array_equal(joined, batch)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("process_count", [1, 2, 3, 4])
 @pytest.mark.parametrize("shuffle", [NoShuffle(), GlobalShuffle(), BlockShuffle()])
 def test_every_record_once_an_epoch_over_all_hosts(process_count, shuffle):

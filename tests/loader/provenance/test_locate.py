@@ -24,7 +24,6 @@ from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of, quarantined, varied_records
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, read_tfrecords, write_array_records
-from tests.support.shares import one_in
 
 PLANS = [
     ("num_shards", 1),
@@ -85,9 +84,8 @@ def inputs(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("group_size", "plan"), one_in(2, itertools.product([1, 5], PLANS))
-)
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize(("group_size", "plan"), list(itertools.product([1, 5], PLANS)))
 def test_every_row_is_found_in_its_source(inputs, tmp_path, plan, group_size):
     writer = WriterOptions(group_size=group_size, compression="zstd:3")
     convert(job_of(inputs, tmp_path / "out", plan=plan, writer=writer))
@@ -150,13 +148,13 @@ def damaged(tmp_path) -> pathlib.Path:
     return tmp_path
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("group_size", "plan"),
-    one_in(
-        2,
+    list(
         itertools.product(
             [1, 4], [("num_shards", 1), ("num_shards", 3), ("records_per_shard", 23)]
-        ),
+        )
     ),
 )
 def test_rows_behind_damage_are_found_by_the_quarantine(damaged, plan, group_size):

@@ -165,6 +165,7 @@ def check_queries(mixture: Oracle, *, queries: int, steps: int) -> None:
         assert {one.dataset for one in found} <= set(mixture.batches.names)
 
 
+@pytest.mark.slow
 def test_random_rows_and_documents(mixture: Oracle) -> None:
     check_queries(mixture, queries=300, steps=90)
 
@@ -284,6 +285,7 @@ def test_a_segment_index_that_is_not_the_one(
     assert batches.locate(*divmod(later, 4)).pieces
 
 
+@pytest.mark.slow
 def test_a_dataset_between_is_passed_while_it_is_there(tmp_path: pathlib.Path) -> None:
     places: Places = {}
     for number in range(2):

@@ -42,7 +42,6 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
-from tests.support.shares import one_in
 
 COMPRESSIONS = ["zstd:3", "brotli:3", "snappy", "uncompressed"]
 FILES = (
@@ -70,9 +69,10 @@ def copy(converted: str, tmp_path: pathlib.Path) -> str:
     return str(shutil.copytree(converted, tmp_path / "copy"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("compression", "group_size"),
-    one_in(2, itertools.product(COMPRESSIONS, [1, 3, 16])),
+    list(itertools.product(COMPRESSIONS, [1, 3, 16])),
 )
 def test_every_compression_and_group_size_reads_what_the_official_reader_does(
     tmp_path: pathlib.Path, group_size: int, compression: str
@@ -177,6 +177,7 @@ def test_more_shards_than_may_be_open(converted: str) -> None:
     assert len(reader.open_shards) == 1
 
 
+@pytest.mark.slow
 def test_a_batch_from_more_shards_than_the_process_may_open(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -198,6 +199,7 @@ for cache_dir in ("", sys.argv[2]):
     subprocess.run([sys.executable, "-c", program, *arguments], check=True)
 
 
+@pytest.mark.slow
 def test_flipped_bit_is_an_error_that_says_where_and_never_a_wrong_batch(
     copy: str,
 ) -> None:
@@ -225,6 +227,7 @@ def test_flipped_bit_is_an_error_that_says_where_and_never_a_wrong_batch(
     assert errors > 30
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("wanted", "large_bytes"),
     [([20], 1 << 20), ([3, 20, 20, 22, 60], 1 << 20), ([3, 20, 20, 60], 1)],
@@ -417,6 +420,7 @@ class TestPlainFiles:
         write_array_records(path, FILES[0], options=f"group_size:4,{request.param}")
         return path
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("large_bytes", [1 << 20, 1])
     @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.soak)])
     def test_every_flipped_byte_is_an_error_that_says_where(

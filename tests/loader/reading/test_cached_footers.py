@@ -119,6 +119,7 @@ def test_a_file_written_again_gets_another_index(path, cache) -> None:
     assert len(entries(cache)) == 2
 
 
+@pytest.mark.slow
 def test_damage_in_the_cache_is_noticed_and_repaired(path, cache) -> None:
     loader.open(path, cache_dir=cache)
     (entry,) = entries(cache)
@@ -136,6 +137,7 @@ def test_damage_in_the_cache_is_noticed_and_repaired(path, cache) -> None:
         assert entry.read_bytes() == good
 
 
+@pytest.mark.slow
 def test_many_open_at_once(path, cache) -> None:
     paths = [shutil.copy(path, f"{path}-{i}") for i in range(8)]
     program = (

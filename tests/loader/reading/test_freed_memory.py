@@ -29,6 +29,7 @@ print((faults() - before) / 8 / len(dataset))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="this is about glibc")
 def test_large_records_get_no_new_pages(tmp_path: pathlib.Path) -> None:
     rng = np.random.default_rng(1)

@@ -51,6 +51,7 @@ def read_one_by_one(dataset: loader.Dataset) -> list[bytes]:
     return [dataset[int(i)] for i in ALL]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("read", [read_all, read_one_by_one])
 @pytest.mark.parametrize("verify", [None, "never"])
 def test_a_shard_that_is_truncated_in_use_is_named(copy, read, verify) -> None:
@@ -68,6 +69,7 @@ def test_a_shard_that_is_truncated_in_use_is_named(copy, read, verify) -> None:
     assert dataset[0:400] == RECORDS[0:400]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("read", [read_all, read_one_by_one])
 def test_a_shard_that_is_put_back_is_read_again(copy, read) -> None:
     """By renaming, as a copy from elsewhere is: the file that was open stays bad."""
@@ -83,6 +85,7 @@ def test_a_shard_that_is_put_back_is_read_again(copy, read) -> None:
     assert read(dataset) == [RECORDS[i] for i in ALL]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("read", [read_all, read_one_by_one])
 def test_a_disk_that_cannot_read_a_shard_is_an_error_that_names_it(copy, read) -> None:
     dataset = loader.open(copy)

@@ -146,6 +146,7 @@ def test_an_answer_without_end_leaves_time_for_others(
             assert 0 < connection.received_bytes - before < 80_000
 
 
+@pytest.mark.slow
 def test_a_proxy_that_hangs_up_after_its_answer_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -48,6 +48,7 @@ def fetch(fetcher: RangeFetcher, ranges: list[ByteRange] = RANGES) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_ranges_are_read_through_a_proxy_with_tls(network: GoogleNetwork) -> None:
     fetcher = RangeFetcher(OPTIONS)
     fetch(fetcher)
@@ -83,6 +84,7 @@ def test_a_proxy_that_refuses_is_named(
         fetch(RangeFetcher(OPTIONS), RANGES[:1])
 
 
+@pytest.mark.slow
 def test_after_a_401_there_is_another_token(network: GoogleNetwork) -> None:
     fetcher = RangeFetcher(OPTIONS)
     fetch(fetcher)
@@ -112,6 +114,7 @@ def test_a_token_near_its_end_is_asked_for_anew(
     fetch(fetcher, RANGES[:1])
 
 
+@pytest.mark.slow
 def test_the_requester_pays(
     network: GoogleNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

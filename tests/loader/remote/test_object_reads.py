@@ -57,6 +57,7 @@ def answer(status: int, headers: Mapping[str, str], body: bytes) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
+@pytest.mark.slow
 def test_every_status_is_got_over_or_told(server: GcsServer) -> None:
     """Whatever the body is: the page of a proxy, JSON, nothing."""
     survived = []
@@ -107,6 +108,7 @@ def test_a_token_that_is_never_accepted_is_an_error(server: GcsServer) -> None:
         fetch([put(server, "b")])
 
 
+@pytest.mark.slow
 def test_a_server_is_left_alone_as_long_as_it_asks(server: GcsServer) -> None:
     wanted = put(server, "a")
     server.fail("503", "media", headers={"Retry-After": "1"})
@@ -248,6 +250,7 @@ def chance_answer(chance: random.Random) -> tuple[int, bytes]:
     return status, bytes(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cases", "seed"),
     [(200, 1), *(pytest.param(600, s, marks=pytest.mark.slow) for s in (2, 3, 4))],

@@ -59,6 +59,7 @@ def test_total() -> None:
     assert cpu.total(10**9, shards=100, workers=1) == pytest.approx(11.5)
 
 
+@pytest.mark.slow
 def test_it_converts_and_leaves_nothing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("offset", [0, 0.25, 0.5, 0.75])
 def test_a_sample_tells_of_all_of_it(
     changing: pathlib.Path, offset: float, monkeypatch: pytest.MonkeyPatch
@@ -77,6 +78,7 @@ def test_a_sample_tells_of_all_of_it(
     assert head > 2 * 18_000
 
 
+@pytest.mark.slow
 def test_the_same_inputs_give_the_same_sample(changing: pathlib.Path) -> None:
     job = job_of(changing)
     assert sample_of(job) == sample_of(job)
@@ -124,6 +126,7 @@ def test_sizes_are_those_of_the_writer(
     assert found.chunk_bytes * 4000 / group_size == pytest.approx(shards, rel=0.3)
 
 
+@pytest.mark.slow
 def test_of_compressed_files_only_heads_are_read(tmp_path: pathlib.Path) -> None:
     lines = [json.dumps({"text": text.hex()}) for text in text_records(30_000)]
     path = tmp_path / "a.jsonl.gz"

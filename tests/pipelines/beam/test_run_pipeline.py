@@ -72,6 +72,7 @@ def test_worker_processes_look_into_many_files(tmp_path, monkeypatch):
     assert conversion._look_at(files, workers=2) == alone
 
 
+@pytest.mark.slow
 @RUNNERS
 def test_a_conversion_returns_what_its_commit_returned(runner, nested, tmp_path):
     job = job_of(nested, tmp_path / "here", plan=("num_shards", 20))
@@ -83,6 +84,7 @@ def test_a_conversion_returns_what_its_commit_returned(runner, nested, tmp_path)
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
+@pytest.mark.slow
 @RUNNERS
 def test_indexing_and_verifying_return_what_they_found(runner, tmp_path):
     for folder in ("here", "there"):
@@ -173,6 +175,7 @@ def test_other_errors_stay_as_they_are(tmp_path):
         run_pipeline(One(KeyError(1)), IN_MEMORY, result_path=f"{tmp_path}/result")
 
 
+@pytest.mark.slow
 def test_a_runner_that_fails_itself(tmp_path):
     runner = ["--runner=PortableRunner"]
     with pytest.raises(JobError, match="the Beam runner has failed") as caught:

@@ -62,6 +62,7 @@ def test_the_options_of_a_runner_are_known_once_it_is_named():
     assert options["partition_size"] == 3
 
 
+@pytest.mark.slow
 def test_a_package_that_the_runner_needs_is_named():
     script = (
         "import sys\n"

@@ -49,6 +49,7 @@ def test_beam_knows_the_types() -> None:
     assert described["length"] == "Maximum number of tokens in a row."
 
 
+@pytest.mark.slow
 def test_a_conversion_that_is_verified_and_appended_to(tmp_path: pathlib.Path) -> None:
     write_tfrecords(tmp_path / "in", RECORDS)
     write_tfrecords(tmp_path / "more", RECORDS[:5])

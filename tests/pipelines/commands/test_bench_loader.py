@@ -230,6 +230,7 @@ def test_one_host_of_several_reads_its_rows(dataset):
     assert "the global batch does not divide among the hosts" in error
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_batches_in_memory_show_what_a_faster_feed_would_give(
     dataset, tmp_path, monkeypatch

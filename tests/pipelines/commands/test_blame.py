@@ -56,6 +56,7 @@ def spike(tmp_path_factory) -> tuple[pathlib.Path, tuple[str, int]]:
     return folder, (path, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["losses.csv", "losses.jsonl"])
 def test_documents_of_the_highest_losses_come_first(spike, name: str) -> None:
     folder, (path, place) = spike

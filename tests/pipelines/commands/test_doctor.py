@@ -89,6 +89,7 @@ def test_a_path_that_is_none_is_wrong_usage() -> None:
     assert json.loads(doctor("gs:/b/c4", "--json", code=2))["error"]["got"]
 
 
+@pytest.mark.slow
 def test_the_cure_of_a_group_size_works(tmp_path: pathlib.Path) -> None:
     dataset = convert(tmp_path, [[bytes(100)] * 30], group_size=10)
     text = doctor(dataset, code=0)
@@ -99,6 +100,7 @@ def test_the_cure_of_a_group_size_works(tmp_path: pathlib.Path) -> None:
     assert "one record in a chunk" in doctor(f"{dataset}-single", code=0)
 
 
+@pytest.mark.slow
 def test_as_a_shell_calls_it(tmp_path: pathlib.Path) -> None:
     done = gristmill("doctor", tmp_path / "none", cwd=tmp_path)
     # On a busy machine there is no answer in time, which is a warning.

@@ -48,6 +48,7 @@ def test_only_one_plan(source, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_json_outcome(source, tmp_path):
     text = succeeded("convert", "*.tfrecord", tmp_path / "out", "--json", cwd=source)
     outcome = json.loads(text)

@@ -52,6 +52,7 @@ def dataset(source, tmp_path_factory) -> pathlib.Path:
     return output
 
 
+@pytest.mark.slow
 def test_inspect_and_head(dataset, source):
     text = succeeded("inspect", dataset, cwd=source)
     assert "600 in 5 shards" in text
@@ -69,6 +70,7 @@ def test_inspect_and_head(dataset, source):
     assert "no such split" in done.stderr
 
 
+@pytest.mark.slow
 def test_head_decodes_examples(tmp_path):
     example = tf_example({"text": [b"Hello there"], "ids": [1, -2], "score": [0.5]})
     write_tfrecords(tmp_path / "in.tfrecord", [example])
@@ -199,6 +201,7 @@ def test_inspect_tells_sizes_of_shards_and_of_input(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_inspect_warns_where_storage_exceeds_the_input(tmp_path):
     (tmp_path / "clean.py").write_text("def f(r): return r[:9] if len(r) > 9 else None")
     lines = b"".join(b"the same line again and again %d\n" % n for n in range(20_000))
@@ -231,6 +234,7 @@ def test_inspect_warns_where_storage_exceeds_the_input(tmp_path):
     assert [one["map"] for one in found["train"]["editions"]] == ["clean:f", None]
 
 
+@pytest.mark.slow
 def test_inspect_shows_what_was_packed(tmp_path):
     (tmp_path / "my_words.py").write_text(
         "def words(texts):\n    return [[*text.encode()] for text in texts]\n"
@@ -254,6 +258,7 @@ def test_inspect_shows_what_was_packed(tmp_path):
     assert "  tokenizer none: the documents were tokens" in text.splitlines()
 
 
+@pytest.mark.slow
 def test_head_shows_the_pieces_of_packed_rows(tmp_path):
     documents = [[1, 2, 3], list(range(100, 140)), [7]]
     packed = pack(tmp_path, [documents], length=32)
@@ -314,6 +319,7 @@ def test_inspect_says_what_records_hold(tmp_path):
     assert "  features  feature 'x' is badly described" in text
 
 
+@pytest.mark.slow
 def test_lists_are_cut_short_for_people_and_whole_for_scripts(tmp_path):
     options = [f"group_size:{size},zstd:3" for size in range(1, 13)]
     for number, option in enumerate(options):
@@ -342,6 +348,7 @@ def test_a_few_options_are_all_shown():
     assert _writer_lines("a | b | c | d") == [*three, more]
 
 
+@pytest.mark.slow
 def test_many_inputs_as_a_shell_makes_them(tmp_path):
     (tmp_path / "raw").mkdir()
     names = [f"raw/{number:03d}" for number in range(40)]

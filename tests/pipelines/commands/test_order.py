@@ -214,6 +214,7 @@ def check(
     ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_options_mean_what_the_arguments_of_the_loader_mean(root, tmp_path, way):
     batches = WAYS[way].made(opened(root))

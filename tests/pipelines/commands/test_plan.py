@@ -33,6 +33,7 @@ def source(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
     return folder
 
 
+@pytest.mark.slow
 def test_the_command_makes_what_was_predicted(
     source: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -114,6 +114,7 @@ SOURCES: list[Callable[[pathlib.Path], pathlib.Path]] = [
 
 
 class TestPlaces:
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize(
         ("make", "group_size"), [(make, 1) for make in SOURCES] + [(frames, 8)]
     )

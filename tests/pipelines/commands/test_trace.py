@@ -59,6 +59,7 @@ def refused(*arguments: object) -> str:
     return done.output
 
 
+@pytest.mark.slow
 def test_tensorflow_reads_the_very_record_at_the_offset(converted, tmp_path):
     dataset = loader.open(str(converted / "plain-out"))
     batches = loader.global_batches(dataset, batch_size=16, seed=7)

@@ -39,6 +39,7 @@ def grant(cloud: Cloud, granted: set[tuple[str, str]]) -> None:
     cloud.dataflow.denied = others - {name for name, _ in granted}
 
 
+@pytest.mark.slow
 def test_roles_are_enough_to_submit(cloud):
     grant(cloud, roles.permissions_of(*USERS))
     done = cloud.submit(*SUBMISSION)

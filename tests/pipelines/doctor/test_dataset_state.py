@@ -114,6 +114,7 @@ def look(output: pathlib.Path | str) -> list[Finding]:
     return [*look_at_jobs(DatasetPlace(str(output)))]
 
 
+@pytest.mark.slow
 def test_a_killed_conversion_is_taken_up_or_given_up(
     killer: Killer, folder: pathlib.Path
 ) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import pathlib
 
+import pytest
+
 from gristmill.pipelines.doctor.dataset_place import (
     DatasetPlace,
     mount_of,
@@ -86,6 +88,7 @@ def test_a_local_disk_is_fine(tmp_path: pathlib.Path) -> None:
     assert [*look_at_mount(DatasetPlace("gs://bucket/c4"))] == []
 
 
+@pytest.mark.slow
 def test_flags_of_fuse_matter(tmp_path: pathlib.Path) -> None:
     source = convert(tmp_path / "corpora", [[b"a", b"b"]])
     (tmp_path / "new").mkdir()

@@ -79,6 +79,7 @@ def _leave_a_thread() -> int:
     return os.getpid()
 
 
+@pytest.mark.slow
 def test_a_call_in_a_process_of_its_own(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ):
@@ -94,6 +95,7 @@ def test_a_call_in_a_process_of_its_own(
     assert not caplog.records
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("workers", "threads"), [(1, 1), (1, 3), (2, 1), (2, 3)])
 @pytest.mark.parametrize("count", [0, 1, 2, 20])
 def test_every_item_once(workers: int, threads: int, count: int):
@@ -121,6 +123,7 @@ def test_little_work_is_done_before_processes_start(count: int):
     assert pids == [os.getpid()] * count
 
 
+@pytest.mark.slow
 def test_what_is_left_then_is_done_by_them():
     pids = list(map_unordered(_spin, [0.1] * 5, workers=2, alone_seconds=0.15))
     assert pids[:2] == [os.getpid()] * 2

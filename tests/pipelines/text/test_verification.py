@@ -17,12 +17,14 @@ def dataset(tmp_path):
     return tmp_path / "texts"
 
 
+@pytest.mark.slow
 def test_report_without_a_runner(dataset, tmp_path):
     succeeded("verify", "texts", "--report", "r.json", cwd=tmp_path)
     found = json.loads((tmp_path / "r.json").read_bytes())
     assert (found["records"], found["shards"], found["findings"]) == (300, 3, [])
 
 
+@pytest.mark.slow
 def test_a_quick_verification_says_what_it_did_not_look_at(dataset, tmp_path):
     shard = dataset / "texts-train.array_record-00001-of-00003"
     data = bytearray(shard.read_bytes())

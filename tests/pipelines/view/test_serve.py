@@ -77,6 +77,7 @@ def test_without_the_token_there_is_nothing(server, opened) -> None:
     assert (status, headers["Location"]) == (303, f"/{token}/")
 
 
+@pytest.mark.slow
 def test_connections_without_the_token_are_few_and_short(server, monkeypatch) -> None:
     """Those that say nothing make room, and do not keep the user out."""
 

@@ -19,6 +19,7 @@ from tests.support.examples import tf_example
 COMMAND = "gristmill view there"
 
 
+@pytest.mark.slow
 def test_a_file_holds_steps_of_the_whole_run_and_their_records(
     opened: Opened, tmp_path: pathlib.Path
 ) -> None:
@@ -79,11 +80,13 @@ def test_a_file_has_a_limit(
     assert f"{len(numbers)} of 300 records" in held["about"]["left_out"]
 
 
+@pytest.mark.slow
 def test_an_unwritable_file_is_an_error(opened: Opened, tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_html(opened, str(tmp_path / "missing" / "out.html"), command=COMMAND)
 
 
+@pytest.mark.slow
 def test_a_mixture_in_which_a_dataset_loses_its_weight(tmp_path) -> None:
     opened = Opened({"": loader.open(convert(tmp_path, [[b"a"] * 40]))})
     parts = dict.fromkeys(("web", "code"), opened.datasets[""])

@@ -47,6 +47,7 @@ def test_records_as_rows(tmp_path: pathlib.Path) -> None:
     assert sorted(row.record for row in rows) == sorted(RECORDS)
 
 
+@pytest.mark.slow
 def test_rows_as_a_dataset(tmp_path: pathlib.Path) -> None:
     out = str(tmp_path / "out")
     rows = [beam.Row(text=f"text {n}", number=n) for n in range(20)]

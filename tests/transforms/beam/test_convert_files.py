@@ -98,6 +98,7 @@ def reference(inputs, tmp_path_factory) -> dict[str, dict[str, bytes]]:
 
 
 class TestDeterminism:
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("plan", PLANS, ids=str)
     @pytest.mark.parametrize("runner", ["in memory", "every bundle twice"])
     def test_planned_in_the_pipeline(self, inputs, reference, tmp_path, runner, plan):
@@ -179,6 +180,7 @@ def flaky(record):
         assert split.added_records == 100 - empty
         assert split.records == 2 * (100 - empty)
 
+    @pytest.mark.slow
     def test_planning_twice_with_overwrite_is_as_once(self, inputs, tmp_path):
         folder, records = inputs
         job = job_of(folder, tmp_path / "out", plan=PLANS[0])
@@ -190,6 +192,7 @@ def flaky(record):
 
 
 class TestJobs:
+    @pytest.mark.slow
     def test_several_splits_at_once(self, tmp_path):
         jobs = []
         wanted = {}
@@ -233,6 +236,7 @@ class TestJobs:
             "index/data-more.shards.npz",
         }
 
+    @pytest.mark.slow
     def test_the_result_is_an_element(self, inputs, tmp_path):
         folder, records = inputs
         job = job_of(folder, tmp_path / "out", plan=PLANS[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import apache_beam as beam
+import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from gristmill.transforms import (
@@ -44,6 +45,7 @@ def shown(transform: Any, *before: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_readers_show_inputs() -> None:
     found = shown(ReadTFRecords([f"in/{n}" for n in range(9)], with_source=True))
     assert found["Input"] == "in/0, in/1, in/2 and 6 more"

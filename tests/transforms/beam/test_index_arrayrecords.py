@@ -67,6 +67,7 @@ def test_same_bytes_as_without_beam(folder, tmp_path, monkeypatch, options):
     assert contents(folder) == contents("old")
 
 
+@pytest.mark.slow
 def test_name_split_and_overwrite(folder):
     files = (f"{folder}/*train*",)
     (manifest,) = run(IndexArrayRecords(files=files, name="new", split="all"))
@@ -91,6 +92,7 @@ def test_the_graph_has_no_side_input():
     assert not graph_of(IndexArrayRecords(files=("old/*",))).side_inputs
 
 
+@pytest.mark.slow
 def test_reports_are_gathered_as_columns():
     """As objects in one list they take 600 bytes a file."""
     shards = 20_000
@@ -165,6 +167,7 @@ def test_what_is_indexed_is_read_and_verified(
     assert [*plan.findings.first, *verify_shard(plan.tasks[0]).findings] == []
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:3,transpose:true"])
 def test_damage_in_any_byte_is_refused(
     tmp_path: pathlib.Path, options: str, hashing: str

@@ -80,6 +80,7 @@ def place(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_of_a_read_and_a_write(place: pathlib.Path) -> None:
     """The written dataset is read in the same job: the names are the same."""
     sources, sinks = lineage_of(
@@ -98,6 +99,7 @@ def test_of_a_conversion(place: pathlib.Path) -> None:
     assert (sources, sinks) == (local(place / "in" / "a"), local(place / "out"))
 
 
+@pytest.mark.slow
 def test_of_an_index_and_a_verification(place: pathlib.Path) -> None:
     sources, sinks = lineage_of(IndexArrayRecords(files=place / "old" / "x"))
     assert (sources, sinks) == (local(place / "old" / "x"), local(place / "old"))

@@ -24,6 +24,7 @@ from tests.support.records import (
 RECORDS = [*text_records(1500), *AWKWARD_RECORDS]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "argv",
     [IN_MEMORY, BUNDLES_TWICE, pytest.param(BUNDLE_BASED, marks=pytest.mark.slow)],

@@ -50,6 +50,7 @@ def test_array_records_and_their_numbers(tmp_path: pathlib.Path, options: str) -
     assert [(one.place, one.record) for one in found] == [*enumerate(RECORDS)]
 
 
+@pytest.mark.slow
 def test_datasets_and_their_splits(tmp_path: pathlib.Path) -> None:
     for split in ("train", "test"):
         dataset = dataset_of(tmp_path, varied_records(90, seed=len(split)), split=split)

@@ -75,6 +75,7 @@ def test_a_directory_stands_for_the_files_in_it(tmp_path: pathlib.Path) -> None:
     assert run(ReadTFRecords(str(tmp_path))) == [b"a"]
 
 
+@pytest.mark.slow
 def test_with_source_gives_file_and_offset(tmp_path: pathlib.Path) -> None:
     records = text_records(50)
     write_tfrecords(tmp_path / "plain", records)
@@ -245,6 +246,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
         yield server
 
 
+@pytest.mark.slow
 def test_objects_are_read_by_requests_that_overlap(server: GcsServer) -> None:
     """In both passes over a file: of its headers, and of its records."""
     records = text_records(1000)

@@ -24,6 +24,7 @@ def dataset(tmp_path: pathlib.Path) -> pathlib.Path:
     return dataset_of(tmp_path, RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("erase", [False, True])
 def test_files_are_those_of_a_local_run(dataset, tmp_path, erase):
     shutil.copytree(dataset, tmp_path / "beam")

@@ -129,6 +129,7 @@ def test_flipped_byte_of_a_record_names_file_and_record(dataset: pathlib.Path) -
     assert plan_verify(str(dataset)).findings.first == ()  # No look inside.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group_size", [1, 5])
 @pytest.mark.parametrize("step", [389, pytest.param(97, marks=pytest.mark.soak)])
 def test_flipped_byte_anywhere_is_found(
@@ -358,6 +359,7 @@ def test_tasks_are_small_and_made_on_access():
     assert largest <= 200 + len(dataset) + len(table.paths[0])
 
 
+@pytest.mark.slow
 def test_what_is_gathered_does_not_grow_with_the_shards():
     """Of many bad shards all are counted, and the first are kept in full."""
     shards, parts = 30_000, []
@@ -379,6 +381,7 @@ def test_what_is_gathered_does_not_grow_with_the_shards():
     assert result.findings[-1].path.startswith("c4-train.array_record-0009999-of")
 
 
+@pytest.mark.slow
 def test_a_shard_of_which_every_chunk_is_damaged(tmp_path: pathlib.Path) -> None:
     dataset = make_dataset(tmp_path, records=RECORDS[:900])
     shard = shards_of(dataset)[0]

@@ -178,6 +178,7 @@ def assert_whole(output: pathlib.Path) -> None:
     assert not list(output.glob("index/*.write.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "argv"),
     [
@@ -222,6 +223,7 @@ def test_order_and_placement_by_content(tmp_path: pathlib.Path) -> None:
     assert all(90 < len(records) < 200 for records in shards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key_of",
     [
@@ -283,6 +285,7 @@ def test_no_records(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
     assert_whole(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_writer_options_name_and_split(tmp_path: pathlib.Path) -> None:
     writer = WriterOptions(group_size=8, compression="snappy")
     write(tmp_path / "out", writer=writer, name="c4", split="test", num_shards=1)
@@ -361,6 +364,7 @@ def test_options_are_checked_at_once(options: dict[str, Any]) -> None:
         WriteArrayRecords("")
 
 
+@pytest.mark.slow
 def test_same_records_again_do_nothing(tmp_path: pathlib.Path) -> None:
     out = tmp_path / "out"
     first = write(out, num_shards=3)
@@ -372,6 +376,7 @@ def test_same_records_again_do_nothing(tmp_path: pathlib.Path) -> None:
     assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*.array_record*")}
 
 
+@pytest.mark.slow
 def test_other_records_need_overwrite(tmp_path: pathlib.Path) -> None:
     out = tmp_path / "out"
     write_plainly(out, num_shards=3)
@@ -398,6 +403,7 @@ def test_second_split_of_a_dataset(tmp_path: pathlib.Path) -> None:
         write_plainly(out, [b"d"], name="other", split="more", num_shards=1)
 
 
+@pytest.mark.slow
 def test_conversions_and_writes_respect_each_other(tmp_path: pathlib.Path) -> None:
     (tmp_path / "in").write_bytes(frames_of(RECORDS))
     out = tmp_path / "out"
@@ -570,6 +576,7 @@ def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
     assert peak.bytes < 160 * number
 
 
+@pytest.mark.slow
 def test_equal_records_spread_by_keys_of_their_own(tmp_path: pathlib.Path) -> None:
     """As transforms.md advises: without keys, equal records are in one group."""
     equal = [b"same"] * 2000
@@ -658,6 +665,7 @@ def test_names_of_shards_are_known() -> None:
         assert not made.has_shard(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [IN_MEMORY, BUNDLES_TWICE])
 def test_what_is_replaced_is_deleted_by_workers(
     tmp_path: pathlib.Path, argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch

@@ -266,6 +266,7 @@ def rounds(folder: pathlib.Path, count: int, first: int = 0) -> collections.Coun
     return found
 
 
+@pytest.mark.slow
 def test_no_mutation_of_template_or_data_is_silent(folder: pathlib.Path) -> None:
     found = rounds(folder, 160)
     assert found["told"] > 40

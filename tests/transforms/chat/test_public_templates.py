@@ -135,6 +135,7 @@ def test_there_are_as_many_as_promised() -> None:
     assert len(NAMES) >= 30
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_are_those_of_transformers(
     name: str, tokenizer: pathlib.Path, reference: Any
@@ -150,6 +151,7 @@ def test_ids_of_a_thousand_conversations_are_those_of_transformers(
     assert compare(name, tokenizer, reference, 1000)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", [n.removesuffix("_training") for n in NAMES if n.endswith("_training")]
 )

@@ -204,6 +204,7 @@ def test_a_part_that_nobody_counted_is_missed(inputs, tmp_path):
     assert f"{len(parts) - 1} parts" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_elements_are_small(tmp_path):
     path = "gs://bucket/data/" + "c" * 60 + "{:07d}.tfrecord"
     coder = beam.coders.registry.get_coder(object)

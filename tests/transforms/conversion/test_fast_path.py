@@ -84,6 +84,7 @@ def counts_of(output: str) -> dict[str, Any]:
     return dict(packed)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("numbers", "again"), [(NOWHERE, 0), (AT_BEGIN, 1), (IN_SECOND, 1), (LATE, 1)]
 )

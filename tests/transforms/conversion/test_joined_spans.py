@@ -11,6 +11,7 @@ import pathlib
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,6 +96,7 @@ def refuse(*args: Any, **options: Any) -> ShardReport:
     raise _AskedAgainError
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(conversions())
 def test_columns_say_what_spans_one_by_one_say(drawn):

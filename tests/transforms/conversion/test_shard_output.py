@@ -110,6 +110,7 @@ def test_without_a_function_nothing_is_read(inputs, tmp_path):
     try_function(job, files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_command_writes_nothing(inputs, tmp_path, workers: str):
     # With several workers it is tried in a process of its own: the command lives on.

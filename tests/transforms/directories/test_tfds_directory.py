@@ -122,6 +122,7 @@ def lengths(directory: pathlib.Path) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("plan", "train_shards", "group_size"),
     [
@@ -286,6 +287,7 @@ def test_the_metadata_names_new_shards_before_old_ones_go(
     assert tfds_data.read_split(tmp_path, "train") == wanted
 
 
+@pytest.mark.slow
 def test_overwriting_all_splits_or_one(
     made: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -419,6 +421,7 @@ class TestEmptyShards:
         got = tfds_data.read_split(out, "train")
         assert got == tfds_data.read_in_order(source, "train")
 
+    @pytest.mark.slow
     def test_of_the_output_for_tfds_and_grain(
         self, made: pathlib.Path, tmp_path: pathlib.Path
     ) -> None:
@@ -458,6 +461,7 @@ def test_grain_reads_the_shards(made: pathlib.Path, tmp_path: pathlib.Path) -> N
         assert records == source_records(made, split)
 
 
+@pytest.mark.slow
 def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
     import apache_beam as beam
 
@@ -480,6 +484,7 @@ def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> No
 class TestNamesOfFiles:
     """Which files a split has, with TFDS's own code as the oracle."""
 
+    @pytest.mark.one_in(3)
     @pytest.mark.parametrize("count", [1, 10, 99_999, 100_000])
     @pytest.mark.parametrize(
         "template",

@@ -69,6 +69,7 @@ def assert_whole(output: str, *, shards: int, records: int = len(RECORDS)) -> No
     assert len(index) == shards + 3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("beam_options", [None, ["--runner=FnApiRunner"]])
 def test_a_function_that_fails_and_the_corrected_command(
@@ -315,6 +316,7 @@ def test_a_write_over_a_conversion_that_finished_nothing(source, output: str):
         make_shard(task)
 
 
+@pytest.mark.slow
 def test_a_write_over_a_conversion_that_finished_a_shard(source, output: str):
     job = job_of(source, output, plan=("num_shards", 3), name="out")
     make_shard(next(shard_tasks(begin_job(job).prepared)))

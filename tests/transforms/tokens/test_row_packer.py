@@ -385,6 +385,7 @@ def test_any_changed_byte_is_found(tmp_path: pathlib.Path) -> None:
                 packer.prove([bad])
 
 
+@pytest.mark.slow
 def test_many_documents_in_little_memory(tmp_path: pathlib.Path) -> None:
     """Memory grows with documents, by little, and not with tokens."""
     part = as_documents([[7] * 120] * 1000)

@@ -348,6 +348,7 @@ class TestCorruption:
         assert [frame.record for frame in recovered] == GOLDEN_RECORDS * 2
         assert regions == [(len(GOLDEN), header + b"some bytes that follow")]
 
+    @pytest.mark.slow
     def test_absurd_length_in_a_compressed_file_allocates_nothing(self):
         field = struct.pack("<Q", 1 << 60)
         header = field + struct.pack("<I", mask(google_crc32c.value(field)))

@@ -102,6 +102,7 @@ def test_a_preview_is_the_longest_text_or_the_first_tokens(opened, packed) -> No
         assert row["preview"] == " ".join(str(token) for token, _ in tokens)[:80]
 
 
+@pytest.mark.slow
 def test_large_records_are_not_all_in_memory_for_their_previews(tmp_path) -> None:
     records = [b"%d " % number * (1 << 19) for number in range(10, 58)]
     dataset = loader.open(convert(tmp_path, [records]))

@@ -165,6 +165,7 @@ def test_bad_text_is_named_by_line_and_byte_offset(tmp_path, begin):
     assert found == {at: line for at, line in good.items() if at >= 2 * begin - 2}
 
 
+@pytest.mark.slow
 def test_dense_damage_costs_no_more_than_its_lines():
     data = b"good\n\xff\n" * 5_000
     reader, good, bad = reader_of(data, block_bytes=1 << 20), 0, 0

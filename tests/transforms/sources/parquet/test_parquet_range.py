@@ -78,6 +78,7 @@ def five_groups(tmp_path_factory):
     return write_parquet(path, table, **options), table
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_cuts_give_every_row_once_and_spans_meet(five_groups, data):

@@ -124,6 +124,7 @@ class TestRanges:
         # Only in the last sample, which has none behind it to compare with.
         assert fooled <= 2
 
+    @pytest.mark.slow
     def test_tars_within_tars_fool_no_one(self, path):
         inner = tar_of(members_of(8, seed=1, sizes=[40]))
         deep = tar_of([("0/a.jpg", inner), ("0/a.json", b"{}")])
