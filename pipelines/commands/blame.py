@@ -7,20 +7,16 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.dataset.base.errors import (
-    InputError,
-    OutOfRangeError,
-    StateMismatchError,
-)
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
-from gristmill.pipelines.commands.order import Order, opened_batches
+from gristmill.pipelines.commands.order import Order, opened_batches, usage_errors
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import integer, text, tokenizer_of_rows
 
@@ -28,13 +24,8 @@ if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
-_BAD = AttributeError, KeyError, OSError, TypeError, ValueError
-
-
-class _Loss(NamedTuple):
-    value: float
-    step: int
-    row: int  # Of the global batch; -1 where the loss is that of the whole step.
+_BAD = AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError
+_Loss = tuple[float, int, int]  # Loss, step, and row: -1 for the whole step's loss.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,26 +49,19 @@ def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
     Where rows are not packed, these are records. DATASET and the options of the order
     are those of gristmill trace.
     """
-    steps = options.steps
-    begin, end = map(whole_number, (*steps.split(":", 1), "")[:2])
+    begin, end = map(whole_number, (*options.steps.split(":", 1), "")[:2])
     if begin is None or end is None or begin >= end:
         raise InputError(
             "not a range of steps",
             expected="--steps A:B, from A to before B",
-            got=steps,
+            got=options.steps,
             cure="give two steps, such as --steps 3000:3005",
         )
-    try:
+    with usage_errors():
         batches = opened_batches(order)
         losses = _read(path_text(options.losses, "losses"), range(begin, end))
-        found = list(itertools.islice(_documents(batches, losses), options.most))
-        if (texts := texts_of(options.tokenizer)) is not None:
-            for one, lines in found:
-                if (shown := _text_of(batches, one, texts)) is not None:
-                    one["text"] = shown
-                    lines.append(f"text     {shown}")
-    except (OutOfRangeError, StateMismatchError) as e:
-        raise InputError(**e.facts()) from e
+        documents = _documents(batches, losses, texts_of(options.tokenizer))
+        found = list(itertools.islice(documents, options.most))
     fields = [one for one, _ in found]
     if as_json:
         click.echo(json.dumps({"losses": len(losses), "documents": fields}))
@@ -88,26 +72,6 @@ def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
     same = command_line(without=("steps", "losses", "most"))[1:]
     worst = ("--step", fields[0]["step"], "--row", fields[0]["row"])
     next_step("trace", *same, *worst, "--show")
-
-
-def _text_of(
-    batches: Batches, fields: Mapping[str, Any], texts: TokenTexts
-) -> str | None:
-    """Returns how a document of a packed row begins, None of another record."""
-    from gristmill.loader.data.batches import row_at
-    from gristmill.pipelines.text.records import ShownRecord, packed_format
-
-    seen = row_at(batches, fields["step"], fields["row"])
-    if "begin_token" not in fields or seen.removed_from is not None:
-        return None
-    shards, _ = seen.dataset.find([seen.record])
-    part, _ = seen.dataset.part_of(int(shards[0]))
-    row_format = packed_format(part.committed)
-    if row_format is None:
-        return None
-    (record,) = seen.dataset.read([seen.record])
-    shown = ShownRecord(seen.record, record, row_format, texts=texts)
-    return shown.piece_text(fields["begin_token"])
 
 
 def _read(path: str, steps: range) -> list[_Loss]:
@@ -122,8 +86,15 @@ def _read(path: str, steps: range) -> list[_Loss]:
             file.seek(0)
             for row in rows:
                 of_row = -1 if row.get("row") in (None, "") else int(row["row"])
-                found.append(_Loss(float(row["loss"]), int(row["step"]), of_row))
-    except (*_BAD, RecursionError) as e:
+                found.append((float(row["loss"]), int(row["step"]), of_row))
+    except (
+        AttributeError,
+        KeyError,
+        OSError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as e:
         raise InputError(
             "the file of losses cannot be read",
             where=f"{path}, line {first + len(found):,}",
@@ -131,23 +102,22 @@ def _read(path: str, steps: range) -> list[_Loss]:
             got=f"no {e}" if isinstance(e, KeyError) else str(e),
             cure="give CSV with these names in its first line, or JSON in each line",
         ) from e
-    chosen = [one for one in found if one.step in steps]
+    chosen = [one for one in found if one[1] in steps]
     if not chosen:
-        raise InputError(
-            "no losses of these steps",
-            where=path,
-            cure="give losses of these steps",
-        )
-    return sorted(chosen, key=lambda one: (one.value == one.value, -one.value))
+        cure = "give losses of these steps"
+        raise InputError("no losses of these steps", where=path, cure=cure)
+    return sorted(chosen, key=lambda one: (one[0] == one[0], -one[0]))
 
 
 def _documents(
-    batches: Batches, losses: list[_Loss]
+    batches: Batches, losses: list[_Loss], texts: TokenTexts | None
 ) -> Iterator[tuple[dict[str, Any], list[str]]]:
     """Yields the documents of rows, each once: as fields, and in lines for people."""
+    from gristmill.loader.data.batches import row_at
     from gristmill.loader.provenance.locate import locate
     from gristmill.loader.provenance.source_fields import without_message
     from gristmill.pipelines.text.location import source_lines
+    from gristmill.pipelines.text.records import shown_record
     from gristmill.pipelines.text.source_details import Detail
 
     seen = set()
@@ -165,11 +135,16 @@ def _documents(
                     continue
                 seen.add(key)
                 fields = without_message(dataclasses.asdict(one))
-                fields |= {"step": step, "row": row}
-                fields |= {"dataset": where.dataset, "shard": where.shard}
-                fields["removed_from"] = gone
+                fields |= {"step": step, "row": row, "dataset": where.dataset}
+                fields |= {"shard": where.shard, "removed_from": gone}
                 fields["loss"] = value if math.isfinite(value) else str(value)
                 lines = [f"{kind:8} {number:,} of {place}"]
                 if getattr(one, "removed", False):
                     lines[0] += ", removed: padding now"
-                yield fields, [*lines, *source_lines(one, Detail())]
+                lines += source_lines(one, Detail())
+                if texts is not None and "begin_token" in fields and gone is None:
+                    at = row_at(batches, step, row)
+                    shown = shown_record(at.dataset, at.record, texts)
+                    fields["text"] = shown.piece_text(fields["begin_token"])
+                    lines.append(f"text     {fields['text']}")
+                yield fields, lines

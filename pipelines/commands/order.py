@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gristmill.dataset.base.whole_numbers import whole_number
@@ -134,6 +135,21 @@ def opened_batches(order: Order) -> Batches:
     if order.weights is not None and packed:
         note("--weights are shares of rows; --token-weights takes shares of tokens")
     return batches
+
+
+@contextlib.contextmanager
+def usage_errors() -> Iterator[None]:
+    """Raises numbers and states that do not fit the order as errors of usage."""
+    from gristmill.dataset.base.errors import (
+        InputError,
+        OutOfRangeError,
+        StateMismatchError,
+    )
+
+    try:
+        yield
+    except (OutOfRangeError, StateMismatchError) as e:
+        raise InputError(**e.facts()) from e
 
 
 def _batches(datasets: Dataset | dict[str, Dataset], order: Order) -> Batches:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
-from gristmill.pipelines.commands.order import Order, opened_batches
+from gristmill.pipelines.commands.order import Order, opened_batches, usage_errors
 from gristmill.pipelines.commands.parameters import command, options_given
 from gristmill.pipelines.options.given_datasets import (
     check_mixture,
@@ -79,11 +79,7 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
     paths, also of one NAME, are joined. Give the arguments that
     gristmill.loader.global_batches got, or the --state of a feed.
     """
-    from gristmill.dataset.base.errors import (
-        InputError,
-        OutOfRangeError,
-        StateMismatchError,
-    )
+    from gristmill.dataset.base.errors import InputError
 
     step, row, record = options.step, options.row, options.record
     document, show = options.document, options.show
@@ -99,7 +95,7 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
             "--token is a token of a row", cure="give --step and --row with it"
         )
     _check(order.dataset, options)
-    try:
+    with usage_errors():
         epochs = options_given(("first_epoch", "stop_epoch", "state"))
         if record is not None and not (order.given() or epochs):
             _trace_record(order, record, options, as_json=as_json)
@@ -134,8 +130,6 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
             documents = _trace_document(batches, document, options, as_json=as_json)
             pieces = (piece for one in documents for piece in one.pieces)
             _next_row([seen for piece in pieces for seen in piece.sightings])
-    except (OutOfRangeError, StateMismatchError) as e:
-        raise InputError(**e.facts()) from e
 
 
 def _trace_record(
@@ -259,13 +253,9 @@ def _check(dataset: tuple[str, ...], options: TraceOptions) -> None:
 def _print_record(
     dataset: Dataset, number: int, options: TraceOptions, *, as_json: bool
 ) -> None:
-    from gristmill.pipelines.text.records import ShownRecord, packed_format
+    from gristmill.pipelines.text.records import shown_record
 
-    shards, _ = dataset.find([number])
-    part, _ = dataset.part_of(int(shards[0]))
-    (record,) = dataset.read([number])
-    row_format, texts = packed_format(part.committed), texts_of(options.tokenizer)
-    shown = ShownRecord(number, record, row_format, texts=texts)
+    shown = shown_record(dataset, number, texts_of(options.tokenizer))
     click.echo(shown.json() if as_json else shown.text())
 
 

@@ -22,6 +22,7 @@ from gristmill.pipelines.text.supervision import (
 )
 
 if TYPE_CHECKING:
+    from gristmill.loader.data.dataset import Dataset
     from gristmill.transforms.sources.record_source import NumberedRecord
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
@@ -110,6 +111,16 @@ class ShownRecord(NamedTuple):
             lines[0] += f", {trained:,} of them trained: in {BEGIN} {END}"
         lines += [f"  {piece.shown(self.texts, full)}" for piece in pieces]
         return "\n".join(lines)
+
+
+def shown_record(
+    dataset: Dataset, number: int, texts: TokenTexts | None
+) -> ShownRecord:
+    """Returns a record of a dataset, to be shown."""
+    shards, _ = dataset.find([number])
+    part, _ = dataset.part_of(int(shards[0]))
+    (record,) = dataset.read([number])
+    return ShownRecord(number, record, packed_format(part.committed), texts=texts)
 
 
 def _features(record: bytes) -> dict[str, Values]:
