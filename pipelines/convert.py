@@ -28,7 +28,7 @@ from gristmill.pipelines.local.progress import (
     counter_shown,
     preparing_shown,
 )
-from gristmill.pipelines.text.conversion import Outcome
+from gristmill.pipelines.text.conversion import Outcome, edition_notes
 from gristmill.transforms.conversion.begin_job import (
     TakenOutput,
     TryMap,
@@ -61,7 +61,6 @@ from gristmill.transforms.conversion.shard_tasks import (
     rounding_note,
     shard_tasks,
 )
-from gristmill.transforms.jobs.appended_job import edition_notes
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,

@@ -31,9 +31,13 @@ if TYPE_CHECKING:
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.checking.result import VerifyResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
-    from gristmill.transforms.jobs.chat_options import ChatOptions, TemplateSpec
     from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-    from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
+    from gristmill.transforms.jobs.pack_options import (
+        ChatOptions,
+        PackOptions,
+        TemplateSpec,
+        TokenizerSpec,
+    )
     from gristmill.transforms.jobs.prepared_job import PreparedJob
     from gristmill.transforms.planning.shard_plan import PlanOptions
     from gristmill.transforms.removal.commit_removal import RemovalResult

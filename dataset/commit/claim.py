@@ -24,13 +24,14 @@ from gristmill.dataset.base.errors import (
     StorageError,
     StorageMissingError,
 )
-from gristmill.dataset.commit.edition_numbers import first_edition, next_edition
+from gristmill.dataset.commit.editions import first_edition, next_edition
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
     check_no_strangers,
     check_removal,
+    committed_shards,
+    files_of_shards,
 )
-from gristmill.dataset.commit.split_files import committed_shards, files_of_shards
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, StorageError
 from gristmill.dataset.commit.commit import commit
-from gristmill.dataset.commit.edition_numbers import last_begun
-from gristmill.dataset.commit.garbage import find_garbage, garbage_editions
-from gristmill.dataset.commit.leftovers import delete_leftovers
+from gristmill.dataset.commit.editions import last_begun, without_replaced
+from gristmill.dataset.commit.garbage import (
+    delete_leftovers,
+    find_garbage,
+    garbage_editions,
+)
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.edition_changes import without_replaced
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import not_a_dataset, open_manifest
 from gristmill.dataset.storage.base import FileInfo

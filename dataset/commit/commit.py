@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,13 +26,15 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     some_of,
 )
-from gristmill.dataset.commit.garbage import delete_garbage, delete_strays
-from gristmill.dataset.commit.leftovers import delete_leftovers
+from gristmill.dataset.commit.editions import with_edition
+from gristmill.dataset.commit.garbage import (
+    delete_garbage,
+    delete_leftovers,
+    delete_strays,
+)
+from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
-from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.commit.tfds_files import withdraw_tfds_info
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.edition_changes import with_edition
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     read_replaced_manifest,
@@ -40,6 +43,7 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.metadata.tfds_info import FILEPATH_TEMPLATE, path_template
 from gristmill.dataset.storage.lookup import storage_for, version_of
 
 _TRIES = 5
@@ -295,3 +299,52 @@ def check_kept(
             where=f"{output}, split {some_of(gone)}" if gone else output,
             cure="run one job at a time into one output, then run this one again",
         )
+
+
+def described_by_tfds(output: str, name: str, splits: Iterable[str]) -> str | None:
+    """Returns the version of `dataset_info.json` if it describes one of some splits."""
+    version, described = _load(output, name)
+    return version if described.keys() & {*splits} else None
+
+
+def withdraw_tfds_info(output: str, manifest: Manifest) -> None:
+    """Removes `dataset_info.json` if it describes a split as it is no longer.
+
+    TFDS treats a directory without it as unfinished, which is right then. A file that
+    describes another dataset, or TFRecord files in the same directory, stays.
+    """
+    version, described = _load(output, manifest.name)
+    for name, fields in described.items():
+        split = manifest.splits.get(name)
+        if split is None or any("indexed" in part.source for part in split.parts):
+            continue  # Files that were indexed have the names that TFDS gave them.
+        wanted = path_template(layout.edition_key(name, split.edition))
+        template = fields.get("filepathTemplate") or FILEPATH_TEMPLATE
+        lengths = fields["shardLengths"]
+        if (
+            split.editions
+            or split.removed is not None
+            or template != wanted
+            or (len(lengths), sum(lengths)) != (split.shards, split.records)
+        ):
+            path = layout.join(output, layout.TFDS_INFO_JSON)
+            storage_for(output).delete(path, version=version)
+            return
+
+
+def _load(output: str, name: str) -> tuple[str, dict[str, Any]]:
+    """Returns the file's version and its splits by name; none of another dataset."""
+    path = layout.join(output, layout.TFDS_INFO_JSON)
+    content = storage_for(output).load(path)
+    if content is None:
+        return "", {}
+    try:
+        info = json.loads(content.data)
+        splits = {each["name"]: each for each in info["splits"]}
+        # Numbers, as protocol buffers write them.
+        for each in splits.values():
+            each["shardLengths"] = [int(n) for n in each.get("shardLengths", ())]
+        own = (info["name"], info["fileFormat"]) == (name, "array_record")
+    except (KeyError, TypeError, ValueError):
+        return "", {}
+    return (content.version, splits) if own else ("", {})

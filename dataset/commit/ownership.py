@@ -1,4 +1,8 @@
-"""Ownership: files that a writer must not replace or delete, whatever their names."""
+"""Ownership: the files of a split, and those that a writer must not touch.
+
+An output lies apart from its inputs, and files of others in it are neither replaced nor
+deleted, whatever their names.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +16,13 @@ from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     StorageError,
+    StorageMissingError,
     some_of,
 )
-from gristmill.dataset.commit.split_files import shards_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import matcher_below, storage_for
 
 
 def check_dataset_name(output: str, manifest: Manifest, name: str) -> None:
@@ -193,3 +198,123 @@ def check_no_strangers(
                 cure="choose another output, or replace the split with --overwrite "
                 "(in Python, overwrite=True)",
             )
+
+
+def check_not_matched(
+    output: str, *, patterns: Collection[str], files: Iterable[str]
+) -> None:
+    """Raises InputError if an input pattern would match a file of the output.
+
+    The next run would take it for an input.
+
+    Args:
+        output: The dataset's directory.
+        patterns: The inputs, as they were given.
+        files: Files that the output will have, relative to it.
+    """
+    matchers = [
+        (pattern, matches)
+        for pattern in patterns
+        if (matches := matcher_below(pattern, output)) is not None
+    ]
+    for file in files if matchers else ():
+        for pattern, matches in matchers:
+            if matches(file):
+                raise InputError(
+                    "the output lies among the inputs: the next run would find it",
+                    where=output,
+                    expected="a directory where the input pattern matches no file",
+                    got=f"{pattern} would match {layout.join(output, file)}",
+                    cure=f"choose another output{_example(output, patterns)}, or give "
+                    "a pattern of the input files alone",
+                )
+
+
+def check_holds_no_input(output: str, inputs: Iterable[str]) -> None:
+    """Raises InputError if an input lies in the output's directory, at any depth.
+
+    Patterns of these inputs would match `dataset.json`, shards or indexes as well, and
+    whoever deletes or copies the dataset would take the inputs with it.
+    """
+    real = functools.lru_cache(maxsize=64)(_real)
+    root = real(output.rstrip("/"))
+    for path in inputs:
+        parent, _, file = path.rpartition("/")
+        place = real(parent if parent or not path.startswith("/") else "/")
+        if f"{place}/".startswith(f"{root.rstrip('/')}/"):
+            raise InputError(
+                "the output is the directory of its inputs"
+                if place == root
+                else "the output is a parent directory of its inputs",
+                where=output,
+                expected="a directory of its own, without inputs in it",
+                got=f"the input {file}" if place == root else f"the input {path}",
+                cure=f"choose another output{_example(output, ())}",
+            )
+
+
+def _real(directory: str) -> str:
+    return directory if "://" in directory else os.path.realpath(directory or ".")
+
+
+def _example(output: str, patterns: Iterable[str]) -> str:
+    """Returns an example of a directory beside the output or a parent, if there is one.
+
+    No pattern matches `dataset.json` in it.
+    """
+    path = output.rstrip("/")
+    # A bucket has no directory beside it.
+    while path.rpartition("/")[2].strip(".") and path.rpartition("/")[0] != "gs:/":
+        other = f"{path}-arrayrecord"
+        matchers = [matcher_below(pattern, other) for pattern in patterns]
+        if not any(matches and matches(layout.DATASET_JSON) for matches in matchers):
+            return f", such as {other}"
+        path = path.rpartition("/")[0]
+    return ""
+
+
+# Of the files of a shard, by the directory that they are in.
+SUFFIXES = {
+    "": ("",),
+    layout.INDEX_DIR: (".index", ".segments"),
+    layout.QUARANTINE_DIR: (".jsonl", ".bin"),
+}
+
+
+def shards_of(path: str) -> Iterator[str]:
+    """Yields the shards that a file can belong to, given its path in the dataset.
+
+    >>> list(shards_of("index/a.index"))
+    ['a']
+    """
+    directory, file = posixpath.split(path)
+    for suffix in SUFFIXES.get(directory, ()):
+        if file.endswith(suffix):
+            yield file.removesuffix(suffix)
+
+
+def files_of_shards(output: str, prefix: str = "") -> Iterator[tuple[FileInfo, str]]:
+    """Yields the files of shards in a dataset, with the shard of each.
+
+    Args:
+        output: The dataset's directory.
+        prefix: How the names of the files begin.
+    """
+    for directory in SUFFIXES:
+        place = layout.join(output, directory)
+        for info in storage_for(output).scan(place, prefix=prefix):
+            file = layout.join(directory, posixpath.basename(info.path))
+            for shard in shards_of(file):
+                yield info, shard
+
+
+def committed_shards(output: str, manifest: Manifest | None, split: str) -> set[str]:
+    """Returns the shards of a split or an edition, as far as that can be read."""
+    # A table that is damaged or lost must not prevent a fresh start.
+    with contextlib.suppress(InvalidDatasetError, StorageMissingError):
+        if manifest is None:
+            return set()
+        found = manifest.find(split) or manifest.known.get(split)
+        if found is not None:
+            return set(read_table(output, found).paths)
+    return set()

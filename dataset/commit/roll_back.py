@@ -7,9 +7,9 @@ import dataclasses
 from gristmill import __version__
 from gristmill.dataset.base.errors import StorageMissingError
 from gristmill.dataset.commit.commit import commit
-from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.metadata.edition_changes import rolled_back
+from gristmill.dataset.commit.editions import rolled_back
+from gristmill.dataset.commit.garbage import delete_leftovers
+from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import (
     chosen_split,

@@ -33,10 +33,10 @@ from gristmill.dataset.packed.counts import (
     MOST_PIECES,
     PACKED_COLUMNS,
     REMOVED,
+    SUPERVISION,
     PackedCounts,
     most_pieces_of,
 )
-from gristmill.dataset.packed.supervision_counts import SUPERVISION
 
 VERSION = 1
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)

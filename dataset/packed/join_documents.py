@@ -15,26 +15,24 @@ import numpy.typing as npt
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError, DecodeError
 from gristmill.dataset.packed.counts import (
+    IN_ROWS,
     MOST_PIECES,
     REMOVED,
     PackedCounts,
 )
-from gristmill.dataset.packed.document_crc32cs import (
+from gristmill.dataset.packed.document_proofs import (
     ID_BYTES,
     crc32cs_of,
-    followed_by,
-)
-from gristmill.dataset.packed.row_format import RowBatch, RowFormat, decode_rows
-from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.packed.supervision import (
     document_counts,
+    followed_by,
     role_counts,
     roles_of,
     span_sums,
     spans_digest,
     trained_targets,
 )
-from gristmill.dataset.packed.supervision_counts import IN_ROWS
+from gristmill.dataset.packed.row_format import RowBatch, RowFormat, decode_rows
+from gristmill.dataset.packed.segment_index import SegmentIndex
 
 RECOUNTED = (
     "documents",

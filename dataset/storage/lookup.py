@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 
@@ -64,3 +65,8 @@ def version_of(path: str) -> str:
     """Returns the version of a file for `replaces`, "" if there is none."""
     found = storage_for(path).stat(path)
     return "" if found is None else found.version
+
+
+def has_file(directory: str, name: str) -> bool:
+    """Returns whether a directory, if it is one, has a file."""
+    return storage_for(directory).stat(posixpath.join(directory, name)) is not None

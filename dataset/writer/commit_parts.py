@@ -17,7 +17,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.commit.commit import commit_dataset, write_table
-from gristmill.dataset.commit.leftovers import tidy_split
+from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.write_marker import BegunWrite
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest

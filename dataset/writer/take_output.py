@@ -8,7 +8,7 @@ from gristmill.dataset.arrayrecord.chunk_encoder import check_versions, settled
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.commit import check_files
-from gristmill.dataset.commit.leftovers import tidy_split
+from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.provenance import part_count

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.message_spans import MessageSpans
-from gristmill.dataset.packed.supervision import (
+from gristmill.dataset.packed.document_proofs import (
     document_counts,
     role_counts,
     roles_of,
     trained_targets,
 )
+from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.pipelines.text.formatting import plural
@@ -55,7 +55,7 @@ class SetAside(NamedTuple):
     """A conversation that cannot be used, or is too long.
 
     Attributes:
-        reason: One of `gristmill.dataset.packed.supervision_counts.ASIDE`.
+        reason: One of `gristmill.dataset.packed.counts.ASIDE`.
         place: Where it is in the inputs.
         detail: What is wrong with it.
     """

@@ -11,7 +11,7 @@ from gristmill.pipelines.commands.messages import command_line, next_command
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import integer, like
 from gristmill.pipelines.options.packing import PackingOptions
-from gristmill.transforms.jobs.chat_options import SpecialInContent, YesNo
+from gristmill.transforms.jobs.pack_options import SpecialInContent, YesNo
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.storage.lookup import has_file
 from gristmill.pipelines.commands.messages import (
     command_line,
     next_step,
@@ -88,12 +90,11 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
     """
     from gristmill.dataset.storage.paths import path_texts
     from gristmill.pipelines.options.conversions import default_output
-    from gristmill.transforms.sources.shards.source_split import is_dataset
 
     _check(options, as_json=as_json)
     paths = path_texts(options.paths, "input")
     how = dataclasses.asdict(made)
-    of_dataset = len(paths) == 1 and is_dataset(paths[0])
+    of_dataset = len(paths) == 1 and has_file(paths[0], layout.DATASET_JSON)
     if of_dataset:
         _refuse(options_given(how), "input files", paths)
         split = options.split or _usual_split(paths[0])
@@ -177,7 +178,7 @@ def _of_inputs(
             cure="leave it out, and give the files of the split",
         )
     files = find_inputs(job.inputs, options=job.records, allow_empty_files=True)
-    if job.records.input_format == "auto":
+    if job.records.input_format == "auto" and files.spec.format == "text":
         check_no_tables(files, None)
     found = first_records(files, offset=offset)
     one = None

@@ -28,7 +28,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
     some_of,
 )
-from gristmill.dataset.commit.output_place import check_not_matched
+from gristmill.dataset.commit.ownership import check_not_matched
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest

@@ -9,8 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
-from gristmill.dataset.commit.garbage import garbage_editions
-from gristmill.dataset.commit.leftovers import find_leftovers
+from gristmill.dataset.commit.garbage import find_leftovers, garbage_editions
 from gristmill.dataset.commit.listings import Listings
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest

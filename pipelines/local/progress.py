@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.text.status import PlannedShards
+from gristmill.transforms.conversion.shard_tasks import PlannedShards
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 

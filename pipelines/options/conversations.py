@@ -7,7 +7,7 @@ from typing import get_args
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.options.option import option
-from gristmill.transforms.jobs.chat_options import (
+from gristmill.transforms.jobs.pack_options import (
     ChatOptions,
     SpecialInContent,
     Unusable,

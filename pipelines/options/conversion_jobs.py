@@ -12,6 +12,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.storage.lookup import has_file
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.conversations import chat_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
@@ -20,7 +21,7 @@ from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
     repository_inputs,
 )
-from gristmill.transforms.directories.tfds_directory import is_tfds_directory, tfds_jobs
+from gristmill.transforms.directories.tfds_directory import tfds_jobs
 from gristmill.transforms.functions.user_functions import split_name
 from gristmill.transforms.jobs.appended_job import (
     appended_job,
@@ -31,7 +32,7 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanKind, PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.shards.source_split import check_apart, is_dataset
+from gristmill.transforms.sources.shards.source_split import check_apart
 
 _UNITS = {
     "": 1,
@@ -108,7 +109,7 @@ def _splits_of(
     if len(job.inputs) != 1:
         return None
     (directory,), splits = job.inputs, None if split is None else (split,)
-    if is_dataset(directory):
+    if has_file(directory, layout.DATASET_JSON):
         return _of_dataset(job, name, split)
     if job.records.input_format in ("auto", "parquet") and is_repository(directory):
         own = layout.base_name(job.output) if name is None else name
@@ -118,7 +119,7 @@ def _splits_of(
             for each, patterns in repository_inputs(directory, splits=splits).items()
         )
         return Conversion(jobs, None, None)
-    if is_tfds_directory(directory):
+    if has_file(directory, layout.TFDS_INFO_JSON):
         found = tfds_jobs(directory, job.output, name=name, splits=splits, like=job)
         return Conversion(found.jobs, found.features, directory)
     return None
@@ -227,7 +228,7 @@ def _of_dataset(like: ConversionJob, name: str | None, split: str | None) -> Con
         dataclasses.replace(like, name=name or manifest.name, split=each)
         for each in (every if split is None else (split,))
     )
-    tfds_directory = directory if is_tfds_directory(directory) else None
+    tfds_directory = directory if has_file(directory, layout.TFDS_INFO_JSON) else None
     return Conversion(jobs, manifest.features, tfds_directory)
 
 

@@ -8,8 +8,13 @@ from typing import get_args
 from gristmill.pipelines.options.conversations import ConversationOptions
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.option import GS_PATH, POSITIVE, like, option, required
-from gristmill.transforms.jobs.chat_options import SpecialInContent, Unusable, YesNo
-from gristmill.transforms.jobs.pack_options import Method, Rows
+from gristmill.transforms.jobs.pack_options import (
+    Method,
+    Rows,
+    SpecialInContent,
+    Unusable,
+    YesNo,
+)
 from gristmill.transforms.sources.formats import Nulls
 
 

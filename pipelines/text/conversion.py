@@ -12,6 +12,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.text.edition_history import glob_warning
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.pipelines.text.split_description import (
+    map_name,
     map_text,
     packed_lines,
     packed_split,
@@ -152,3 +153,25 @@ def _lost_documents(split: Split) -> list[str]:
     before, now = (int(each["documents"]) for each in (split.source, split.packed))
     lost = f"{before - now:,} of {before:,} documents"
     return [f"  LOST         {lost}, which had a piece there"]
+
+
+def edition_notes(manifest: Manifest, key: str) -> list[str]:
+    """Returns notes for the user about an edition beside those before it."""
+    name, number = layout.parse_edition_key(key)
+    *before, own = manifest.splits[name].until(number).parts
+    notes = []
+    for edition in before:
+        pair = f"edition {number:,} of {name} and edition {edition.edition:,}"
+        if (own.records, own.records_digest) == (
+            edition.records,
+            edition.records_digest,
+        ):
+            notes.append(f"{pair} hold the same records: each is in the split twice")
+    last = before[-1:] and map_name(before[-1])
+    if before and last != (function := map_name(own)):
+        notes.append(
+            f"edition {number:,} of {name} was made "
+            + (f"with --map {function}" if function else "without --map")
+            + (f", the one before with {last}" if last else ", the one before without")
+        )
+    return notes

@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from gristmill.dataset.base.errors import InvalidDatasetError, NotADatasetError
 from gristmill.dataset.metadata import layout
@@ -20,6 +18,10 @@ from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.transforms.conversion.shard_tasks import (
+    PlannedShards,
+    listed_indexes,
+)
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _JOB = re.compile(r".+\.job\.json")
@@ -102,46 +104,6 @@ class Status:
     def json(self) -> str:
         """Returns the progress as one JSON object."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
-
-
-class PlannedShards:
-    """The shards that jobs make, and which of them are finished: they have indexes.
-
-    Args:
-        jobs: The jobs.
-
-    Attributes:
-        input_bytes: Bytes of input of each shard, by its key, SPLIT.NUMBER.
-    """
-
-    def __init__(self, jobs: Sequence[PreparedJob]):
-        self.input_bytes: dict[str, int] = {}
-        self._keys: dict[str, str] = {}
-        # Several where splits are to replace others: each is made in its own directory.
-        self._outputs = sorted({job.job.output for job in jobs})
-        for job in jobs:
-            for shard, size in enumerate(np.diff(job.plan.cut_bytes).tolist()):
-                key = f"{job.job.split}.{shard}"
-                index = layout.index_path(job.shard_path(shard))
-                self._keys[index.rpartition("/")[2]] = key
-                self.input_bytes[key] = size
-
-    def finished(self, listed: Set[str] | None = None) -> set[str]:
-        """Returns the keys of the finished shards.
-
-        Args:
-            listed: Names of the files in the directories of indexes, where they are
-                known; else these are listed.
-        """
-        if listed is None:
-            listed = set().union(*map(listed_indexes, self._outputs))
-        return {self._keys[name] for name in listed & self._keys.keys()}
-
-
-def listed_indexes(dataset: str) -> set[str]:
-    """Returns the names of the files in the directory of indexes."""
-    found = storage_for(dataset).list(layout.join(dataset, layout.INDEX_DIR))
-    return {info.path.rpartition("/")[2] for info in found}
 
 
 def read_status(dataset: str) -> Status:

@@ -1,7 +1,7 @@
 """Records that are appended to a dataset, whatever happens meanwhile.
 
 Covers: transforms/jobs/appended_job.py, transforms/conversion/begin_job.py,
-dataset/commit/commit.py, dataset/commit/split_files.py.
+dataset/commit/commit.py, dataset/commit/ownership.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows of conversations as commands show them: counts, text with marks, messages.
 
 Covers: pipelines/text/supervision.py, loader/provenance/packed_shard.py,
-dataset/packed/supervision.py, dataset/packed/supervision_counts.py.
+dataset/packed/document_proofs.py, dataset/packed/counts.py.
 """
 
 from __future__ import annotations

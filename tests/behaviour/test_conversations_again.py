@@ -1,6 +1,6 @@
 """Rows of conversations that are packed again, or are changed.
 
-Covers: dataset/packed/supervision.py.
+Covers: dataset/packed/document_proofs.py.
 """
 
 from __future__ import annotations

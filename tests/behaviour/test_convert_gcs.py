@@ -33,9 +33,8 @@ from gristmill.dataset.storage.paths import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.commit_shards import commit_shards, finish_split
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.finish_split import finish_split
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     make_shard,

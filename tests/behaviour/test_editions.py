@@ -1,7 +1,7 @@
 """Datasets of several editions, as every reader sees them.
 
 Covers: dataset/metadata/splits.py, transforms/checking/metadata.py,
-dataset/commit/leftovers.py, transforms/indexing/plan_index.py,
+dataset/commit/garbage.py, transforms/indexing/plan_index.py,
 pipelines/text/contents.py, pipelines/text/status.py, loader/feed/state.py.
 """
 

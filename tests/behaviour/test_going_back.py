@@ -32,7 +32,7 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.edition_numbers import last_begun
+from gristmill.dataset.commit.editions import last_begun
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest, states_of

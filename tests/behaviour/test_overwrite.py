@@ -1,6 +1,6 @@
 """What could be read before an overwriting command can be read until it commits.
 
-Covers: dataset/commit/claim.py, dataset/commit/tfds_files.py.
+Covers: dataset/commit/claim.py, dataset/commit/commit.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.commit import commit as commit_module
-from gristmill.dataset.commit import split_check
+from gristmill.dataset.commit import listings
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -531,7 +531,7 @@ def test_a_verification_that_an_exchange_overtakes(
 ):
     """It has read `dataset.json`, and looks at the files afterwards."""
     module = "gristmill.transforms.checking.metadata.read_checked_table"
-    true_read = split_check.read_checked_table
+    true_read = listings.read_checked_table
 
     def read(dataset: str, split: Any) -> Any:
         table = true_read(dataset, split)

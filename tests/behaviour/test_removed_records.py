@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import (
     OutOfRangeError,
     StateMismatchError,
 )
-from gristmill.dataset.metadata.edition_changes import with_parts
+from gristmill.dataset.commit.editions import with_parts
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli

@@ -1,6 +1,6 @@
 """Conversions that stopped half way, and what is found in the output by the next.
 
-Covers: dataset/commit/split_check.py, transforms/conversion/commit_shards.py,
+Covers: dataset/commit/listings.py, transforms/conversion/commit_shards.py,
 transforms/conversion/begin_job.py, transforms/jobs/prepared_job.py.
 """
 
@@ -244,7 +244,7 @@ class TestUnfinished:
 
     def test_a_missing_shard_is_named_at_the_commit(self, half_done):
         from gristmill.dataset.base.errors import DataLossError
-        from gristmill.transforms.conversion.finish_split import finish_split
+        from gristmill.transforms.conversion.commit_shards import finish_split
 
         prepared = prepared_of(half_done)
         reports = [finished_shard(prepared, shard) for shard in (0, 2, 5)]

@@ -16,8 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from gristmill.transforms.chat.conversation_reader import ConversationReader
 from gristmill.transforms.chat.template_file import with_template
-from gristmill.transforms.jobs.chat_options import ChatOptions
-from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import ChatOptions, PackOptions
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 

@@ -52,7 +52,6 @@ from gristmill.transforms.conversion.commit_shards import (
 from gristmill.transforms.conversion.count_records import (
     count_part,
     count_tasks,
-    needs_count,
     total_counts,
 )
 from gristmill.transforms.conversion.counted_parts import (
@@ -140,7 +139,7 @@ def _list_parts(
     looked: Gathered, jobs: tuple[ConversionJob, ...]
 ) -> Iterator[CountTask | LookedPart]:
     for job in jobs:
-        if needs_count(job):
+        if job.plan.needs_count:
             yield from count_tasks(job, _list_inputs(job, looked))
         else:
             yield from looked_parts(looked, job.split)
@@ -335,7 +334,7 @@ class ConvertFiles(
             | "LookIntoFiles" >> beam.Map(_look)
             | "GatherFiles" >> gather(Gathered)
         )
-        if any(map(needs_count, self.jobs)):
+        if any(job.plan.needs_count for job in self.jobs):
             by_split = {job.split: job for job in self.jobs}
             known = (
                 known

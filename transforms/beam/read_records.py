@@ -13,6 +13,7 @@ from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.formats.file_names import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.storage.lookup import has_file
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.beam.job_metrics import report_sources
 from gristmill.transforms.beam.pipeline_input import check_begin
@@ -27,14 +28,13 @@ from gristmill.transforms.directories.hugging_face_directory import (
     repository_inputs,
 )
 from gristmill.transforms.directories.tfds_directory import (
-    is_tfds_directory,
     read_tfds_directory,
 )
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.sources.shards.source_split import find_split, is_dataset
+from gristmill.transforms.sources.shards.source_split import find_split
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class _Listed:
 
     def _splits(self, inputs: tuple[str, ...]) -> Iterator[InputFiles]:
         directory = inputs[0].rstrip("/") or "/"
-        if len(inputs) == 1 and is_dataset(directory):
+        if len(inputs) == 1 and has_file(directory, layout.DATASET_JSON):
             names = sorted(open_manifest(directory).splits)
             for split in self._chosen(directory, names):
                 yield find_split(directory, split, options=self.records)
@@ -62,7 +62,7 @@ class _Listed:
             asked = None if self.split is None else (self.split,)
             for patterns in repository_inputs(directory, splits=asked).values():
                 yield self._found(patterns)
-        elif len(inputs) == 1 and is_tfds_directory(directory):
+        elif len(inputs) == 1 and has_file(directory, layout.TFDS_INFO_JSON):
             splits = read_tfds_directory(directory).splits
             for name in self._chosen(directory, [*splits]):
                 if splits[name].files:

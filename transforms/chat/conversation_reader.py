@@ -55,7 +55,7 @@ class AsideError(Exception):
     """A conversation is set aside; its text says why.
 
     Attributes:
-        reason: One of `gristmill.dataset.packed.supervision_counts.ASIDE`.
+        reason: One of `gristmill.dataset.packed.counts.ASIDE`.
     """
 
     def __init__(self, reason: str, detail: str) -> None:

@@ -14,8 +14,11 @@ from gristmill.dataset.base.errors import InputError, MissingPackageError, some_
 from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.chat.template import Template, TemplateFailedError
-from gristmill.transforms.jobs.chat_options import ChatOptions, TemplateSpec
-from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.transforms.jobs.pack_options import (
+    ChatOptions,
+    PackOptions,
+    TemplateSpec,
+)
 
 _CONFIG = "tokenizer_config.json"
 _TOKENS = tuple(

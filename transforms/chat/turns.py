@@ -18,7 +18,7 @@ from gristmill.transforms.chat.marks import (
     Place,
     UnprovenError,
 )
-from gristmill.transforms.jobs.chat_options import ChatOptions
+from gristmill.transforms.jobs.pack_options import ChatOptions
 
 
 class TextSpan(NamedTuple):

@@ -23,16 +23,14 @@ from gristmill.dataset.base.findings import (
     FirstOf,
     finding_of,
 )
-from gristmill.dataset.commit.leftovers import find_leftovers
+from gristmill.dataset.commit.garbage import find_leftovers
 from gristmill.dataset.commit.listings import (
     Listings,
+    compare_indexes,
+    compare_shards,
     decode_name,
     encode_names,
     find_names,
-)
-from gristmill.dataset.commit.split_check import (
-    compare_indexes,
-    compare_shards,
     read_checked_table,
 )
 from gristmill.dataset.metadata import layout

@@ -17,14 +17,16 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.commit.claim import Claim, again_if_changed
-from gristmill.dataset.commit.garbage import garbage_editions
-from gristmill.dataset.commit.leftovers import tidy_split
-from gristmill.dataset.commit.ownership import check_inputs_stay, check_no_strangers
-from gristmill.dataset.commit.split_check import check_split
-from gristmill.dataset.commit.split_files import committed_shards
+from gristmill.dataset.commit.editions import changed_split
+from gristmill.dataset.commit.garbage import garbage_editions, tidy_split
+from gristmill.dataset.commit.listings import check_split
+from gristmill.dataset.commit.ownership import (
+    check_inputs_stay,
+    check_no_strangers,
+    committed_shards,
+)
 from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.edition_changes import changed_split
 from gristmill.dataset.metadata.layout import inputs_path, job_path
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
@@ -34,7 +36,6 @@ from gristmill.transforms.conversion.convert_shard import finished_shard
 from gristmill.transforms.conversion.count_records import (
     RecordCounts,
     count_files,
-    needs_count,
     plan_by_records,
 )
 from gristmill.transforms.conversion.job_inputs import (
@@ -180,7 +181,7 @@ def begin_job(
     files = list_inputs(job, look=look, anew=overwrite)
     if job.map is not None or job.pack is not None:
         try_map(job, files.first(TRIED_FILES))
-    counts = count_files(job, files) if needs_count(job) else None
+    counts = count_files(job, files) if job.plan.needs_count else None
     return take_output(
         plan_job(job, files, counts, overwrite=overwrite),
         overwrite=overwrite,

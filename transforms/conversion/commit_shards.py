@@ -6,18 +6,28 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError
-from gristmill.dataset.commit.commit import ExtraFiles, check_files, commit_dataset
+from gristmill.dataset.commit.commit import (
+    ExtraFiles,
+    check_files,
+    commit_dataset,
+    write_table,
+)
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.conversion.finish_split import finish_split
+from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
 from gristmill.transforms.conversion.shard_tasks import ShardResult
+from gristmill.transforms.conversion.span_check import spans_join
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
     check_records_read,
@@ -26,7 +36,199 @@ from gristmill.transforms.directories.tfds_directory import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
+from gristmill.transforms.sources.damage import nothing_read, too_much_damage
+from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import SourceSplit
+from gristmill.transforms.tokens.packed_documents import described_rows, row_features
+
+Convert = Callable[..., ShardReport]
+
+
+class _Reached(NamedTuple):
+    """How far the spans of one file have come.
+
+    Attributes:
+        stop_bytes: Where the last of them stopped.
+        whole: Whether that was the end of the file, for compressed files.
+    """
+
+    stop_bytes: int = 0
+    whole: bool = False
+
+
+def close_gaps(
+    prepared: PreparedJob,
+    reports: Iterable[ShardReport],
+    *,
+    convert: Convert = convert_shard,
+) -> list[ShardReport]:
+    """Makes shards again whose ranges were entered at a wrong offset.
+
+    A record whose payload holds TFRecord frames can mislead the search for the first
+    frame of a range. The end of the range before it is certain, by induction from
+    offset 0. So these shards are made again in order, one after the other, each from
+    where the range before it ends. One process takes as long as their conversion did.
+    It happens only if such a record lies across a cut between two shards, or if damage
+    begins within a few bytes of a cut.
+
+    Args:
+        prepared: The job.
+        reports: Of all shards, in order.
+        convert: Makes one shard.
+
+    Returns:
+        The reports of shards that were made again.
+
+    Raises:
+        DataLossError: A gap stays, or a file was not read to its end.
+    """
+    reached: dict[int, _Reached] = {}
+    again = []
+    for shard, report in enumerate(reports):
+        gap = _follow(reached, report)
+        # Only a shard's first range can begin within a file.
+        if gap is not None and gap is report.spans[0]:
+            before = reached.get(gap.file_index, _Reached())
+            made = convert(prepared, shard, first_place=before.stop_bytes)
+            again.append(made)
+            gap = _follow(reached, made)
+        if gap is not None:
+            before = reached.get(gap.file_index, _Reached())
+            raise DataLossError(
+                "two ranges of an input file do not meet",
+                where=f"{prepared.files.paths[gap.file_index]}, shard "
+                f"{prepared.shard_path(shard)}",
+                expected=f"a range that begins at "
+                f"{source_of(prepared.files.spec).place_text(before.stop_bytes)}",
+                got=f"{gap}",
+                cure="run the conversion again; if it repeats, please report it",
+            )
+    _check_ends(prepared, reached)
+    return again
+
+
+def _follow(reached: dict[int, _Reached], report: ShardReport) -> SourceSpan | None:
+    """Follows the spans of one shard; returns the first that does not fit."""
+    for span in report.spans:
+        before = reached.get(span.file_index, _Reached())
+        if span.start_bytes is None or span.stop_bytes is None:
+            # No frame begins here: right if the frame before reaches over it.
+            if not before.stop_bytes >= span.end_bytes >= 0:
+                return span
+            continue
+        if span.start_bytes != before.stop_bytes:
+            return span
+        reached[span.file_index] = _Reached(span.stop_bytes, span.whole)
+    return None
+
+
+def _check_ends(prepared: PreparedJob, reached: Mapping[int, _Reached]) -> None:
+    files = prepared.files
+    sized = files.sized
+    for file, size in enumerate(files.sizes.tolist()):
+        stop, whole = reached.get(file, _Reached())
+        if not (stop == size if sized[file] else whole or not size):
+            raise DataLossError(
+                "an input file was not read to its end",
+                where=files.paths[file],
+                expected=f"{size:,} bytes",
+                got=f"{source_of(files.spec).place_text(stop)}",
+                cure="make sure that no process writes to it, then convert again",
+            )
+
+
+def finish_split(
+    prepared: PreparedJob, collected: ReportCollector
+) -> tuple[Split, int]:
+    """Checks all shards of a split and writes their table.
+
+    Args:
+        prepared: The job.
+        collected: The reports of all shards.
+
+    Returns:
+        The split, and how many shards were made again.
+
+    Raises:
+        DataLossError: Shards are missing, or hold something else than was read.
+        CorruptInputError: There was more damage than allowed.
+        JobChangedError: Another conversion has taken over the output.
+        StorageChangedError: It has written the table meanwhile.
+    """
+    job = prepared.job
+    again: list[ShardReport] = []
+    reports = collected.reports()
+    shards = range(prepared.plan.shards)
+    if len(reports) != len(shards):
+        missing = np.setdiff1d(shards, reports.shard_indices)
+        raise DataLossError(
+            f"{len(missing):,} of {len(shards):,} shards were not made",
+            where=f"{job.output}, " + prepared.shard_path(int(missing[0])),
+            cure="run the same command again: finished shards are kept",
+        )
+    if not spans_join(reports.table, prepared.files):
+        again = close_gaps(prepared, reports)
+        for made in again:
+            collected.add(made)
+        reports = collected.reports()
+    mapped = job.map is not None
+    for row in reports.miscounted(mapped=mapped):
+        check_counts(reports[row], mapped=mapped)
+    table = reports.table
+    regions = table.total("quarantined_regions")
+    allowed = job.max_corrupt if job.on_corrupt == "quarantine" else 0
+    if regions > allowed:
+        # Of several shards together, or of an earlier run that allowed more.
+        raise too_much_damage(
+            regions,
+            allowed,
+            where=layout.join(job.output, layout.QUARANTINE_DIR),
+        )
+    made_by, read = source_of(prepared.files.spec), reports.read
+    if regions and not read.records:
+        raise nothing_read(layout.join(job.output, layout.QUARANTINE_DIR))
+    if (source := SourceSplit.of_spec(prepared.files.spec)) is not None:
+        source.check_read(read, quarantined_regions=regions)
+        if (packed := table.packed_total()) is not None:
+            source.check_packed(packed, quarantined_regions=regions)
+    changed: dict[str, Any] = {}
+    if mapped:
+        changed = {"changed_records": reports.changed_records}
+    if job.records.nulls == "skip":
+        changed["null_rows"] = reports.null_rows
+    split = write_table(
+        job.output,
+        job.name,
+        job.split,
+        table,
+        check_current=functools.partial(check_current, prepared),
+        writer_options=job.writer.described,
+        source={
+            "job": prepared.fingerprint,
+            "inputs": list(job.inputs),
+            "files": len(prepared.files),
+            "file_bytes": int(prepared.files.sizes.sum()),
+            "file_list_digest": prepared.files.digest,
+            "file_list": layout.inputs_path(job.name, job.split),
+            "records": read.records,
+            "raw_bytes": read.raw_bytes,
+            "records_digest": read.hex,
+            **changed,
+            **made_by.described(),
+            "options": job.options(),
+        },
+    )
+    if job.pack is not None and (counts := table.packed_total()) is not None:
+        split = dataclasses.replace(
+            split,
+            packed=described_rows(job.pack, counts),
+            features=row_features(job.pack, counts),
+        )
+    elif not (mapped and (reports.changed_records or split.added_records)):
+        # What the user's function makes may hold anything else.
+        split = dataclasses.replace(split, features=made_by.features())
+    return split, len(again)
+
 
 _log = logging.getLogger(__name__)
 

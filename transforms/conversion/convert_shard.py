@@ -25,11 +25,12 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.copied_output import copied_records, may_be_copied
 from gristmill.transforms.conversion.shard_output import (
     Progress,
     Tally,
+    copied_records,
     made_rows,
+    may_be_copied,
     may_be_fast,
     note_difference,
     prove_rows,

@@ -104,11 +104,6 @@ PART_BYTES = 256 << 20
 _NEAR_BYTES = 1 << 30
 
 
-def needs_count(job: ConversionJob) -> bool:
-    """Returns whether the plan of a job first needs a pass over its records."""
-    return job.plan.kind == "records_per_shard"
-
-
 def parts_of_files(files: InputFiles, *, part_bytes: int = PART_BYTES) -> Int64:
     """Returns into how many parts each file is cut to be counted: int64 [files]."""
     parts = np.maximum(1, -(-files.sizes // part_bytes))

@@ -20,7 +20,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     some_of,
 )
-from gristmill.dataset.commit.output_place import (
+from gristmill.dataset.commit.ownership import (
     check_holds_no_input,
     check_not_matched,
 )
@@ -28,9 +28,9 @@ from gristmill.dataset.formats.file_names import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import has_file
 from gristmill.transforms.chat.document_reader import records_for
 from gristmill.transforms.conversion.convert_shard import finished_shard, read_again
-from gristmill.transforms.directories.tfds_directory import is_tfds_directory
 from gristmill.transforms.functions.user_functions import load_function
 from gristmill.transforms.jobs.begun_job import known_looks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -47,7 +47,6 @@ from gristmill.transforms.sources.range_reader import KeptPass
 from gristmill.transforms.sources.shards.source_split import (
     check_apart,
     find_split,
-    is_dataset,
 )
 from gristmill.transforms.tokens.documents import (
     check_no_tables,
@@ -107,7 +106,7 @@ def match_job(job: ConversionJob) -> list[FileInfo] | None:
     Raises:
         InputError: A pattern matches nothing, or a file is empty.
     """
-    if len(job.inputs) == 1 and is_dataset(job.inputs[0]):
+    if len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON):
         return None
     accepted = job.allow_empty_files or job.on_corrupt == "quarantine"
     return match_files(job.inputs, allow_empty_files=accepted)
@@ -135,7 +134,8 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
         allow_other_formats=damage,
         looked=looked,
     )
-    if job.records.input_format == "auto" and (job.pack is None or job.map is None):
+    found = job.records.input_format == "auto" and files.spec.format == "text"
+    if found and (job.pack is None or job.map is None):
         check_no_tables(files, job.pack)
     # Names of other kinds are those of a function that joins whatever it is given.
     if job.names.kind == "tfds":
@@ -226,7 +226,7 @@ def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
         "join_splits=True)"
     )
     folder = files.paths[0].rpartition("/")[0] or "."
-    if is_tfds_directory(folder):
+    if has_file(folder, layout.TFDS_INFO_JSON):
         cure = f"give the TFDS directory {folder}, which keeps its splits; or {cure}"
     raise InputError(
         "the input files are of several splits",

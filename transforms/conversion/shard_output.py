@@ -6,10 +6,13 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import google_crc32c
 import numpy as np
 
+from gristmill.dataset.arrayrecord.chunk_encoder import check_versions
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.walk import walk_file
 from gristmill.dataset.base.digest import RecordsDigest
@@ -21,6 +24,7 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.chat.document_reader import reader_of
 from gristmill.transforms.chat.template_file import with_template
+from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.functions.user_functions import (
     RecordFunction,
     call,
@@ -31,6 +35,7 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.range_reader import RangeReader
 from gristmill.transforms.sources.record_source import Source, source_of
 from gristmill.transforms.sources.shards.packed import (
     earlier_counts,
@@ -343,3 +348,53 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
 def _always(place: str, number: int) -> str:
     del number
     return place
+
+
+def may_be_copied(prepared: PreparedJob) -> bool:
+    """Returns whether the records of a job stay as they are, and are in shards."""
+    job = prepared.job
+    is_shards = prepared.files.spec.format == "arrayrecord"
+    return is_shards and job.map is None and job.pack is None
+
+
+def copied_records(
+    local: str,
+    readers: Iterable[RangeReader[Any]],
+    prepared: PreparedJob,
+    tally: Tally,
+    progress: Progress | None,
+) -> WrittenShard | None:
+    """Writes a shard of the records of ranges, in the chunks that they are in.
+
+    Args:
+        local: File to write.
+        readers: Readers of the ranges.
+        prepared: The job, which `may_be_copied`.
+        tally: Counts the records.
+        progress: Called after each range.
+
+    Returns:
+        The shard. None if a range is encoded otherwise than the job asks for: its
+        records are to be read and written one by one.
+
+    Raises:
+        CorruptShardError: A range is damaged.
+        TransposedChunkError: A range holds transposed chunks.
+        StorageError: Reading or writing failed.
+        DataLossError: The finished shard does not hold what was copied.
+    """
+    job, source = prepared.job, source_of(prepared.files.spec)
+    check_versions(job.writer, where=local)
+    decode = job.check == "decoded"
+    with ShardCopier(local, options=job.writer, decode=decode) as copier:
+        for reader in readers:
+            copied = reader.copy(copier, job.writer)
+            if copied is None:
+                return None
+            check = SpanCheck(source, reader.path, None)
+            check.add(copied)
+            check.finish(reader.span)
+            tally.read += copied
+            tally.spans.append(reader.span)
+            tally.show(progress)
+        return copier.finish()

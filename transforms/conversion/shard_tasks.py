@@ -9,7 +9,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import closing
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from gristmill.dataset.base.errors import JobChangedError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.shard_output import Progress
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
@@ -281,3 +282,43 @@ def _long_passes(prepared: PreparedJob) -> list[str]:
 
 def _files(count: int) -> str:
     return "1 compressed file is" if count == 1 else f"{count:,} compressed files are"
+
+
+class PlannedShards:
+    """The shards that jobs make, and which of them are finished: they have indexes.
+
+    Args:
+        jobs: The jobs.
+
+    Attributes:
+        input_bytes: Bytes of input of each shard, by its key, SPLIT.NUMBER.
+    """
+
+    def __init__(self, jobs: Sequence[PreparedJob]):
+        self.input_bytes: dict[str, int] = {}
+        self._keys: dict[str, str] = {}
+        # Several where splits are to replace others: each is made in its own directory.
+        self._outputs = sorted({job.job.output for job in jobs})
+        for job in jobs:
+            for shard, size in enumerate(np.diff(job.plan.cut_bytes).tolist()):
+                key = f"{job.job.split}.{shard}"
+                index = layout.index_path(job.shard_path(shard))
+                self._keys[index.rpartition("/")[2]] = key
+                self.input_bytes[key] = size
+
+    def finished(self, listed: Set[str] | None = None) -> set[str]:
+        """Returns the keys of the finished shards.
+
+        Args:
+            listed: Names of the files in the directories of indexes, where they are
+                known; else these are listed.
+        """
+        if listed is None:
+            listed = set().union(*map(listed_indexes, self._outputs))
+        return {self._keys[name] for name in listed & self._keys.keys()}
+
+
+def listed_indexes(dataset: str) -> set[str]:
+    """Returns the names of the files in the directory of indexes."""
+    found = storage_for(dataset).list(layout.join(dataset, layout.INDEX_DIR))
+    return {info.path.rpartition("/")[2] for info in found}

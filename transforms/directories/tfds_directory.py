@@ -67,11 +67,6 @@ class TfdsDirectory:
     features: dict[str, Any]
 
 
-def is_tfds_directory(path: str) -> bool:
-    """Returns whether a path is a directory with metadata of TFDS."""
-    return storage_for(path).stat(layout.join(path, TFDS_INFO_JSON)) is not None
-
-
 def read_tfds_directory(path: str) -> TfdsDirectory:
     """Reads the metadata of a TFDS directory of TFRecord or ArrayRecord files.
 

@@ -12,7 +12,7 @@ from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.commit.claim import again_if_changed
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
-from gristmill.dataset.commit.edition_numbers import last_described
+from gristmill.dataset.commit.editions import last_described
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable

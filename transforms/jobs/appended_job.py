@@ -13,8 +13,8 @@ from typing import Any
 
 from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.commit.edition_numbers import next_edition
-from gristmill.dataset.commit.tfds_files import described_by_tfds
+from gristmill.dataset.commit.commit import described_by_tfds
+from gristmill.dataset.commit.editions import next_edition
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import joined_descriptions
@@ -22,13 +22,13 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import has_file, storage_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import match_files
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.sources.shards.source_split import find_split, is_dataset
+from gristmill.transforms.sources.shards.source_split import find_split
 
 _LIST_VERSION = 1
 _ENCODING = ("group_size", "compression")  # Options of a writer.
@@ -120,7 +120,7 @@ def appended_job(job: ConversionJob, manifest: Manifest) -> ConversionJob:
 def _listed(job: ConversionJob) -> list[FileInfo]:
     """Lists the inputs of a job in their order, without a look into them."""
     directory = job.inputs[0]
-    if len(job.inputs) > 1 or not is_dataset(directory):
+    if len(job.inputs) > 1 or not has_file(directory, layout.DATASET_JSON):
         return match_files(job.inputs, allow_empty_files=True)
     damage = job.on_corrupt == "quarantine"
     found = find_split(directory, job.split, options=job.records, allow_damage=damage)
@@ -213,34 +213,6 @@ def check_features(prepared: PreparedJob, manifest: Manifest) -> None:
 def _described(feature: Mapping[str, Any]) -> str:
     shape = f", shape {feature['shape']}" if feature.get("shape") else ""
     return f"{feature.get('type') or feature.get('dtype')}{shape}"
-
-
-def edition_notes(manifest: Manifest, key: str) -> list[str]:
-    """Returns notes for the user about an edition beside those before it."""
-    name, number = layout.parse_edition_key(key)
-    *before, own = manifest.splits[name].until(number).parts
-    notes = []
-    for edition in before:
-        pair = f"edition {number:,} of {name} and edition {edition.edition:,}"
-        if (own.records, own.records_digest) == (
-            edition.records,
-            edition.records_digest,
-        ):
-            notes.append(f"{pair} hold the same records: each is in the split twice")
-    last = before[-1:] and _function_of(before[-1])
-    if before and last != (function := _function_of(own)):
-        notes.append(
-            f"edition {number:,} of {name} was made "
-            + (f"with --map {function}" if function else "without --map")
-            + (f", the one before with {last}" if last else ", the one before without")
-        )
-    return notes
-
-
-def _function_of(edition: Split) -> str | None:
-    options = edition.source.get("options")
-    function = options.get("map") if isinstance(options, dict) else None
-    return function if isinstance(function, str) else None
 
 
 def first_writer(split: Split) -> dict[str, Any]:

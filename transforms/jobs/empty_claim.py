@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
-from gristmill.dataset.commit.edition_numbers import fingerprint_of
-from gristmill.dataset.commit.split_files import (
+from gristmill.dataset.commit.editions import fingerprint_of
+from gristmill.dataset.commit.ownership import (
     committed_shards,
     shards_of,
 )

@@ -27,7 +27,7 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageError,
 )
-from gristmill.dataset.commit.edition_numbers import fingerprint_of
+from gristmill.dataset.commit.editions import fingerprint_of
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.metadata import layout

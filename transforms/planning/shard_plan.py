@@ -85,6 +85,11 @@ class PlanOptions:
                 cure="give None as value",
             )
 
+    @property
+    def needs_count(self) -> bool:
+        """Whether the plan first needs a pass over the records."""
+        return self.kind == "records_per_shard"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceRange:

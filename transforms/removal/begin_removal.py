@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import StateMismatchError
-from gristmill.dataset.commit.edition_numbers import next_edition
+from gristmill.dataset.commit.editions import next_edition
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
 from gristmill.dataset.metadata.removed import removals

@@ -18,7 +18,7 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.commit.claim import Claim
-from gristmill.dataset.commit.edition_numbers import fingerprint_of
+from gristmill.dataset.commit.editions import fingerprint_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import (

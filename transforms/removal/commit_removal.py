@@ -15,17 +15,16 @@ from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
 from gristmill.dataset.commit.commit import check_files, commit, write_table
-from gristmill.dataset.commit.garbage import delete_garbage
-from gristmill.dataset.commit.leftovers import delete_leftovers
+from gristmill.dataset.commit.editions import with_parts, without_replaced
+from gristmill.dataset.commit.garbage import delete_garbage, delete_leftovers
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.edition_changes import with_parts, without_replaced
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.removed import RemovedRecords
 from gristmill.dataset.metadata.report_columns import ShardReports
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.document_crc32cs import ID_BYTES
+from gristmill.dataset.packed.document_proofs import ID_BYTES
 from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.removal.begin_removal import BegunRemoval

@@ -15,11 +15,17 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError, InputError
-from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.document_crc32cs import (
+from gristmill.dataset.packed.counts import IN_ROWS, PackedCounts
+from gristmill.dataset.packed.document_proofs import (
     ID_BYTES,
     crc32cs_of,
+    document_counts,
     followed_by,
+    role_counts,
+    roles_of,
+    span_sums,
+    spans_digest,
+    trained_targets,
 )
 from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.join_documents import document_place, piece_place
@@ -31,15 +37,6 @@ from gristmill.dataset.packed.row_format import (
     encode_rows,
 )
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.packed.supervision import (
-    document_counts,
-    role_counts,
-    roles_of,
-    span_sums,
-    spans_digest,
-    trained_targets,
-)
-from gristmill.dataset.packed.supervision_counts import IN_ROWS
 
 Int64 = npt.NDArray[np.int64]
 

@@ -231,19 +231,19 @@ def document_records(
 
 
 def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:
-    """Checks that files recognised as lines of text are not tables.
+    """Checks that files whose bytes look like lines of text are not tables.
 
     Their first bytes look alike. Lines of a table would become records with all their
     separators, the header would become one too, and a row with a newline two.
 
     Args:
-        files: The inputs, whose format the user has not named.
+        files: The inputs, of format `text`, which the user has not named.
         pack: Place of the documents, if they are packed.
 
     Raises:
         InputError: A file is named like a table.
     """
-    if files.spec.format != "text" or (pack is not None and not pack.column):
+    if pack is not None and not pack.column:
         return
     lines = "--input-format text" if pack is None else "--column -"
     for path in files.paths:

@@ -13,7 +13,16 @@ from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError, DataLossError
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.document_crc32cs import ID_BYTES, crc32cs_of
+from gristmill.dataset.packed.document_proofs import (
+    ID_BYTES,
+    crc32cs_of,
+    document_counts,
+    role_counts,
+    roles_of,
+    span_sums,
+    spans_digest,
+    trained_targets,
+)
 from gristmill.dataset.packed.join_documents import (
     RECOUNTED,
     JoinedDocuments,
@@ -24,14 +33,6 @@ from gristmill.dataset.packed.join_documents import (
 from gristmill.dataset.packed.message_spans import STORED, MessageSpans
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.packed.supervision import (
-    document_counts,
-    role_counts,
-    roles_of,
-    span_sums,
-    spans_digest,
-    trained_targets,
-)
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.packing import Packing, begins_of, plan_rows

@@ -12,8 +12,8 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
 )
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.commit.claim import Claim, again_if_changed
-from gristmill.dataset.commit.leftovers import delete_leftovers
-from gristmill.dataset.commit.split_check import check_split
+from gristmill.dataset.commit.garbage import delete_leftovers
+from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
 from gristmill.transforms.jobs.empty_claim import unfinished_shards
 from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards

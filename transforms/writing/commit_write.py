@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.digest import DIGEST_ROW
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
-from gristmill.dataset.commit.leftovers import tidy_split
+from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport

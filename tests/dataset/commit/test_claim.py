@@ -1,6 +1,6 @@
 """Claims: which edition a command makes, and what becomes of another one's work.
 
-Covers: dataset/commit/write_marker.py, dataset/commit/edition_numbers.py.
+Covers: dataset/commit/write_marker.py, dataset/commit/editions.py.
 """
 
 from __future__ import annotations

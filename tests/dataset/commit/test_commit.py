@@ -1,6 +1,6 @@
 """The commit as a plain writer uses it: shards of several workers, one commit.
 
-Covers: dataset/commit/publish_shard.py, dataset/commit/split_files.py.
+Covers: dataset/commit/publish_shard.py, dataset/commit/ownership.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from gristmill.dataset.commit.commit import (
     commit_dataset,
     write_table,
 )
+from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.commit.split_check import check_split
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest

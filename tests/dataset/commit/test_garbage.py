@@ -8,6 +8,11 @@ import pytest
 
 from gristmill.dataset.base.errors import StorageMissingError
 from gristmill.dataset.commit.commit import commit
+from gristmill.dataset.commit.editions import (
+    rolled_back,
+    with_edition,
+    without_replaced,
+)
 from gristmill.dataset.commit.garbage import (
     NamedFiles,
     delete_garbage,
@@ -15,11 +20,6 @@ from gristmill.dataset.commit.garbage import (
     garbage_editions,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.edition_changes import (
-    rolled_back,
-    with_edition,
-    without_replaced,
-)
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split

@@ -1,6 +1,6 @@
 """Counts of packed rows: as values, in reports, in tables.
 
-Covers: dataset/packed/supervision_counts.py.
+Covers: dataset/packed/counts.py.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import (
+    ASIDE,
+    IN_ROWS,
     MOST_PIECES,
     OPTIONAL,
     PACKED_COLUMNS,
-    PackedCounts,
-)
-from gristmill.dataset.packed.message_spans import ROLES
-from gristmill.dataset.packed.supervision_counts import (
-    ASIDE,
-    IN_ROWS,
     SUPERVISION,
+    PackedCounts,
     SupervisionCounts,
 )
+from gristmill.dataset.packed.message_spans import ROLES
 from tests.support.shards import report
 
 NAMES = [field.name for field in dataclasses.fields(PackedCounts)]

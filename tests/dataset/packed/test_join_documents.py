@@ -1,6 +1,6 @@
 """Joining documents: what is lost, doubled, swapped or changed is found, and where.
 
-Covers: dataset/packed/document_crc32cs.py.
+Covers: dataset/packed/document_proofs.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.packed import join_documents
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.document_crc32cs import crc32cs_of, followed_by
+from gristmill.dataset.packed.document_proofs import crc32cs_of, followed_by
 from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.join_documents import DocumentJoiner, JoinedDocuments
 from gristmill.dataset.packed.row_format import (

@@ -1,6 +1,6 @@
 """Templates in files, the options of conversations, and whole jobs with them.
 
-Covers: transforms/jobs/chat_options.py, transforms/chat/document_reader.py,
+Covers: transforms/jobs/pack_options.py, transforms/chat/document_reader.py,
 transforms/chat/sandbox.py, transforms/tables/json_objects.py,
 transforms/sources/lines/json_text.py,
 pipelines/options/conversations.py.
@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.pipelines.commands.main import main
-from gristmill.transforms.jobs.chat_options import ChatOptions
+from gristmill.transforms.jobs.pack_options import ChatOptions
 from tests.support.conversations import (
     chat_options,
     read,

@@ -1,4 +1,7 @@
-"""Shards made of shards: chunks copied as they are, and nothing wrong in the output."""
+"""Shards made of shards: chunks copied as they are, and nothing wrong in the output.
+
+Covers: transforms/conversion/shard_output.py.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.transforms.conversion.begin_job import plan_job
-from gristmill.transforms.conversion.finish_split import close_gaps
+from gristmill.transforms.conversion.commit_shards import close_gaps
 from gristmill.transforms.conversion.span_check import spans_join
 from gristmill.transforms.sources.input_files import InputFiles
 from tests.support.conversion import job_of

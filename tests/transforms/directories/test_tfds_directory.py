@@ -23,6 +23,7 @@ from gristmill.dataset.base.errors import (
     InputError,
 )
 from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
@@ -40,7 +41,6 @@ from gristmill.transforms.conversion.shard_tasks import (
 )
 from gristmill.transforms.directories.tfds_directory import (
     TfdsConversion,
-    is_tfds_directory,
     read_tfds_directory,
     tfds_jobs,
     tfds_metadata,
@@ -542,8 +542,6 @@ class TestNamesOfFiles:
     def test_shards_are_named_as_tfds_looks_for_them(self, count: int) -> None:
         from tensorflow_datasets.core.naming import ShardedFileTemplate
 
-        from gristmill.dataset.metadata import layout
-
         names = ShardedFileTemplate(
             data_dir="", dataset_name="ds", split="s", filetype_suffix="array_record"
         )
@@ -677,17 +675,6 @@ class TestRefusals:
         with open(source / "crawl.txt", "wb") as file:
             file.truncate((64 << 20) + 1)
         self.refused(source, "crawl.txt", "67,108,865")
-
-    def test_what_is_a_tfds_directory(self, source: pathlib.Path) -> None:
-        assert is_tfds_directory(str(source))
-        assert is_tfds_directory(f"{source}/")
-        for other in (
-            source.parent,
-            source / "none",
-            source / "features.json",
-            source / "*.tfrecord",
-        ):
-            assert not is_tfds_directory(str(other))
 
 
 def drop_fish(record: bytes) -> bytes | None:

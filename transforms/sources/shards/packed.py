@@ -19,12 +19,11 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.counts import MADE, PackedCounts
 from gristmill.dataset.packed.document_spool import DocumentSpool
 from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.dataset.packed.supervision_counts import MADE
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

@@ -13,7 +13,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.tfds_info import match_shards
-from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.lookup import has_file, storage_for
 
 _log = logging.getLogger(__name__)
 
@@ -86,10 +86,9 @@ def list_shards(source: Sequence[str], split: str | None) -> Iterator[ListedShar
 
 def _is_dataset(source: str) -> bool:
     """Returns whether a source is a dataset, committed or not."""
-    storage = storage_for(source)
-    if storage.stat(layout.join(source, layout.DATASET_JSON)) is not None:
+    if has_file(source, layout.DATASET_JSON):
         return True
-    return not glob.has_magic(source) and storage.stat(source) is None
+    return not glob.has_magic(source) and storage_for(source).stat(source) is None
 
 
 def _shards_of_dataset(dataset: str, split: str | None) -> Iterator[ListedShard]:

@@ -160,11 +160,6 @@ def check_options(options: RecordOptions) -> None:
         )
 
 
-def is_dataset(path: str) -> bool:
-    """Returns whether a path is the directory of a gristmill dataset."""
-    return storage_for(path).stat(layout.join(path, layout.DATASET_JSON)) is not None
-
-
 def check_apart(output: str, directory: str) -> None:
     """Checks that an output is not in the dataset that is its input.
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import StorageChangedError
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.edition_changes import (
+from gristmill.dataset.commit.editions import (
     rolled_back,
     with_edition,
     with_parts,
     without_replaced,
 )
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 

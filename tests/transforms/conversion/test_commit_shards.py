@@ -13,9 +13,12 @@ from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.commit_shards import (
+    close_gaps,
+    commit_shards,
+    finish_split,
+)
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.finish_split import close_gaps, finish_split
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     make_shard,

@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.commit.output_place import (
+from gristmill.dataset.commit.ownership import (
     check_holds_no_input,
     check_not_matched,
 )
