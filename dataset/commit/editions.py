@@ -16,6 +16,8 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
+REMOVAL_FORMAT = "gristmill removal"  # Key in the description of unfinished work.
+
 
 def fingerprint_of(document: bytes) -> str | None:
     """Returns the fingerprint in a description of work, None if it cannot be read."""
@@ -23,6 +25,14 @@ def fingerprint_of(document: bytes) -> str | None:
         return str(json.loads(document)["fingerprint"])
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def is_removal(description: bytes) -> bool:
+    """Returns whether a description of unfinished work is that of a removal."""
+    try:
+        return bool(json.loads(description)["format"] == REMOVAL_FORMAT)
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def next_edition(output: str, name: str, split: str, there: Split) -> int:

@@ -35,7 +35,6 @@ from gristmill.dataset.commit.ownership import files_of_shards
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.provenance import part_count
-from gristmill.dataset.metadata.removed import removals
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -69,7 +68,7 @@ class NamedFiles:
         for key, edition in manifest.known.items():
             paths = layout.job_path, layout.inputs_path
             described |= {edition.table, *(path(manifest.name, key) for path in paths)}
-            lists = [removed.get("list") for _, removed in removals(edition)]
+            lists = [removed.get("list") for _, removed in edition.removals()]
             others = edition.source.get("file_list"), *lists
             described |= {path for path in others if isinstance(path, str)}
         names = [np.empty(0, "S1"), *(encode_names(table.paths) for table in tables)]

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -21,11 +20,9 @@ from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.digest import lanes_of
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
 VERSION = 1
-REMOVAL_FORMAT = "gristmill removal"  # Key in the description of unfinished work.
 _TYPES = {"records": "<i8", "digest_low": "<u8", "digest_high": "<u8"}
 # Documents of packed rows have two more.
 _DOCUMENT_TYPES = {"pieces": "<i8", "tokens": "<i8"}
@@ -135,25 +132,6 @@ def _rise(numbers: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64] | None) 
         rising |= same & (pieces[1:] > pieces[:-1])
         rising &= pieces[1:] >= 0
     return bool(rising.all())
-
-
-def is_removal(description: bytes) -> bool:
-    """Returns whether a description of unfinished work is that of a removal."""
-    try:
-        return bool(json.loads(description)["format"] == REMOVAL_FORMAT)
-    except (KeyError, TypeError, ValueError):
-        return False
-
-
-def removals(split: Split) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yields what was removed on the way to an edition, the last first.
-
-    Each is the number of the edition that it was removed from, and its `Split.removed`.
-    """
-    removed = split.removed
-    while isinstance(removed, Mapping):
-        yield removed["edition"], removed
-        removed = removed.get("before")
 
 
 def read_removed(dataset: str, removed: Mapping[str, Any]) -> RemovedRecords:

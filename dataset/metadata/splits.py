@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import google_crc32c
@@ -124,6 +124,16 @@ class Split:
         if edition not in self.numbers:
             raise IndexError(edition)
         return self.numbers.index(edition)
+
+    def removals(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
+        """Yields what was removed on the way to this edition, the last first.
+
+        Each is the number of the edition that it was removed from, and its `removed`.
+        """
+        removed = self.removed
+        while isinstance(removed, Mapping):
+            yield removed["edition"], removed
+            removed = removed.get("before")
 
     def until(self, edition: int) -> Split:
         """Returns the split as it was when an edition was the newest.

@@ -18,7 +18,7 @@ import numpy as np
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
-from gristmill.dataset.metadata.removed import read_removed, removals
+from gristmill.dataset.metadata.removed import read_removed
 from gristmill.loader.base.indices import NOTHING, Removed
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset
@@ -244,7 +244,7 @@ def _lines(dataset: Dataset) -> Iterator[_Line]:
         editions = [_Edition(part.edition, records, digest, None)]
         rows = part.packed is not None
         try:
-            for number, lost in removals(part):
+            for number, lost in part.removals():
                 known: RecordsDigest | None
                 if rows:
                     text = lost.get("rows_digest")

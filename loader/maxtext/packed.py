@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.settings import Side, refused
 from gristmill.loader.maxtext.sources import Sources

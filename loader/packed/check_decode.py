@@ -8,8 +8,8 @@ from typing import Any
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.example_rows import NAMES
-from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.decode.examples import ExampleDecoder
 from gristmill.loader.decode.features import FixedFeature

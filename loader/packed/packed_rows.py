@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.message_spans import MessageSpans
-from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import (
     RowFormat,
     RowsKind,

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import Batches, row_at
 from gristmill.loader.data.dataset import Dataset

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
-from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.shards.open_shard import ShardFacts, read_index

@@ -11,7 +11,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.conversations import chat_of

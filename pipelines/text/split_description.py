@@ -19,7 +19,7 @@ from gristmill.dataset.metadata.provenance import (
     read_source_files,
 )
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.pipelines.text.supervision import supervision_lines
 

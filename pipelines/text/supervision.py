@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
-from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.pipelines.text.formatting import plural

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset.base.errors import FormatVersionError
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.verify import verify

@@ -1,7 +1,7 @@
 """Packing documents into rows, from every source, against plain Python.
 
 Covers: transforms/conversion/shard_output.py, transforms/conversion/shard_output.py,
-pipelines/text/split_description.py, dataset/packed/packed_split.py,
+pipelines/text/split_description.py, dataset/packed/counts.py,
 transforms/tokens/packed_documents.py.
 """
 
@@ -32,7 +32,7 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.commands.main import cli

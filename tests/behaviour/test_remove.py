@@ -38,7 +38,7 @@ from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.removed import read_removed, removals
+from gristmill.dataset.metadata.removed import read_removed
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.pipelines.convert import convert as run_conversion
@@ -209,7 +209,7 @@ class TestRemoval:
             manifest = assert_whole(output, left)
             numbers.append(manifest.splits["train"].edition)
         assert numbers == [2, 3, 4, 5]
-        chain = list(removals(manifest.splits["train"]))
+        chain = list(manifest.splits["train"].removals())
         assert [edition for edition, _ in chain] == [4, 3, 2, 1]
         counts = [len(read_removed(output, one).records) for _, one in chain]
         assert counts == [3, 1, 2, 1]
@@ -359,7 +359,7 @@ class TestErase:
             assert not any(BOTH[number] in data for data in files.values())
         # What was removed is still listed, and all that is listed is there.
         lists = [
-            r["list"] for p in manifest.splits["train"].parts for _, r in removals(p)
+            r["list"] for p in manifest.splits["train"].parts for _, r in p.removals()
         ]
         assert {name for name in files if name.endswith(".removed.npz")} == {*lists}
         assert manifest.splits["train"].replaced == ()

@@ -26,7 +26,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import read_removed
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.provenance.find_document import find_document
 from gristmill.loader.provenance.locate import locate_record

@@ -1,6 +1,6 @@
 """Verifying packed rows: no token of a document is lost, doubled or another's.
 
-Covers: transforms/checking/rows.py, dataset/packed/packed_split.py.
+Covers: transforms/checking/rows.py, dataset/packed/counts.py.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import pytest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.join_documents import RECOUNTED
-from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.verify import verify as verify_all

@@ -1,6 +1,6 @@
 """The writer of a job: its versions stay, and every reader finds the same records.
 
-Covers: dataset/arrayrecord/chunk_encoder.py, transforms/jobs/begun_job.py.
+Covers: dataset/arrayrecord/chunk_encoder.py, transforms/conversion/job_inputs.py.
 """
 
 from __future__ import annotations

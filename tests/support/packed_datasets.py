@@ -26,8 +26,7 @@ from gristmill.dataset.metadata.provenance import read_source_files
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.transforms.sources.input_files import InputFiles

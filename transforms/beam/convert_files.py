@@ -60,6 +60,7 @@ from gristmill.transforms.conversion.counted_parts import (
 )
 from gristmill.transforms.conversion.job_inputs import (
     check_job,
+    known_looks,
     list_inputs,
     match_job,
     split_note,
@@ -76,7 +77,6 @@ from gristmill.transforms.conversion.shard_tasks import (
     shard_tasks,
     stride_tasks,
 )
-from gristmill.transforms.jobs.begun_job import known_looks
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import (

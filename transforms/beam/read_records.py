@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import apache_beam as beam
 
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.formats.file_names import check_joined
+from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import has_file

@@ -27,7 +27,7 @@ from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.formats.file_names import check_joined
+from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.transforms.beam.job_metrics import report_sources

@@ -38,8 +38,7 @@ from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind
 from gristmill.transforms.checking.rows import PackedShard
 

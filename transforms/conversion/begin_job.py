@@ -40,14 +40,15 @@ from gristmill.transforms.conversion.count_records import (
 )
 from gristmill.transforms.conversion.job_inputs import (
     CompareShards,
+    begun_job,
     check_same_inputs,
     check_shards_apart,
+    current_job,
     list_inputs,
 )
 from gristmill.transforms.conversion.shard_output import TRIED_FILES, try_function
 from gristmill.transforms.functions.user_functions import code_digest
 from gristmill.transforms.jobs.appended_job import check_features
-from gristmill.transforms.jobs.begun_job import begun_job, current_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.empty_claim import replaced_note, replaced_shards
 from gristmill.transforms.jobs.prepared_job import (

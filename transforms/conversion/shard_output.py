@@ -317,7 +317,8 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
     function = None if job.map is None else load_function(job.map)
     pack = job.pack
     if pack is not None:
-        pack = with_template(dataclasses.replace(pack, found=find_tokenizer(pack)))
+        pack = dataclasses.replace(pack, found=find_tokenizer(pack))
+        pack = pack if pack.chat is None else with_template(pack)
     for file in files:
         plain = file.compression == "none"
         beginning = SourceRange(

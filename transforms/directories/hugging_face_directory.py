@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError, some_of
-from gristmill.dataset.formats.file_names import parse_file_name
+from gristmill.dataset.formats.file_formats import parse_file_name
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import compile_pattern, has_magic

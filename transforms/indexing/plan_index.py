@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.commit.listings import Listing, decode_name
 from gristmill.dataset.commit.ownership import check_other_splits
-from gristmill.dataset.formats.file_names import (
+from gristmill.dataset.formats.file_formats import (
     FileName,
     JoinedFiles,
     listed,

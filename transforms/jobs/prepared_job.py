@@ -27,11 +27,10 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageError,
 )
-from gristmill.dataset.commit.editions import fingerprint_of
+from gristmill.dataset.commit.editions import fingerprint_of, is_removal
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.commit.write_marker import option_differences
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.removed import is_removal
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,

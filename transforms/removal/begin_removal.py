@@ -14,7 +14,6 @@ from gristmill.dataset.base.errors import StateMismatchError
 from gristmill.dataset.commit.editions import next_edition
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
-from gristmill.dataset.metadata.removed import removals
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.removal.claim import claim
 from gristmill.transforms.removal.cut_shard import CutTask, cut_tasks
@@ -115,7 +114,7 @@ def done_before(split: Split, request: str) -> bool:
     return any(
         removed.get("request") == request
         for part in split.parts
-        for _, removed in removals(part)
+        for _, removed in part.removals()
     )
 
 

@@ -18,11 +18,10 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.commit.claim import Claim
-from gristmill.dataset.commit.editions import fingerprint_of
+from gristmill.dataset.commit.editions import REMOVAL_FORMAT, fingerprint_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import (
-    REMOVAL_FORMAT,
     RemovedRecords,
 )
 from gristmill.dataset.metadata.splits import Split

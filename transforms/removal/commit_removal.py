@@ -23,9 +23,8 @@ from gristmill.dataset.metadata.removed import RemovedRecords
 from gristmill.dataset.metadata.report_columns import ShardReports
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.document_proofs import ID_BYTES
-from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.removal.begin_removal import BegunRemoval
 from gristmill.transforms.removal.claim import check_current

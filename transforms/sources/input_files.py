@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Texts, encode_texts
 from gristmill.dataset.base.errors import some_of
-from gristmill.dataset.formats.file_names import JoinedFiles
+from gristmill.dataset.formats.file_formats import JoinedFiles
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
 

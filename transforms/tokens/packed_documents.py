@@ -10,9 +10,8 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.example_rows import SUPERVISION, WEIGHT
-from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.shards.packed import DocumentRecords

@@ -1,11 +1,14 @@
-"""What names of files say, and what is joined where they say different things."""
+"""What names of files say, and what is joined where they say different things.
+
+Covers: dataset/formats/file_formats.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.formats.file_names import (
+from gristmill.dataset.formats.file_formats import (
     JoinedFiles,
     check_joined,
     parse_file_name,

@@ -1,6 +1,6 @@
 """The segment index: small, right about every piece, and readable with numpy alone.
 
-Covers: dataset/packed/narrow_numbers.py.
+Covers: dataset/packed/segment_index.py.
 """
 
 from __future__ import annotations

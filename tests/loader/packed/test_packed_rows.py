@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import DecodeError, FormatVersionError, InputError
-from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, encode_rows
 from gristmill.loader.packed.segment_arrays import RowLayout
 from tests.support.packed_rows import Piece, batch_of, some_rows

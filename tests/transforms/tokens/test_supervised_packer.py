@@ -17,11 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import DataLossError
-from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.document_spool import DocumentSpool
 from gristmill.dataset.packed.join_documents import join_documents
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
-from gristmill.dataset.packed.packed_split import PackedSplit
 from gristmill.dataset.packed.row_format import (
     RowBatch,
     RowFormat,

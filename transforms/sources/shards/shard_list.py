@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.formats.file_names import check_joined
+from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest

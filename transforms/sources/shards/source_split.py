@@ -23,8 +23,7 @@ from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
 from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.dataset.packed.packed_split import PackedSplit
+from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import (

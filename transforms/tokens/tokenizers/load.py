@@ -20,7 +20,6 @@ from gristmill.dataset.metadata.layout import join
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.functions.user_functions import code_digest
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
-from gristmill.transforms.tokens.tokenizers.rank_files import is_rank_file
 from gristmill.transforms.tokens.tokenizers.tokenizer import Encoder, Tokenizer
 
 _MOST_BYTES = 1 << 30
@@ -30,6 +29,8 @@ _EXPECTED = (
     "a tokenizer.json of Hugging Face, a .model of SentencePiece, a .tiktoken file of "
     "ranks, or module:function"
 )
+# The first line of a file of ranks: a base64 token, a number.
+_RANK = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
 
 
 def read_content(path: str) -> bytes:
@@ -72,7 +73,7 @@ def kind_of(content: bytes, path: str) -> str:
     Raises:
         InputError: It is of another kind.
     """
-    if is_rank_file(content):
+    if _RANK.match(content):
         return "tiktoken"
     if _is_sentence_piece(content):
         return "sentencepiece"

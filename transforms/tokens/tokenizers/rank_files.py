@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -112,13 +111,6 @@ _KNOWN = (
     ),
 )
 ENCODINGS = {encoding.name: encoding for encoding in _KNOWN}
-
-_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?\n")
-
-
-def is_rank_file(content: bytes) -> bool:
-    """Returns whether a file begins like one of ranks: a base64 token, a number."""
-    return _LINE.match(content) is not None
 
 
 def find_encoding(content: bytes, path: str) -> Encoding:

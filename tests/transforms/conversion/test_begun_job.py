@@ -1,4 +1,7 @@
-"""A rerun looks into no object again, unless one is another or more is asked."""
+"""A rerun looks into no object again, unless one is another or more is asked.
+
+Covers: transforms/conversion/job_inputs.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.job_inputs import list_inputs, match_job
-from gristmill.transforms.jobs.begun_job import known_looks
+from gristmill.transforms.conversion.job_inputs import (
+    known_looks,
+    list_inputs,
+    match_job,
+)
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_formats import look_at
