@@ -212,6 +212,24 @@ def test_ci_blocks_are_left_to_ci() -> None:
     assert [block.language for block in blocks if block.skipped][:2] == ["bash"] * 2
 
 
+def test_gristmill_is_installed_from_the_clone() -> None:
+    """No index has it: pip finds nothing by its name, or a package of someone else."""
+    clone = re.compile(r"""(?:-e )?(?:"\.\[|'\.\[|\.(?=\s|$))""")
+    found = []
+    written = [each for each in DOCUMENTS if each.name != "errors.md"]
+    for document in written:
+        text = document.read_text(encoding="utf-8")
+        for match in re.finditer(r"pip install ((?:-\S+ +)*)([^`\n#&]*)", text):
+            words = match[2].split()
+            if any("gristmill" in word for word in words):
+                found.append(f"{document.name}: {match[0]}")
+            local = [word for word in words if word.startswith((".", "'.", '".'))]
+            found += [
+                f"{document.name}: {word}" for word in local if not clone.match(word)
+            ]
+    assert found == []
+
+
 def test_a_page_names_and_runs_every_command() -> None:
     page = ROOT / "docs" / "tutorials" / "commands.md"
     text = page.read_text(encoding="utf-8")

@@ -104,7 +104,7 @@ class Dataset(Sequence[bytes]):
     def __repr__(self) -> str:
         return (
             f"<Dataset {self._shards.name}: {len(self):,} records in "
-            f"{self.num_shards:,} shards>"
+            f"{self.num_shards:,} shard{'s' * (self.num_shards != 1)}>"
         )
 
     def _repr_html_(self) -> str:
@@ -113,7 +113,10 @@ class Dataset(Sequence[bytes]):
     def _facts(self) -> Iterator[tuple[str, Any]]:
         """Yields what notebooks show of it."""
         yield "name", self._shards.name
-        yield "records", f"{len(self):,} in {self.num_shards:,} shards"
+        yield (
+            "records",
+            f"{len(self):,} in {self.num_shards:,} shard{'s' * (self.num_shards != 1)}",
+        )
         if self.mean_record_bytes is not None:
             yield "mean record", f"{self.mean_record_bytes:,.0f} bytes"
         if (self.edition or 0) > 1:

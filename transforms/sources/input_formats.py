@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.base.errors import (
+    CorruptStreamError,
+    InputError,
+    some_of,
+)
 from gristmill.dataset.formats.file_formats import (
     ARRAY_RECORD,
     CONVERT,
@@ -18,7 +23,7 @@ from gristmill.dataset.formats.file_formats import (
     format_of,
     is_blank,
 )
-from gristmill.dataset.formats.streams.inflated_stream import Compression
+from gristmill.dataset.formats.streams.inflated_stream import Compression, inflated_head
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
@@ -152,9 +157,12 @@ def _look(file: FileInfo) -> Look:
     if compression_of(head) == "zstd" and format_of(head) is None:
         head = storage.read(file.path, 0, _ZSTD_HEAD_BYTES)
     # Only the first bytes decide, as the rest can be damaged.
-    found = format_of(head)
+    found, compression = format_of(head), compression_of(head)
     blank = found is None and is_blank(head)
-    return Look(compression_of(head), found, blank, _noted_ns(file))
+    if found is None and compression != "none" and file.size_bytes <= len(head):
+        with contextlib.suppress(CorruptStreamError):
+            blank = is_blank(inflated_head(head, compression, HEAD_BYTES, whole=True))
+    return Look(compression, found, blank, _noted_ns(file))
 
 
 def _noted_ns(info: FileInfo) -> int:

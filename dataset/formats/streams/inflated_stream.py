@@ -42,19 +42,28 @@ def detect_compression(head: bytes) -> Compression:
     return "zlib" if len(head) >= 2 else "none"
 
 
-def inflated_head(head: bytes, compression: Compression, size: int) -> bytes:
+def inflated_head(
+    head: bytes, compression: Compression, size: int, *, whole: bool = False
+) -> bytes:
     """Returns the first decompressed bytes of a file, fewer if it is damaged.
 
     Args:
         head: Its first bytes as stored.
         compression: How it is compressed.
         size: Maximum number to return.
+        whole: Whether these are all bytes of the file, so that damage is an error.
+
+    Raises:
+        CorruptStreamError: The whole file is damaged within these bytes.
     """
     found = b""
     stream = InflatedStream(io.BytesIO(head), path="", compression=compression)
-    with contextlib.suppress(CorruptStreamError):
+    try:
         while len(found) < size and (piece := stream.read(size - len(found))):
             found += piece
+    except CorruptStreamError:
+        if whole:
+            raise
     return found
 
 

@@ -166,7 +166,19 @@ def test_some_but_not_all_where_damage_is_accepted(tmp_path):
         find_inputs([f"{tmp_path}/b"], allow_other_formats=True)
 
 
-@pytest.mark.parametrize("blank", [b"\n \r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n\n"])
+@pytest.mark.parametrize(
+    "blank",
+    [
+        *(b"\n \r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n\n"),
+        # Compressed files without content, as writers of empty parts make them.
+        *(
+            gzip.compress(b"", mtime=0),
+            gzip.compress(b"\n", mtime=0),
+            zstandard.compress(b""),
+        ),
+        b"\x50\x2a\x4d\x18\x04\0\0\0skip",
+    ],
+)
 @pytest.mark.parametrize("name", ["JSON lines", "CSV", "TSV", "TFRecord"])
 def test_blanks_say_nothing_of_the_format_of_others(tmp_path, blank, name):
     (tmp_path / "blank.in").write_bytes(blank)
