@@ -71,6 +71,7 @@ def run(command: str) -> tuple[int, str]:
     return code, said.getvalue()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("slash", ["", pytest.param("/", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "command",

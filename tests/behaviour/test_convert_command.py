@@ -284,6 +284,7 @@ BEAM_PROCESSES = (
 )
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("--workers", "2"), BEAM_PROCESSES])
 def test_killed_worker_is_an_error_and_a_rerun_finishes(tmp_path, options):

@@ -120,6 +120,7 @@ def test_the_bytes_are_those_of_a_local_conversion(
     assert manifest.splits["train"].records == len(records)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("pattern", "files"),

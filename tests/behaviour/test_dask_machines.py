@@ -55,7 +55,7 @@ def check(output: str) -> None:
     assert sorted(dataset.read(range(len(dataset)))) == sorted(all_records())
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(240)
 def test_a_write_and_a_conversion_that_each_lose_a_machine(inputs, tmp_path, bucket):
     """On four machines: one is lost in the write, another in the conversion.

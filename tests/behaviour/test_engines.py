@@ -186,6 +186,7 @@ def test_the_same_bytes(engine, prepared, inputs, tmp_path, request):
     assert contents(tmp_path / "out") == contents(tmp_path / "reference")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["dask", "job service"])
 def test_the_result_comes_back(engine, tmp_path, request):
@@ -207,6 +208,7 @@ def test_the_result_comes_back(engine, tmp_path, request):
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["dask", "job service"])
 def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):

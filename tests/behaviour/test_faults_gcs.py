@@ -75,6 +75,7 @@ def shorter(scenario: Scenario) -> list[Fault]:
     return faults
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "scenario", SCENARIOS, ids=[scenario.name for scenario in SCENARIOS]

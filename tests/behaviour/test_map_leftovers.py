@@ -59,6 +59,7 @@ def convert(work: pathlib.Path, function: str, *options: str):
     return gristmill(*command, *options, cwd=work)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "options"),

@@ -131,7 +131,7 @@ def test_of_two_processes_the_one_that_overwrites_wins(server: GcsServer) -> Non
     assert_whole(train=2)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_same_command_twice_at_once_is_no_race(server: GcsServer) -> None:
     server.fail("hold", "insert", name="c4-train.array_record-00000-of-00003")
     first = command(server, "--num-shards=3")

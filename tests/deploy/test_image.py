@@ -109,6 +109,7 @@ def test_every_package_of_the_lock_has_a_hash():
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", part), part.splitlines()[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", NEWEST_PYTHON])
 def test_lock_is_complete(tmp_path, python):
