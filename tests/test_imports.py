@@ -223,6 +223,7 @@ def test_folders_form_no_circle() -> None:
     graphlib.TopologicalSorter(used).prepare()  # Raises CycleError, which names them.
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("package", EXTRAS)
 def test_third_party_imports_are_declared(package: str) -> None:

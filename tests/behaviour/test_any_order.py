@@ -127,6 +127,7 @@ def check(
     return now
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0], ids="seed{}".format)
 @pytest.mark.parametrize(
     ("place", "rounds"),

@@ -384,6 +384,7 @@ class TestUnfinished:
         marked = [name for name in files_of(output) if "train" in name]
         assert all("e00003" in name for name in marked)
 
+    @pytest.mark.slow
     def test_the_next_edition_of_a_split_that_was_replaced(self, inputs, output):
         convert(output, inputs / "old")
         append(output, inputs / "new")

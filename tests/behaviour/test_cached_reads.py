@@ -350,6 +350,7 @@ def test_a_killed_process_leaves_nothing_behind(
     assert not list(temporary.glob("*/*.tmp"))
 
 
+@pytest.mark.slow
 def test_a_process_ends_cleanly_while_it_fills(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_head_of_plain_rows_as_text(tokenizer: str, tmp_path: pathlib.Path) -> N
     assert "--tokenizer is for a dataset only" in done.output
 
 
+@pytest.mark.slow
 def test_trace_names_message_and_role(chat: str, tokenizer: str) -> None:
     opened = loader.open(chat)
     batches = loader.global_batches(opened, batch_size=4, seed=3)

@@ -51,6 +51,7 @@ def test_convert_keeps_every_record_in_order(dataset):
     assert records_of(dataset) == expected_records()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("options", "shards"),
@@ -78,6 +79,7 @@ def test_every_plan(source, tmp_path, options: Sequence[str], shards: int):
         assert len(read_array_records(first)) == 90
 
 
+@pytest.mark.slow
 def test_name_split_group_size_and_compression(source, tmp_path):
     output = tmp_path / "out"
     succeeded(
@@ -91,6 +93,7 @@ def test_name_split_group_size_and_compression(source, tmp_path):
     assert records_of(output, "test") == expected_records()
 
 
+@pytest.mark.slow
 def test_second_run_says_so_and_other_options_are_an_error(source, dataset):
     before = {path: path.stat().st_mtime_ns for path in dataset.rglob("*")}
     text = succeeded("convert", "*.tfrecord", dataset, "--num-shards", "5", cwd=source)
@@ -102,6 +105,7 @@ def test_second_run_says_so_and_other_options_are_an_error(source, dataset):
     assert "--overwrite" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_process_that_makes_shards_there_is_told(source, tmp_path):
     command = ("convert", "*.tfrecord", tmp_path / "out", "--num-shards", "2")
     with in_use(layout.temporary_dir(str(tmp_path / "out"), "out", "train")):
@@ -113,6 +117,7 @@ def test_another_process_that_makes_shards_there_is_told(source, tmp_path):
     assert "another process" not in done.stderr
 
 
+@pytest.mark.slow
 def test_overwrite(source, tmp_path):
     output = tmp_path / "out"
     succeeded("convert", "*.tfrecord", output, "--num-shards", "4", cwd=source)
@@ -250,6 +255,7 @@ def test_corrupt_input(source, tmp_path):
     assert records_of(tmp_path / "out") == text_records(RECORDS, seed=0)[1:]
 
 
+@pytest.mark.slow
 def test_check_sample_writes_the_same_dataset(source, dataset, tmp_path):
     succeeded(
         *("convert", "*.tfrecord", tmp_path / "texts", "--num-shards", "5"),

@@ -206,6 +206,7 @@ def test_the_table_has_the_checksums_of_the_objects(server: GcsServer) -> None:
         assert infos[f"gs://out/c4/{path}"].crc32c == report_crc32c
 
 
+@pytest.mark.slow
 def test_finished_shards_are_kept(server: GcsServer, local: pathlib.Path) -> None:
     job = job_of("gs://in", "gs://out/c4")
     tasks = list(shard_tasks(begin_job(job).prepared))
@@ -230,6 +231,7 @@ def test_finished_shards_are_kept(server: GcsServer, local: pathlib.Path) -> Non
     assert not [kind for kind, _, _ in server.log if kind in ("insert", "start")]
 
 
+@pytest.mark.slow
 def test_a_compressed_object_is_read_once_for_all_shards(server: GcsServer) -> None:
     records = [random.Random(n).randbytes(700) for n in range(3000)]
     data = zlib.compress(frames_of(records))
@@ -274,6 +276,7 @@ def test_faults_change_nothing(server: GcsServer, local: pathlib.Path) -> None:
     assert sum(not fault.times for fault in server.faults) > 20
 
 
+@pytest.mark.slow
 def test_two_workers_make_one_shard(server: GcsServer, local: pathlib.Path) -> None:
     job = job_of("gs://in", "gs://out/c4")
     tasks = list(shard_tasks(begin_job(job).prepared)) * 3
@@ -285,6 +288,7 @@ def test_two_workers_make_one_shard(server: GcsServer, local: pathlib.Path) -> N
     assert shards_of("gs://out/c4") == expected_shards(local)
 
 
+@pytest.mark.slow
 def test_a_worker_of_an_earlier_job_damages_nothing(
     server: GcsServer, local: pathlib.Path
 ) -> None:
@@ -330,6 +334,7 @@ def _results(job: ConversionJob) -> list[ShardResult]:
     return [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["gs", "local"])
 def test_of_two_commits_of_other_splits_both_stay(
     server: GcsServer,
@@ -351,6 +356,7 @@ def test_of_two_commits_of_other_splits_both_stay(
     assert verify(output, workers=1).findings == ()
 
 
+@pytest.mark.slow
 def test_of_two_jobs_that_begin_at_once_one_is_told(server: GcsServer) -> None:
     jobs = [job_of("gs://in", "gs://out/c4", shards=n) for n in (2, 3, 4)]
     barrier = threading.Barrier(len(jobs))

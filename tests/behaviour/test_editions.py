@@ -192,6 +192,7 @@ class TestReaders:
     def test_head_goes_on_behind_the_first_edition(self, whole):
         assert list(first_records(whole, "train", ENDS[1])) == ALL[: ENDS[1]]
 
+    @pytest.mark.slow
     def test_beam_reads_all_editions(self, whole):
         with beam.Pipeline() as pipeline:
             read = pipeline | ReadArrayRecords(source=whole)
@@ -362,6 +363,7 @@ def test_every_record_is_traced_to_its_file(grown, whole):
             assert file.read(len(wanted)) == wanted
 
 
+@pytest.mark.slow
 def test_the_command_traces_an_edition(grown, whole):
     order = ("--step", 3, "--row", 5, "--batch-size", 16, "--json")
     then = json.loads(succeeded("trace", grown / "2", *order, cwd=grown))

@@ -131,6 +131,7 @@ def test_damage_on_the_way_is_no_damage_of_the_input(
     assert sum(not fault.times for fault in server.faults) == len(FILES)
 
 
+@pytest.mark.slow
 def test_damage_of_the_input_is_told_as_on_a_local_disk(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

@@ -48,6 +48,7 @@ def tokens_of(records) -> np.ndarray:
     return np.add.reduceat(lengths, np.concatenate([[0], ends[:-1]]), dtype=np.int64)
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_the_rows(opened, places):
     for name in ("web", "code"):
         dataset = opened[name]
@@ -251,6 +252,7 @@ def on_hosts(batches, state, hosts, stop):
     return steps, json.loads(written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["single", "mixture", "changes"])
 def test_global_arrays_are_the_same_on_any_hosts(kind, opened, places):
     batches = changed(kind, opened, places)

@@ -70,6 +70,7 @@ def test_writing_transforms_take_path_objects(place):
     assert sorted(loader.open(place / "mixed")[:]) == sorted(RECORDS)
 
 
+@pytest.mark.slow
 def test_stand_ins_take_path_objects(place):
     args = {"input": place / "in", "output": place / "out" / "c4"}
     pipeline = pipelines.convert_tf_to_arrayrecord_disk(1, args, PipelineOptions([]))

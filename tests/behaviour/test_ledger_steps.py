@@ -153,6 +153,7 @@ def write_on_beam(output: pathlib.Path, records: list[bytes]) -> None:
 WRITING = [name for name in FAULTS if name.startswith(("encoder", "finished file"))]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("fault", WRITING)
 def test_no_fault_in_a_write_on_beam_passes(folder, fault):

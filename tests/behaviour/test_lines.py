@@ -181,6 +181,7 @@ def test_a_record_over_many_shards_is_read_a_few_times(tmp_path, monkeypatch, in
     assert sum(searched) < 30 * len(data)
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FILES)
 def test_counts_of_parts_meet(tmp_path, monkeypatch, name) -> None:
@@ -437,6 +438,7 @@ def test_other_options_are_another_job(tmp_path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FILES)
 def test_in_beam(tmp_path, name) -> None:

@@ -29,7 +29,7 @@ def run(encoding: str, seeds: range, folder: pathlib.Path) -> collections.Counte
     return found
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @every_encoding
 def test_no_wrong_byte_and_no_raw_error(
     encoding: str, tmp_path: pathlib.Path, hashing: str

@@ -62,6 +62,7 @@ def test_nulls_are_named_before_the_work(tmp_path, name, on_corrupt, asked) -> N
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
 @pytest.mark.parametrize("name", ["jsonl", "parquet"])

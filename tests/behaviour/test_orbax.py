@@ -176,6 +176,7 @@ def test_every_handler_saves_the_step_of_the_caller(
         np.testing.assert_array_equal(next(feed), whole[0][3])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_order_is_refused(batches, directory):
     state = restored(directory, 4)["feed"]
     assert len(json.dumps(state)) < 1000

@@ -485,6 +485,7 @@ def test_the_same_command_deletes_what_was_replaced(
     assert_whole(output, NEW, shards=3)
 
 
+@pytest.mark.slow
 def test_a_command_that_replaces_it_again(source, output: str, stopped):
     source.write_bytes(frames_of(OLD))
     convert(*stopped, overwrite=True)
@@ -511,6 +512,7 @@ def test_what_is_replaced_can_be_kept(source, output: str, old):
     assert editions_in(files_of(output)) == {1, 3}
 
 
+@pytest.mark.slow
 def test_records_are_appended_to_what_replaced_others(source, output: str, old):
     convert(replacing(source, output), overwrite=True)
     more = source.with_name("more")
@@ -620,6 +622,7 @@ def test_inputs_among_the_new_files_are_refused(source, output: str, old):
         begin_job(job_of(place, output), overwrite=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_plainly_too_small(source, tmp_path, monkeypatch):
     out = str(tmp_path / "out")
     convert(replacing(source, out))
@@ -771,6 +774,7 @@ def test_a_write_that_fails_and_one_that_does_not(output: str, old, monkeypatch)
     assert again == result._replace(committed_before=True)
 
 
+@pytest.mark.slow
 def test_writes_whose_bundles_are_repeated(output: str, old):
     run(
         beam.Create(NEW),

@@ -162,6 +162,7 @@ class TestInputs:
                     take_output(prepared, overwrite=overwrite)
             assert server.objects.buckets["bucket"] == before
 
+    @pytest.mark.slow
     def test_other_names_in_a_bucket_replace_what_the_first_run_wrote(
         self, monkeypatch
     ):

@@ -92,6 +92,7 @@ def test_runners_make_the_same_bytes(runner: tuple[str, ...]) -> None:
     assert same("beam")
 
 
+@pytest.mark.slow
 def test_rows_are_packed_again() -> None:
     run(packing("local"))
     for output, runner in (("a", ()), ("b", IN_MEMORY)):

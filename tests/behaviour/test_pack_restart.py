@@ -285,6 +285,7 @@ def test_a_kill_at_any_request(server, inputs, tmp_path, stride: int) -> None:
     assert kill_at > stride
 
 
+@pytest.mark.slow
 def test_a_segment_index_of_another_content_in_a_bucket(server, inputs) -> None:
     """A bucket keeps checksums: also one of the same size is not taken as finished."""
     job = packing(inputs, OUT)

@@ -212,6 +212,7 @@ def test_a_killed_conversion_is_finished_by_the_next(folder, expected, tmp_path)
     check_kills(folder, tmp_path, expected)
 
 
+@pytest.mark.slow
 def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
     convert(job_of(folder, tmp_path / "local", plan=("num_shards", 4)))
     with GcsServer("in") as server:

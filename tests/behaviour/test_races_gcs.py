@@ -177,6 +177,7 @@ def test_an_upload_that_arrives_after_the_commit_changes_nothing(
     assert_whole(train=2)
 
 
+@pytest.mark.slow
 def test_a_commit_that_arrives_after_another_job_changes_nothing(
     server: GcsServer,
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_commit_that_arrives_after_another_job_changes_nothing(
     assert_whole(train=3)
 
 
+@pytest.mark.slow
 def test_a_commit_that_stops_before_its_last_file_asks_whose_the_output_is(
     server: GcsServer,
 ) -> None:
@@ -214,6 +216,7 @@ def test_a_commit_that_stops_before_its_last_file_asks_whose_the_output_is(
     assert_whole(train=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("operation", "name", "skip"),
     [

@@ -217,6 +217,7 @@ def test_a_damaged_or_foreign_index_is_noticed_by_its_head(
         open_c4(tmp_path, options)[3]
 
 
+@pytest.mark.slow
 def test_threads_share_a_dataset(server: GcsServer, opened: loader.Dataset) -> None:
     def read(seed: int) -> bool:
         order = np.random.default_rng(seed).integers(0, len(RECORDS), 40)
@@ -392,6 +393,7 @@ def test_requests_in_flight_at_an_error_give_back_their_slots(
     del error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 7, 60])
 def test_ctrl_c_gives_back_all_slots(
     server: GcsServer,
@@ -417,6 +419,7 @@ def test_ctrl_c_gives_back_all_slots(
     assert opened[ORDER] == EXPECTED
 
 
+@pytest.mark.slow
 def test_what_never_answers_does_not_keep_its_slot(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
@@ -438,6 +441,7 @@ def test_an_answer_that_comes_late_is_taken(
     assert dataset.request_counts.retries >= 1  # Two, or others on a busy machine.
 
 
+@pytest.mark.slow
 def test_nothing_is_done_while_all_wait_for_the_next_try(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
@@ -470,6 +474,7 @@ def test_fetching_indexes_survives(
     assert server.faults[0].times == 0
 
 
+@pytest.mark.slow
 def test_a_burst_of_429_lowers_the_concurrency_for_a_while(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
@@ -539,6 +544,7 @@ def test_a_refusal_is_raised_at_once_with_its_reason(
     assert time.monotonic() - begin < 60  # Not at the deadline.
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("kind", "cause"),
@@ -587,6 +593,7 @@ def test_bytes_that_are_always_wrong_are_an_error(
         opened[ORDER]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_is_named(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

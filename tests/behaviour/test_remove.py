@@ -199,6 +199,7 @@ class TestRemoval:
         source = grain.sources.ArrayRecordDataSource(paths)
         assert [source[n] for n in range(len(source))] == without(OLD, gone)
 
+    @pytest.mark.slow
     def test_again_and_again(self, inputs, tmp_path):
         output = str(tmp_path / "out")
         convert(output, inputs / "old")

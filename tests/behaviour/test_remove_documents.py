@@ -124,6 +124,7 @@ def digest_of(lost: Sequence[Sequence[int]]) -> RecordsDigest:
     return RecordsDigest.of(crc32cs, np.array([len(one) for one in data], np.int64))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("method", "rows", "group_size"),
@@ -296,6 +297,7 @@ def test_beam_writes_the_same_files(packed, tmp_path):
     assert contents(beam) == contents(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_bucket_gets_the_same_shards(packed, monkeypatch):
     lines = lines_of(packed, {(0, 1), (2, 5)})
     asked = asked_records(packed, lines).arguments

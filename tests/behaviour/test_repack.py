@@ -118,6 +118,7 @@ def segments_of(output: str, split: Split) -> list[SegmentIndex]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("rows", ["packed", "example"])
 @pytest.mark.parametrize("method", ["best-fit", "concat"])
@@ -209,6 +210,7 @@ def documents_of(output: str, split: Split, shard: int) -> list[tuple[str, int]]
     ]
 
 
+@pytest.mark.slow
 def test_documents_are_traced_to_the_text() -> None:
     """Also behind several packings, whose datasets are gone."""
     source = pack("first")
@@ -305,6 +307,7 @@ def damaged_shard(split: Split) -> pathlib.Path:
     return path
 
 
+@pytest.mark.slow
 def test_documents_in_damaged_rows_are_left_out_and_counted() -> None:
     source = pack("first")
     path = damaged_shard(source)

@@ -56,6 +56,7 @@ def conversion(server: GcsServer, output: str, shards: int, **options: bool) -> 
     return requests_of(server).total()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overwrite", [False, pytest.param(True, marks=pytest.mark.slow)]
 )

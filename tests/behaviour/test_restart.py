@@ -637,6 +637,7 @@ except Exception as e:
     print(type(e).__name__, e)
 """
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("big", "what"),
         [

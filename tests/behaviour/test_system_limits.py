@@ -118,6 +118,7 @@ def test_a_reader_that_stops(command, code, place, tmp_path):
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["convert", "inspect", "trace"])
 def test_few_open_files(command, place, tmp_path):
     check_few_open_files(command, place, tmp_path)
@@ -153,6 +154,7 @@ def test_little_address_space(command, place, tmp_path):
         assert "ulimit -v" in done.stderr or "fewer workers" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "head", "status"])
 def test_commands_that_look_need_little_address_space(command, place, tmp_path):
     limits = (250_000 << 10, 250_000 << 10)

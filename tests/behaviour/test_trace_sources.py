@@ -172,6 +172,7 @@ def check(batches: loader.GlobalBatches, *, rows: str = "packed") -> list[loader
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("make", "options"),
@@ -195,6 +196,7 @@ def test_there_is_the_text_of_the_tokens(
     assert len({read_at(piece) for piece in pieces}) >= 150
 
 
+@pytest.mark.slow
 def test_rows_of_parquet_by_row_group_and_lines_by_number(
     tmp_path: pathlib.Path,
 ) -> None:
@@ -210,6 +212,7 @@ def test_rows_of_parquet_by_row_group_and_lines_by_number(
                     assert detail.line == number + (2 if make is compressed_csv else 1)
 
 
+@pytest.mark.slow
 def test_damage_is_passed_over(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(frames(tmp_path))
     data = bytearray(path.read_bytes())

@@ -99,6 +99,7 @@ def test_a_request_that_trickles_is_sent_again(
         assert server.objects.buckets["in"]["b"].data == written
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("operation", sorted(CALLS.keys() - WITHOUT_BODY))
 def test_what_always_trickles_is_an_error(server: GcsServer, operation: str) -> None:
@@ -110,6 +111,7 @@ def test_what_always_trickles_is_an_error(server: GcsServer, operation: str) -> 
     assert "to do: check network" in message
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("operation", ["list", "stat", "media", "insert"])
 def test_a_conversion_goes_on_after_answers_that_trickle(
@@ -125,6 +127,7 @@ def test_a_conversion_goes_on_after_answers_that_trickle(
     assert sorted(dataset) == sorted(records)  # type: ignore[call-overload]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(("operation", "name"), [("list", ""), ("media", "a.tf")])
 def test_a_conversion_ends_where_answers_always_trickle(
@@ -145,6 +148,7 @@ def test_a_conversion_ends_where_answers_always_trickle(
     assert open_manifest("gs://out/c4").splits["train"].records == 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dataset.json", "shards"])
 def test_opening_a_dataset_ends_where_answers_always_trickle(
     server: GcsServer, request: pytest.FixtureRequest, name: str

@@ -91,6 +91,7 @@ def test_index_of_existing_files(tmp_path):
     assert "not all shards" in fewer.stderr
 
 
+@pytest.mark.slow
 def test_index_refuses_damaged_files(tmp_path):
     path = tmp_path / "x.array_record"
     write_array_records(path, text_records(500))

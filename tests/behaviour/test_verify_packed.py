@@ -155,6 +155,7 @@ def test_rows_of_a_version_that_did_not_count_the_most_pieces_of_one(tmp_path) -
     assert found.packed == before[0].counts + before[1].counts
 
 
+@pytest.mark.slow
 def test_through_beam(tmp_path) -> None:
     shards = [*WHOLE]
     shards[BAD] = dataclasses.replace(WHOLE[BAD], rows=tokens_changed(WHOLE[BAD]))

@@ -56,6 +56,7 @@ def _read_frames_tensorflow(path: str) -> list[bytes]:
 
 
 class TestC4Like:
+    @pytest.mark.slow
     @pytest.mark.parametrize("group", sorted(c4_like.REAL_C4_RATIOS))
     def test_compresses_like_c4(self, records: list[bytes], group: int) -> None:
         compressor = zstandard.ZstdCompressor(level=3)
@@ -456,6 +457,7 @@ class TestCommandLine:
         assert list(tmp_path.glob("*.svg")) == []  # Without the peer that is 1.
         assert list((tmp_path / "work").iterdir()) == []
 
+    @pytest.mark.slow
     def test_timeout_is_a_failure_with_a_reason(self, tmp_path: pathlib.Path) -> None:
         path = tmp_path / "runs.json"
         arguments = "--quick --contestants bare --timeout-seconds 0.001 --json"
@@ -501,6 +503,7 @@ class TestCommandLine:
 
 
 class TestPlanScale:
+    @pytest.mark.slow
     def test_a_small_plan_is_committed_and_told(self) -> None:
         runs = [plan_scale.measure("size", shards) for shards in (7, 70)]
         # Each input file has the records of some four shards.
@@ -512,6 +515,7 @@ class TestPlanScale:
         assert "| 7 shards | 70 shards | grows as n^ |" in page
         assert re.search(r"\n\| element \| (\d+ B) \| \1 \| 0.00 \|\n", page)
 
+    @pytest.mark.slow
     @pytest.mark.one_in(3)
     @pytest.mark.parametrize(
         "path", ["append", "counted", "index", "read", "replace", "verify", "write"]

@@ -1,8 +1,11 @@
 """The benchmark of decoding: what it compares is the same, and the table is whole."""
 
+import pytest
+
 from benchmarks import decode
 
 
+@pytest.mark.slow
 def test_it_measures_what_decodes_alike(tmp_path, capsys):
     path = tmp_path / "decode.md"
     decode.main(["--quick", "--markdown", str(path)])

@@ -38,6 +38,7 @@ def test_datasets_are_what_they_are_called(work_dir: pathlib.Path) -> None:
         assert records == [r for p in grouped.paths for r in read_array_records(p)]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "key", [key for key, c in CONTESTANTS.items() if not c.workers and key != "tf_data"]
@@ -67,6 +68,7 @@ def test_the_floor_decompresses_every_record(work_dir: pathlib.Path) -> None:
         assert decoded == b"".join(records)
 
 
+@pytest.mark.slow
 def test_batches_are_random_and_have_every_record_once_an_epoch(
     work_dir: pathlib.Path,
 ) -> None:

@@ -25,6 +25,7 @@ def test_no_document_occurs_twice(real: list[bytes]) -> None:
     assert not other & set(texts)
 
 
+@pytest.mark.slow
 def test_one_word_in_a_hundred_is_new() -> None:
     texts = list(itertools.islice(pack_text.generate_texts(5), 300))
     plain = list(itertools.islice(pack_text._invent(5), 300))

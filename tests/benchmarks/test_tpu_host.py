@@ -21,6 +21,7 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> loader.GlobalBatches:
     return loader.global_batches(loader.open(folder), batch_size=16, seed=1)
 
 
+@pytest.mark.slow
 def test_batches_are_compared_on_every_mesh(batches: loader.GlobalBatches) -> None:
     meshes = tpu_host.meshes()
     assert [*meshes] == ["8 x 1", "4 x 2", "4 x 1"]

@@ -96,6 +96,7 @@ def test_verify_says_what_it_said(unpacked: str) -> None:
     assert expected["exit_code"] == (3 if findings else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unpacked", ["damaged_chunk"], indirect=True)
 def test_the_command_says_what_it_said(
     unpacked: str, monkeypatch: pytest.MonkeyPatch
@@ -116,6 +117,7 @@ def test_the_reader_is_short_and_needs_numpy_and_codecs_alone() -> None:
     assert others == {"brotli", "cramjam", "numpy", "zstandard"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unpacked", ["appended"], indirect=True)
 def test_the_reader_prints_splits_with_digests(unpacked: str) -> None:
     digests = {edition: digest for _, edition, _, digest in states("appended")}

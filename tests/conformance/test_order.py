@@ -20,6 +20,7 @@ def table() -> list[dict[str, Any]]:
     return list(found["configurations"])
 
 
+@pytest.mark.slow
 def test_a_tenth_of_the_orders_is_as_it_was() -> None:
     for number, each in enumerate(table()[::10]):
         assert make_order.rows_of(each) == each["rows"], f"configuration {10 * number}"

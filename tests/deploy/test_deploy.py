@@ -33,6 +33,7 @@ SCRIPTS = sorted(DEPLOY.glob("*.sh"))
 DOCUMENTS = sorted(DEPLOY.glob("*.md"))
 
 
+@pytest.mark.slow
 def test_scripts_are_clean():
     assert len(SCRIPTS) == 9
     done = run(tool("shellcheck"), "--external-sources", *SCRIPTS)

@@ -276,6 +276,7 @@ def test_plan_writes_the_templates(terraform):
         }
 
 
+@pytest.mark.slow
 def test_plan_makes_the_alerts(terraform):
     channel = "projects/my-project/notificationChannels/1"
     found = plan(terraform, notification_channels=[channel])

@@ -83,6 +83,7 @@ def test_ranks_share_every_document_once(paths) -> None:
     assert texts_of(built(long, repeat=False, shuffle=False)) == kept
 
 
+@pytest.mark.slow
 def test_a_mixture_packed_and_prefetched_goes_on_from_its_state(paths) -> None:
     dataset = GristmillDataset(
         paths=paths, weights={"a": 3, "b": 1}, processor=Processor()

@@ -38,6 +38,7 @@ def test_a_trainer_goes_on_with_the_batch_of_its_step(rows: str) -> None:
             np.testing.assert_array_equal(mine[name], array)
 
 
+@pytest.mark.slow
 def test_masks_are_those_of_the_rows(rows: str) -> None:
     opened = loader.open(rows)
     batches = loader.global_batches(opened, batch_size=4, seed=7, epochs=None)

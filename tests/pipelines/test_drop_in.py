@@ -123,6 +123,7 @@ def test_original_still_fails_to_match_shards(
         run(function, inputs, tmp_path / "data")
 
 
+@pytest.mark.slow
 def test_match_shards(tmp_path: pathlib.Path, inputs: str) -> None:
     function = pipelines.convert_tf_to_arrayrecord_disk_match_shards
     run(function, inputs, tmp_path / "out" / "data", argv=BUNDLES_TWICE)
@@ -133,6 +134,7 @@ def test_match_shards(tmp_path: pathlib.Path, inputs: str) -> None:
     assert_whole(tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("options", "suffix"),
@@ -165,6 +167,7 @@ def test_gcs_takes_several_inputs_into_one_directory(
     assert_whole(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_zero_shards_means_by_size(
     tmp_path: pathlib.Path, inputs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +255,7 @@ def test_prefixes_of_one_directory_are_splits(
     assert_whole(out)
 
 
+@pytest.mark.slow
 def test_files_of_others_are_not_replaced(
     tmp_path: pathlib.Path, inputs: str, official: Any
 ) -> None:

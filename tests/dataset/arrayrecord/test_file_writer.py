@@ -119,6 +119,7 @@ def at_offset(seed: int, first_bytes: int) -> bool:
     return ours(records, options) == official(records, options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
 def test_chunks_begin_and_end_anywhere_around_a_block_header(blocks, step):
@@ -157,6 +158,7 @@ def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch, group_size, compre
         assert ours(records, options, batch=batch) == expected
 
 
+@pytest.mark.slow
 def test_a_chunk_with_more_records_than_bytes():
     # Riegeli gives every record of a file a position of its own, so zeros follow.
     for count in (200, 66_000, 140_000):

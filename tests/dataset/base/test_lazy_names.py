@@ -44,6 +44,7 @@ def test_the_extra_is_named(line, package, extra):
     assert python(guarded, without=package).stdout == "without\n"
 
 
+@pytest.mark.slow
 def test_other_missing_modules_stay_as_they_are():
     line = "from gristmill.transforms import ReadTFRecords"
     done = python(line, without="numpy")

@@ -204,6 +204,7 @@ def test_a_kill_at_any_request_leaves_the_old_or_the_new_one(
     assert {*met} == ORDER.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), [(3, 3), (3, 20), (20, 3)])
 def test_requests_for_each_shard(
     server: GcsServer, tmp_path: pathlib.Path, old: int, new: int
@@ -254,6 +255,7 @@ def test_faults_of_the_server_are_got_over(
     assert editions_of(server.objects.buckets["bucket"]) == {2}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_deleted_is_deleted_by_the_next_command(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
@@ -291,6 +293,7 @@ def meet(
     return opened, told, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.soak)])
 def test_readers_never_meet_an_error_of_open_or_a_mix(
     output: str, tmp_path: pathlib.Path, rounds: int

@@ -153,6 +153,7 @@ class TestPython:
 
 
 class TestTexts:
+    @pytest.mark.slow
     @given(st.lists(st.text(), max_size=30))
     def test_round_trip(self, texts):
         texts = [t.encode("utf-8", "replace").decode() for t in texts]

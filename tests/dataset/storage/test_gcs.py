@@ -660,6 +660,7 @@ def test_in_the_end_it_gives_up(server: GcsServer, kind: str) -> None:
     assert time.monotonic() - begin < 60
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

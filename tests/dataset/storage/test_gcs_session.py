@@ -97,6 +97,7 @@ def session_of(server: Tokens, *, seconds: float) -> GcsSession:
     return GcsSession(credentials, timeout_seconds=seconds)
 
 
+@pytest.mark.slow
 def test_a_token_that_trickles_is_asked_for_again(tokens: Tokens) -> None:
     tokens.drips = 1
     session = session_of(tokens, seconds=0.5)

@@ -461,6 +461,7 @@ class TestWriting:
         assert (tmp_path / "a").read_bytes() == b"new"
         assert sorted(os.listdir(tmp_path)) == ["a", "staged"]
 
+    @pytest.mark.slow
     def test_writers_and_those_who_tidy_up_at_once(self, storage, tmp_path):
         ended = threading.Event()
 

@@ -101,6 +101,7 @@ early.files = open_file.OpenFile(sys.executable), feed_stats._Counts()
 """
 
 
+@pytest.mark.slow
 def test_a_program_ends_quietly_with_files_open() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _ENDING], capture_output=True, text=True, check=False

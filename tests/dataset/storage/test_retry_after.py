@@ -61,6 +61,7 @@ def dated(seconds: float) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "headers"), [("429", {"Retry-After": "1"}), ("503", dated(1))]
 )

@@ -162,6 +162,7 @@ def test_a_finished_part_of_another_job_is_not_taken(tmp_path: pathlib.Path) -> 
         assert [path.name for path in left] == ["owner.json"]
 
 
+@pytest.mark.slow
 def test_all_writers_begin_at_once_over_what_is_left(tmp_path: pathlib.Path) -> None:
     output, barrier = tmp_path / "data", threading.Barrier(len(PARTS))
 
@@ -198,6 +199,7 @@ def test_a_split_that_is_there_is_replaced_on_request(tmp_path: pathlib.Path) ->
 SHARD, INDEX = "00001.array_record", "index/00001.array_record.index"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "other", "message"),
     [
@@ -248,6 +250,7 @@ def crash_at(patch: pytest.MonkeyPatch, number: int) -> None:
         patch.setattr(LocalStorage, name, counted(getattr(LocalStorage, name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replacing", [False, True])
 @pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_commit_that_is_killed_is_finished_or_begins_again(

@@ -352,6 +352,7 @@ def test_a_feed_that_would_begin_behind_the_end_is_refused(web):
         batches.feed(**host, start_step=4)
 
 
+@pytest.mark.slow
 def test_a_feed_without_grain_says_what_to_install(web):
     program = """
 import sys

@@ -101,6 +101,7 @@ def test_a_record_is_traced_to_its_own_dataset(joined) -> None:
     assert seen == paths
 
 
+@pytest.mark.slow
 def test_pickles_small_and_opens_in_another_process(joined) -> None:
     pickled = pickle.dumps(joined)
     assert len(pickled) < 3_000

@@ -201,6 +201,7 @@ def test_opening_touches_no_shard(converted: str, tmp_path: pathlib.Path) -> Non
     assert len(loader.open(there)) == len(RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["committed", "tfds", "plain"])
 def test_pickles_small_and_opens_in_another_process(
     converted: str, tmp_path: pathlib.Path, kind: str

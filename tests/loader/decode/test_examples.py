@@ -290,6 +290,7 @@ def test_any_bytes_decode_or_are_an_error(records):
         decode(RAGGED, records)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(sorted(UNUSUAL)), max_size=6), BATCHES)
 def test_the_scan_of_a_batch_is_that_of_its_records(names, batch):
     records = [*(UNUSUAL[name] for name in names), *map(tf_example, batch)]

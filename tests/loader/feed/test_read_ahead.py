@@ -81,6 +81,7 @@ def test_a_window_is_a_run_of_positions_that_takes_whole_blocks(
         position = end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rows",
     [slice(None), slice(10, 30), np.array([49, 0, 7])],
@@ -160,6 +161,7 @@ def test_records_of_hosts_and_workers_are_read_by_windows(
         assert sum(server.requests.values()) < 2 * len(RECORDS) / 10
 
 
+@pytest.mark.slow
 def test_records_of_batches_that_change_their_size_are_those_of_their_steps(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

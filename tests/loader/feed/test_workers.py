@@ -550,6 +550,7 @@ def test_a_closed_feed_gives_no_more(batches):
     assert feed.get_state()["step"] == 1
 
 
+@pytest.mark.slow
 def test_a_feed_may_be_closed_before_its_first_batch_is_there(batches):
     with started() as own:
         with feed_of(batches, workers=2) as feed:

@@ -54,6 +54,7 @@ def test_a_mixture_without_end(dataset) -> None:
     assert "9,223,372,036,854,775,807" in str(order)
 
 
+@pytest.mark.slow
 def test_elastic_hosts_go_on_in_other_numbers(dataset) -> None:
     batches = loader.global_batches(dataset, batch_size=8, seed=5)
     expected = positions_of(batches, 6)

@@ -223,6 +223,7 @@ def test_a_feed_names_the_record_that_is_no_row(tmp_path):
         next(feed)
 
 
+@pytest.mark.slow
 def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
     dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
     decode = loader.PackedRows.of(

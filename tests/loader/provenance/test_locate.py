@@ -84,6 +84,7 @@ def inputs(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(("group_size", "plan"), list(itertools.product([1, 5], PLANS)))
 def test_every_row_is_found_in_its_source(inputs, tmp_path, plan, group_size):
@@ -148,6 +149,7 @@ def damaged(tmp_path) -> pathlib.Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("group_size", "plan"),
@@ -184,6 +186,7 @@ def test_rows_behind_damage_are_found_by_the_quarantine(damaged, plan, group_siz
             assert inflated(place)[begin:].startswith(encode_frame(record))
 
 
+@pytest.mark.slow
 def test_a_compressed_file_that_breaks_off(tmp_path):
     (tmp_path / "in").mkdir()
     records = varied_records(400, seed=1)
@@ -206,6 +209,7 @@ def drop_some(record: bytes) -> bytes | None:
     return None if len(record) % 2 else record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group_size", [1, 6])
 def test_a_dataset_in_a_bucket(inputs, tmp_path, monkeypatch, group_size):
     writer = WriterOptions(group_size=group_size)

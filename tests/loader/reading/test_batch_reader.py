@@ -69,6 +69,7 @@ def copy(converted: str, tmp_path: pathlib.Path) -> str:
     return str(shutil.copytree(converted, tmp_path / "copy"))
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("compression", "group_size"),
@@ -134,6 +135,7 @@ def test_limits_do_not_change_what_is_read(converted: str, limit_bytes: int) -> 
     assert reader.read(order) == [RECORDS[i] for i in order]
 
 
+@pytest.mark.slow
 def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
     """The thread that reads, and what it holds, are not in the child."""
     dataset = loader.open(converted)
@@ -156,6 +158,7 @@ def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
         reading.result()
 
 
+@pytest.mark.slow
 def test_threads_share_a_dataset(converted: str) -> None:
     dataset = loader.open(converted)
 

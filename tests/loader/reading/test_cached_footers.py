@@ -158,6 +158,7 @@ def test_many_open_at_once(path, cache) -> None:
     assert [entry.suffix for entry in entries(cache)] == [".footer"] * 8
 
 
+@pytest.mark.slow
 def test_worker_processes_map_the_same_pages(path, cache, tmp_path) -> None:
     dataset = loader.open(path, cache_dir=cache)
     pickled = tmp_path / "dataset.pickle"

@@ -102,6 +102,7 @@ def test_one_thread_or_process_fills_at_a_time(
     os.close(reader)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     copies=st.lists(

@@ -72,6 +72,7 @@ def test_a_server_with_another_certificate_is_not_read(
         fetch(fetcher, RANGES[:1])
 
 
+@pytest.mark.slow
 def test_a_proxy_that_refuses_is_named(
     network: GoogleNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:

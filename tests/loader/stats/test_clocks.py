@@ -175,6 +175,7 @@ def test_a_span_costs_next_to_nothing_while_no_trace_runs():
     assert min(seconds() for _ in range(20)) / 1000 < 10e-6
 
 
+@pytest.mark.slow
 def test_without_jax_there_is_no_span_and_jax_is_not_imported():
     program = (
         "import sys\n"

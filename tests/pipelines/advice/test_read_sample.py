@@ -54,6 +54,7 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("offset", [0, 0.25, 0.5, 0.75])
 def test_a_sample_tells_of_all_of_it(
@@ -165,6 +166,7 @@ def test_damage_is_noted_and_does_not_end_it(tmp_path: pathlib.Path) -> None:
     assert (records_of(nothing), nothing.damaged != "") == ([], True)
 
 
+@pytest.mark.slow
 def test_parquet_and_buckets(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ def test_records_of_rows_that_are_not_packed(tmp_path: pathlib.Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps", ["5", "5:5", "7:5", "a:b", "-1:4", "1:2:3", ":", "1:" + "9" * 5000]
 )

@@ -37,6 +37,7 @@ def test_command_has_the_options_and_their_defaults(pipeline):
     }
 
 
+@pytest.mark.slow
 def test_only_one_plan(source, tmp_path):
     done = gristmill(
         *("convert", "*.tfrecord", tmp_path / "out", "--match-shards"),

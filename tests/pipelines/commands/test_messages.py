@@ -179,6 +179,7 @@ def test_what_was_left_out_is_to_be_looked_at(
     )
 
 
+@pytest.mark.slow
 def test_each_next_line_that_is_not_plain_says_why(
     dataset: str, tmp_path: pathlib.Path
 ) -> None:

@@ -142,6 +142,7 @@ def test_head_in_full(odd):
     assert "..." not in full
 
 
+@pytest.mark.slow
 def test_head_gives_bytes_as_they_are(odd, tmp_path):
     with open(tmp_path / "bytes", "wb") as file:
         command = [sys.executable, "-m", "gristmill", "head", odd, "--raw"]

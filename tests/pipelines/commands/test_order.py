@@ -214,6 +214,7 @@ def check(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_options_mean_what_the_arguments_of_the_loader_mean(root, tmp_path, way):
@@ -235,6 +236,7 @@ def test_a_state_means_the_same(root, tmp_path, way):
     check(batches, (*names, *order, "--state", state), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_state_has_what_changes_at_steps(root, tmp_path):
     batches = changed(opened(root))
     state = tmp_path / "state.json"

@@ -327,6 +327,7 @@ def test_paths_without_names_are_joined(converted, tmp_path):
     assert again == place
 
 
+@pytest.mark.slow
 def test_a_shell_gets_it_without_beam_or_tensorflow(tmp_path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0").write_bytes(frames_of(varied_records(20, seed=0)))

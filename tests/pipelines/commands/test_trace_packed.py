@@ -140,6 +140,7 @@ def test_where_a_document_is_seen(packed: pathlib.Path) -> None:
     assert "not seen in these epochs" in unseen
 
 
+@pytest.mark.slow
 def test_lines_by_their_numbers(lines: pathlib.Path) -> None:
     order = ("--shuffle", "none", "--batch-size", 2)
     seen = set()

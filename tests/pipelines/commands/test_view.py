@@ -23,6 +23,7 @@ from gristmill.pipelines.commands.view import tunnel_command
 from tests.support.datasets import convert
 
 
+@pytest.mark.slow
 def test_it_serves_until_ctrl_c(tmp_path: pathlib.Path) -> None:
     """Also what a user of another machine is told, and how a browser is started."""
     dataset = convert(tmp_path, [[b"a", b"b"], [b"c"]])
@@ -96,6 +97,7 @@ def test_options_that_do_not_go_together(tmp_path: pathlib.Path) -> None:
     assert "the page cannot be written" in done.output
 
 
+@pytest.mark.slow
 def test_the_order_of_a_state_and_of_a_mixture(tmp_path: pathlib.Path) -> None:
     records = [b"%d" % number for number in range(20)]
     paths = {

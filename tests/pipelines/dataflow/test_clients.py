@@ -47,6 +47,7 @@ def test_roles_are_enough_to_submit(cloud):
     assert job_of(cloud)["labels"]["gristmill"] == "convert"
 
 
+@pytest.mark.slow
 def test_roles_of_the_workers_are_enough_in_a_launcher(cloud):
     grant(cloud, roles.permissions_of(WORKERS))
     place = "gs://scratch/staging/template_launches/1/job_object"

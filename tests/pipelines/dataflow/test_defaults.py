@@ -32,6 +32,7 @@ def workers(*arguments: str) -> WorkerOptions:
     return with_defaults(*arguments).view_as(WorkerOptions)
 
 
+@pytest.mark.slow
 def test_a_job_gets_the_defaults():
     with running() as cloud:
         image = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"

@@ -79,6 +79,7 @@ def accepted(cloud: Cloud, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_good_submission_passes(cloud):
     assert "nothing was submitted" in accepted(cloud)
 
@@ -128,6 +129,7 @@ def test_reading_asks_for_no_right_to_write(cloud):
         buckets.check_buckets(uses, **options)
 
 
+@pytest.mark.slow
 def test_an_answer_that_trickles_is_asked_for_again(cloud):
     uses = buckets.uses_of(VerifyOptions(dataset="gs://data/x"), temporary=[])
     client = clients.storage_client("p", anonymous=True, seconds=0.5)
@@ -141,6 +143,7 @@ def test_an_answer_that_trickles_is_asked_for_again(cloud):
     assert not any(fault.times for fault in cloud.storage.faults)
 
 
+@pytest.mark.slow
 def test_a_bucket_elsewhere(cloud):
     cloud.storage.objects.places["data"] = {"location": "EUROPE-WEST4"}
     message = refused(cloud)
@@ -152,6 +155,7 @@ def test_a_bucket_elsewhere(cloud):
     assert "gs://data is in EUROPE-WEST4" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option", ["--worker_region=europe-west4", "--worker_zone=europe-west4-b"]
 )
@@ -162,12 +166,14 @@ def test_the_region_is_that_of_the_workers(cloud, option):
     accepted(cloud, *CONVERT, option)
 
 
+@pytest.mark.slow
 def test_another_account_is_not_judged_by_ones_own(cloud):
     cloud.storage.objects.denied.add("storage.objects.create")
     account = "--impersonate_service_account=other@my-project.iam.gserviceaccount.com"
     assert "buckets were not checked" in accepted(cloud, *CONVERT, account)
 
 
+@pytest.mark.slow
 def test_a_dual_region_of_ones_choice(cloud):
     cloud.storage.objects.places["data"] = {"location": "US", **DUAL}
     accepted(cloud)
@@ -235,6 +241,7 @@ def test_contradictions_are_found_before_any_request(cloud):
     assert cloud.storage.requests.total() == before
 
 
+@pytest.mark.slow
 def test_a_function_that_workers_would_not_have(cloud):
     done = cloud.submit(*CONVERT, "--map", "mine:shout", "--use_public_ips")
     assert done.code == 2
@@ -246,6 +253,7 @@ def test_a_function_that_workers_would_not_have(cloud):
 PACK = ("pack", "gs://raw/texts/*", "gs://data/rows")
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_workers_would_not_have(cloud, tmp_path):
     done = cloud.submit(*PACK, "--tokenizer", "mine:encode", "--use_public_ips")
     assert done.code == 2
@@ -305,6 +313,7 @@ def test_shards_that_do_not_fit_on_a_disk():
         list(check_disk(few, disk_gb=24, **machine))
 
 
+@pytest.mark.slow
 def test_shards_of_unknown_size_get_a_note(cloud):
     assert "GB for each" not in accepted(cloud)
     counted = accepted(cloud, *CONVERT, "--records-per-shard=9")
@@ -408,6 +417,7 @@ def test_a_service_that_does_not_answer_is_noted(monkeypatch):
     assert "was not checked" in note
 
 
+@pytest.mark.slow
 def test_a_busy_service_is_asked_again_when_it_says(service):
     service.busy = [{"Retry-After": "1"}]
     begin = time.monotonic()
@@ -415,6 +425,7 @@ def test_a_busy_service_is_asked_again_when_it_says(service):
     assert time.monotonic() - begin >= 1  # Usually at most 0.2.
 
 
+@pytest.mark.slow
 def test_a_service_that_stays_busy_is_noted_in_time(service, monkeypatch):
     monkeypatch.setattr(clients, "_SECONDS", 1.0)
     service.busy = [{"Retry-After": "600"}] * 99

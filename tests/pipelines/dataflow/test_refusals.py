@@ -359,6 +359,7 @@ def test_every_refusal_is_in_the_table():
     assert raised <= {refusal.message for refusal in REFUSALS.values()} | OTHERS
 
 
+@pytest.mark.slow
 def test_what_fits_is_not_refused(cloud: Cloud):
     compressed(cloud)
     *arguments, _ = REFUSALS["disk for a compressed file"].arguments

@@ -133,6 +133,7 @@ def test_two_jobs_do_not_write_to_one_output(cloud: Cloud):
     assert len(cloud.dataflow.jobs) == 2
 
 
+@pytest.mark.slow
 def test_nothing_is_said_to_be_finished(cloud: Cloud):
     done = cloud.submit(*CONVERT, IMAGE)
     said_unfinished(done.stdout)

@@ -119,6 +119,7 @@ def test_an_edition_that_was_replaced(tmp_path, output: str):
     assert files_of(sides[1], found.added) == [(paths[1], 3)]
 
 
+@pytest.mark.slow
 def test_sources_are_followed_through_datasets(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in "ab":

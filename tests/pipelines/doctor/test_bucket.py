@@ -72,6 +72,7 @@ def test_a_bucket_that_does_not_exist_or_answer_is_an_error(storage: GcsServer) 
         [*look_at_bucket(DatasetPlace("gs://data/c4"), seconds=0.3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["1", "600"])
 def test_a_busy_bucket_is_asked_again_in_time(storage: GcsServer, seconds: str) -> None:
     headers = {"Retry-After": seconds}

@@ -61,6 +61,7 @@ def test_every_check_says_something_of_a_dataset(tmp_path: pathlib.Path) -> None
     assert names == {*MACHINE_CHECKS, *DATASET_CHECKS} - {"bucket"}
 
 
+@pytest.mark.slow
 def test_a_bucket_that_is_silent_ends_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_bucket_that_is_silent_ends_in_time(
     assert found["jobs"].level == found["bucket"].level == "warning"
 
 
+@pytest.mark.slow
 def test_no_check_imports_what_it_looks_for(tmp_path: pathlib.Path) -> None:
     code = (
         "import sys\n"

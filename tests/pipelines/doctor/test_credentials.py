@@ -83,6 +83,7 @@ def found() -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "level", "seen", "cure"),
     [

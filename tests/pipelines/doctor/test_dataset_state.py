@@ -205,6 +205,7 @@ def test_a_killed_replacement(killer: Killer, folder: pathlib.Path) -> None:
     assert look(output)[0].level == "ok"
 
 
+@pytest.mark.slow
 def test_what_a_killed_command_left_in_a_dataset(
     killer: Killer, folder: pathlib.Path
 ) -> None:

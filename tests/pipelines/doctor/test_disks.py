@@ -64,6 +64,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_small_disks_and_memory_are_found(tmp_path: pathlib.Path) -> None:
     dataset = convert(tmp_path / "made", [[b"a"]])
     found = run_mounting(SMALL, str(tmp_path), dataset)

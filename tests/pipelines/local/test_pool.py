@@ -95,6 +95,7 @@ def test_a_call_in_a_process_of_its_own(
     assert not caplog.records
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("workers", "threads"), [(1, 1), (1, 3), (2, 1), (2, 3)])
 @pytest.mark.parametrize("count", [0, 1, 2, 20])
@@ -103,6 +104,7 @@ def test_every_item_once(workers: int, threads: int, count: int):
     assert sorted(results) == [n * n for n in range(count)]
 
 
+@pytest.mark.slow
 def test_work_is_done_by_as_many_processes_as_asked_for():
     assert set(map_unordered(_pid, range(3), workers=1)) == {os.getpid()}
     pids = set(map_unordered(_pid, range(12), workers=2))
@@ -145,12 +147,14 @@ def test_what_is_asked_for_or_much_or_remote_starts_at_once():
     assert alone_seconds(None, 1000, remote=True) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_calls_overlap_in_each_process(workers: int):
     pids = list(map_unordered(_meet, range(2 * workers), workers=workers, threads=2))
     assert sorted(map(pids.count, set(pids))) == [2] * workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "threads"), [(2, 1), (1, 2), (2, 2)])
 def test_error_keeps_its_type_and_calls_that_began_are_finished(
     tmp_path: pathlib.Path, workers: int, threads: int
@@ -164,11 +168,13 @@ def test_error_keeps_its_type_and_calls_that_began_are_finished(
         assert "_touch_or_fail" in str(raised.value.__cause__)
 
 
+@pytest.mark.slow
 def test_a_result_that_cannot_travel_is_an_error():
     with pytest.raises(TypeError, match="lambda"):
         list(map_unordered(_fail_oddly, range(9), workers=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_result_that_can_be_neither_sent_nor_shown(threads: int):
     with pytest.raises(TypeError, match="_Unspeakable does not pickle: not to be sent"):
@@ -182,6 +188,7 @@ def test_no_threads_are_left():
     own.wait_until_ended()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_killed_worker_is_an_error_within_seconds(threads: int):
     with pytest.raises(WorkerDiedError, match="run the same command again"):
@@ -216,6 +223,7 @@ def _alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGINT])
 def test_workers_end_with_their_parent(tmp_path, sig):
     script = tmp_path / "endless.py"

@@ -87,6 +87,7 @@ def pids(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
             os.kill(int(pid), signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function",
     [
@@ -107,6 +108,7 @@ def test_workers_that_do_not_end_are_killed_and_it_is_said(
     assert re.search(KILLED, caplog.text)
 
 
+@pytest.mark.slow
 def test_what_workers_do_at_exit_is_done(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,6 +121,7 @@ def test_what_workers_do_at_exit_is_done(
     assert not caplog.text
 
 
+@pytest.mark.slow
 def test_a_forked_process_keeps_no_worker(
     pids: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +130,7 @@ def test_a_forked_process_keeps_no_worker(
     assert not caplog.text
 
 
+@pytest.mark.slow
 def test_the_death_of_a_worker_is_seen_through_a_forked_process(
     pids: pathlib.Path,
 ) -> None:
@@ -136,6 +140,7 @@ def test_the_death_of_a_worker_is_seen_through_a_forked_process(
         call.result(60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [0, 3])
 def test_a_worker_that_exits_early_is_named_with_its_code(code: int) -> None:
     with pytest.raises(
@@ -144,6 +149,7 @@ def test_a_worker_that_exits_early_is_named_with_its_code(code: int) -> None:
         list(map_unordered(_exit_early, [code], workers=2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "text"),
     [

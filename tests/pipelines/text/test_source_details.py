@@ -70,6 +70,7 @@ def test_the_line_of_a_record_is_named(tmp_path, name, kind):
     assert loader.open(tmp_path / "out")[:]  # The source is not needed.
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["none", "gzip"])
 @pytest.mark.parametrize("name", ["jsonl", "csv"])

@@ -35,6 +35,7 @@ EXAMPLE = pathlib.Path(__file__).parents[3] / "examples" / "beam_yaml.yaml"
 RECORDS = text_records(30)
 
 
+@pytest.mark.slow
 def test_records_as_rows(tmp_path: pathlib.Path) -> None:
     path = str(tmp_path / "in")
     write_tfrecords(path, RECORDS)

@@ -98,6 +98,7 @@ def reference(inputs, tmp_path_factory) -> dict[str, dict[str, bytes]]:
 
 
 class TestDeterminism:
+    @pytest.mark.slow
     @pytest.mark.one_in(3)
     @pytest.mark.parametrize("plan", PLANS, ids=str)
     @pytest.mark.parametrize("runner", ["in memory", "every bundle twice"])

@@ -78,6 +78,7 @@ def test_name_split_and_overwrite(folder):
     assert run(again) == [manifest]
 
 
+@pytest.mark.slow
 def test_damage_commits_nothing(folder):
     path = folder / "old-train.array_record-00001-of-00003"
     data = bytearray(path.read_bytes())

@@ -28,6 +28,7 @@ from tests.support.pipelines import counters, distributions, ended
 from tests.support.records import text_records, write_array_records, write_tfrecords
 
 
+@pytest.mark.slow
 def test_an_index_and_a_verification(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

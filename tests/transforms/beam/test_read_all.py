@@ -56,6 +56,7 @@ def test_paths_and_sources_of_tfrecords(tfrecords: pathlib.Path) -> None:
         assert records == FILES[name]
 
 
+@pytest.mark.slow
 def test_what_was_just_written(tmp_path: pathlib.Path) -> None:
     found = run(
         beam.Create(FILES["a"]),
@@ -111,6 +112,7 @@ def test_records_are_in_all_windows_of_their_pattern(tfrecords: pathlib.Path) ->
     assert len(counted) == 2 * len(FILES["a"])
 
 
+@pytest.mark.slow
 def test_patterns_without_end(tfrecords: pathlib.Path) -> None:
     stream = test_stream.TestStream(coder=beam.coders.StrUtf8Coder())
     for name in "ac":

@@ -24,6 +24,7 @@ from tests.support.records import (
 RECORDS = [*text_records(1500), *AWKWARD_RECORDS]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "argv",
@@ -45,6 +46,7 @@ def test_dataset(
     assert sorted(found) == sorted(RECORDS)
 
 
+@pytest.mark.slow
 def test_with_index_gives_file_and_number(tmp_path: pathlib.Path) -> None:
     dataset = dataset_of(tmp_path, RECORDS, group_size=10)
     options = {"with_index": True, "range_bytes": 20_000}
@@ -62,6 +64,7 @@ def test_with_index_gives_file_and_number(tmp_path: pathlib.Path) -> None:
     assert sorted(lengths) == sorted(map(len, RECORDS))
 
 
+@pytest.mark.slow
 def test_splits(tmp_path: pathlib.Path) -> None:
     dataset_of(tmp_path, [b"a", b"b", b"c"])
     dataset = str(dataset_of(tmp_path, [b"d", b"e", b"f"], split="test"))
@@ -73,6 +76,7 @@ def test_splits(tmp_path: pathlib.Path) -> None:
         list(list_shards([dataset], "nine"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", ["group_size:1", "group_size:9,transpose:true"])
 def test_files_without_dataset(tmp_path: pathlib.Path, options: str) -> None:
     for name in ("a", "b"):
@@ -88,6 +92,7 @@ def test_files_without_dataset(tmp_path: pathlib.Path, options: str) -> None:
     assert one.path == str(tmp_path / "a.ar")
 
 
+@pytest.mark.slow
 def test_no_dataset_is_made_of_damaged_files(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "plain.ar"
     write_array_records(path, RECORDS[:300], options="group_size:1,uncompressed")

@@ -64,6 +64,7 @@ def test_datasets_and_their_splits(tmp_path: pathlib.Path) -> None:
         run(ReadRecords(f"{dataset}/*.array_record*", split="train"))
 
 
+@pytest.mark.slow
 def test_a_tfds_directory(tmp_path: pathlib.Path) -> None:
     for split in ("train", "test"):
         name = f"d-{split}.tfrecord-00000-of-00001"
@@ -76,6 +77,7 @@ def test_a_tfds_directory(tmp_path: pathlib.Path) -> None:
     assert run(ReadRecords(tmp_path, split="test")) == [b"test"] * 3
 
 
+@pytest.mark.slow
 def test_parquet_and_its_rows(tmp_path: pathlib.Path) -> None:
     import pyarrow
     import pyarrow.parquet
@@ -112,6 +114,7 @@ def test_files_that_are_empty_or_none(tmp_path: pathlib.Path) -> None:
         ReadRecords("in", range_bytes=0)
 
 
+@pytest.mark.slow
 def test_beam_yaml(tmp_path: pathlib.Path) -> None:
     write_array_records(tmp_path / "a", [b"zero", b"one"])
     rows = run(beam_yaml.read_records([str(tmp_path / "a")], with_source=True))

@@ -48,6 +48,7 @@ def offsets_of(records: list[bytes]) -> list[int]:
     return list(itertools.accumulate(sizes, initial=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", RUNNERS)
 def test_all_kinds_of_files(tmp_path: pathlib.Path, argv: tuple[str, ...]) -> None:
     kinds = {"a": "", "b": "GZIP", "c": "ZLIB", "d": ""}
@@ -95,6 +96,7 @@ def test_with_source_gives_file_and_offset(tmp_path: pathlib.Path) -> None:
     assert sorted(lengths) == sorted([*map(len, records)] * 2)
 
 
+@pytest.mark.slow
 def test_nested_frames_fool_nobody(tmp_path: pathlib.Path) -> None:
     """Nearly every byte of these files is part of a frame within a record."""
     inner = frames_of([b"inner %d" % i for i in range(200)])
@@ -138,6 +140,7 @@ def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
         list(read_range(pieces[1], with_source=False))
 
 
+@pytest.mark.slow
 def test_empty_file_only_where_allowed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").touch()
     write_tfrecords(tmp_path / "full", [b"a"])
@@ -146,6 +149,7 @@ def test_empty_file_only_where_allowed(tmp_path: pathlib.Path) -> None:
     assert run(ReadTFRecords(f"{tmp_path}/*", allow_empty_files=True)) == [b"a"]
 
 
+@pytest.mark.slow
 def test_nothing_happens_before_the_pipeline_runs(tmp_path: pathlib.Path) -> None:
     pattern = str(tmp_path / "later*")
     pipeline = beam.Pipeline(options=PipelineOptions(list(IN_MEMORY)))
@@ -231,6 +235,7 @@ def test_large_files_of_several_parts(
     ]
 
 
+@pytest.mark.slow
 def test_a_file_of_another_format(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a").write_bytes(frames_of([b"a"]))
     (tmp_path / "b").write_bytes(b"PAR1" + bytes(100) + b"PAR1")

@@ -153,6 +153,7 @@ def test_flipped_byte_anywhere_is_found(
     assert verify(dataset) == []
 
 
+@pytest.mark.slow
 def test_other_records_are_compared_behind_damage(dataset: pathlib.Path) -> None:
     shard = shards_of(dataset)[0]
     footer = footer_of((dataset / shard).read_bytes())

@@ -277,6 +277,7 @@ def test_num_shards_alone_is_exact(tmp_path: pathlib.Path) -> None:
     assert_whole(tmp_path / "out")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"num_shards": 2}, {}])
 def test_no_records(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
     result = write(tmp_path / "out", [], **options)
@@ -311,6 +312,7 @@ def test_a_write_that_measures_first_says_so(caplog: pytest.LogCaptureFixture) -
     assert "shard_bytes=1048576" in said
 
 
+@pytest.mark.slow
 def test_windows_are_ignored(tmp_path: pathlib.Path) -> None:
     stamp = beam.Map(lambda n: TimestampedValue(b"%d" % n, n))
     transforms = (beam.Create(range(100)), stamp, beam.WindowInto(FixedWindows(10)))
@@ -433,6 +435,7 @@ def test_unfinished_conversion_is_left_alone(tmp_path: pathlib.Path) -> None:
         write_plainly(out, num_shards=2)
 
 
+@pytest.mark.slow
 def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

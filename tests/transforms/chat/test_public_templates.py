@@ -135,7 +135,6 @@ def test_there_are_as_many_as_promised() -> None:
     assert len(NAMES) >= 30
 
 
-@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_are_those_of_transformers(
     name: str, tokenizer: pathlib.Path, reference: Any

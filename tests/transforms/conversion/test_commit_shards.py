@@ -80,6 +80,7 @@ class TestCloseGaps:
         assert again == [reports[1]]
         assert asked == [(1, begin)]
 
+    @pytest.mark.slow
     def test_each_shard_is_made_again_once_and_in_order(self, tmp_path):
         inner = frames_of([random.Random(n).randbytes(200) for n in range(500)])
         (tmp_path / "in").write_bytes(frames_of([b"a", inner, inner, b"b"]))

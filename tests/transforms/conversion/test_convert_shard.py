@@ -91,6 +91,7 @@ class TestLossless:
         convert(job, tasks=tasks)
         assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
+    @pytest.mark.slow
     def test_all_plans_hold_the_same_records(self, varied, tmp_path):
         folder, _ = varied
         digests = set()
@@ -199,6 +200,7 @@ class TestNestedPayloads:
                 record for records in files for record in (records or [b""])
             ]
 
+    @pytest.mark.slow
     def test_many_nested_records_deep(self, tmp_path):
         chance = random.Random(11)
         records = [nested_records(chance, depth=3) for _ in range(150)]
@@ -222,6 +224,7 @@ class TestNestedPayloads:
         assert split.records == 5
         assert read_table(job.output, split).total("span_records") == 5
 
+    @pytest.mark.slow
     def test_repairs_depend_on_the_input_alone(self, tmp_path):
         chance = random.Random(3)
         records = [nested_records(chance) * 30 for _ in range(20)]
@@ -239,6 +242,7 @@ class TestNestedPayloads:
         )
         assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
+    @pytest.mark.slow
     def test_a_fooled_range_with_real_damage_elsewhere(self, tmp_path):
         inner = frames_of([random.Random(n).randbytes(100) for n in range(50)])
         records = [b"first", inner, *varied_records(60, seed=4), inner, b"last"]

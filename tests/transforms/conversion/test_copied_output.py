@@ -252,6 +252,7 @@ def mutations(data: bytes, count: int, seed: int) -> Iterator[bytes]:
         yield data[:at] + changed + data[at + size :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "seed"), [(40, 1), pytest.param(5000, 2, marks=pytest.mark.soak)]
 )

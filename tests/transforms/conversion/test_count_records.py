@@ -177,6 +177,7 @@ def test_damage_in_any_part(tmp_path, monkeypatch, near_bytes):
     assert read_output(job.output) == good
 
 
+@pytest.mark.slow
 def test_a_conversion_that_ends_while_it_counts_leaves_nothing(inputs, tmp_path):
     job = by_records(inputs, tmp_path / "out", allow_empty_files=True)
 

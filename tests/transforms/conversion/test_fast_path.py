@@ -127,6 +127,7 @@ def test_workers_beside_each_other(tmp_path, tokenizer):
     assert 1 <= counts_of(fast)["reference_shards"] <= 2
 
 
+@pytest.mark.slow
 def test_in_a_bucket(tmp_path, tokenizer, monkeypatch):
     source = written(tmp_path, AT_BEGIN)
     pack(source, str(tmp_path / "plain"), tokenizer)

@@ -122,6 +122,7 @@ def lengths(directory: pathlib.Path) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("plan", "train_shards", "group_size"),
@@ -157,6 +158,7 @@ def test_tfds_reads_every_example_in_order(
         ] == source_records(made, split)
 
 
+@pytest.mark.slow
 def test_random_access_and_slices_through_tfds(
     made: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -170,6 +172,7 @@ def test_random_access_and_slices_through_tfds(
     assert part == (expected[5:14] + tfds_data.read_in_order(made, "validation")[:2])
 
 
+@pytest.mark.slow
 def test_metadata_is_that_of_the_input(
     made: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -253,6 +256,7 @@ def test_a_committed_dataset_is_not_touched_again(
     }
 
 
+@pytest.mark.slow
 def test_the_metadata_names_new_shards_before_old_ones_go(
     made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -484,6 +488,7 @@ def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> No
 class TestNamesOfFiles:
     """Which files a split has, with TFDS's own code as the oracle."""
 
+    @pytest.mark.slow
     @pytest.mark.one_in(3)
     @pytest.mark.parametrize("count", [1, 10, 99_999, 100_000])
     @pytest.mark.parametrize(
@@ -519,6 +524,7 @@ class TestNamesOfFiles:
             path = names.sharded_filepath(shard_index=shard, num_shards=count)
             assert f"{tmp_path}/{found.files[shard]}" == str(path)
 
+    @pytest.mark.slow
     def test_templates_of_ones_own(
         self, source: pathlib.Path, tmp_path: pathlib.Path
     ) -> None:

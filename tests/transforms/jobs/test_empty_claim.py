@@ -304,6 +304,7 @@ def test_a_stranger_is_still_refused(source, tmp_path):
     assert mine.read_bytes() == b"mine"
 
 
+@pytest.mark.slow
 def test_a_write_over_a_conversion_that_finished_nothing(source, output: str):
     job = job_of(source, output, plan=("num_shards", 3), name="out")
     task = next(shard_tasks(begin_job(job).prepared))

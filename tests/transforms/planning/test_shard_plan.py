@@ -232,6 +232,7 @@ class TestPlanByBytes:
         for shard in (0, 1, 2, count // 3, count - 1, count):
             assert plan.cut_bytes[shard] == total * shard // count
 
+    @pytest.mark.slow
     @pytest.mark.alone
     def test_a_million_shards_of_a_petabyte_are_planned_quickly(self):
         sizes = np.full(100_000, 10**10, np.int64)

@@ -420,6 +420,7 @@ def test_columns_of_another_file():
     assert error.value.got == "no such column"
 
 
+@pytest.mark.slow
 def test_a_row_above_two_gibibytes():
     # Every value is the same bytes: as offsets, they need no memory.
     data = pa.py_buffer(b"x" * (1 << 20))

@@ -109,6 +109,7 @@ def test_a_file_that_was_not_written_to_its_end_is_refused(tmp_path, keep, words
     assert caught.value.reason == "footer"
 
 
+@pytest.mark.slow
 def test_a_footer_with_other_counts_than_the_file_is_refused(tmp_path):
     """Of each byte of a footer, one bit: the rows are right, or there is an error."""
     table = some_table(200)

@@ -290,6 +290,7 @@ class TestDamage:
             assert f"byte offset {first[0]:,}, sample 'd.e/" in str(caught.value)
             assert sample.startswith("d")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("format", [*FORMATS])
     def test_every_byte_of_a_header(self, format):
         data = tar_of(members_of(4, sizes=[0, 7, 600]), format=format, mtime=1.5)

@@ -208,6 +208,7 @@ class TestDamage:
             assert stored == data[rows.begin_bytes :][: len(stored)]
             assert len(stored) > 10_000
 
+    @pytest.mark.slow
     @settings(max_examples=25, deadline=None)
     @given(data=st.data())
     def test_any_cuts_set_the_same_rows_aside_once(self, damaged_file, data):

@@ -82,6 +82,7 @@ def test_the_same_bytes_as_one_by_one(source, tmp_path, plan, damaged):
     assert bool(list(tmp_path.glob("together/quarantine/*"))) == damaged
 
 
+@pytest.mark.slow
 def test_a_large_row_group_of_a_bucket_is_read_once(tmp_path, monkeypatch):
     chance = random.Random(1)
     table = pa.table({"payload": [chance.randbytes(20_000) for _ in range(700)]})

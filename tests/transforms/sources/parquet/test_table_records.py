@@ -167,6 +167,7 @@ def test_whole_numbers_of_doubles_beside_others(tmp_path, other):
         examples_of(tmp_path, table, columns=("a", "b:int"))
 
 
+@pytest.mark.slow
 def test_a_later_whole_number_that_a_float_does_not_hold(tmp_path):
     late = pa.table({"a": [0.5] * 5000 + [BIG * 1.0]})
     with pytest.raises(CorruptRecordError, match="float32 does not hold") as error:

@@ -47,6 +47,7 @@ def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> Non
         assert len(pickle.dumps(cuts[0])) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options",

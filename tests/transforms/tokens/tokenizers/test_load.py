@@ -507,6 +507,7 @@ print(threads() - before)
     assert done.stdout == "0\n", done.stderr
 
 
+@pytest.mark.slow
 def test_the_fast_path_does_without_awkward(tmp_path):
     """Importing it takes a tenth of a second, in every worker."""
     path = written(tmp_path, "file", tokenizer_json())
