@@ -1,6 +1,7 @@
 """Settings that all tests share, and what their marks do."""
 
 import collections
+import functools
 import gc
 import os
 import pathlib
@@ -8,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 import hypothesis
 import pytest
@@ -87,18 +88,45 @@ def output(
 
 
 @pytest.fixture
+def temporary_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
+    """Sets `TMPDIR`, of this process and of those that it starts."""
+
+    def put(directory: object) -> None:
+        monkeypatch.setenv("TMPDIR", str(directory))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+
+    return put
+
+
+@pytest.fixture
+def blocks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Sets the bytes of a request to a bucket, so that small files take several."""
+    from gristmill.dataset.storage.gcs import GcsStorage
+
+    return functools.partial(monkeypatch.setattr, GcsStorage, "block_bytes")
+
+
+@pytest.fixture
+def without_compiled_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets numpy hash chunks, as where there is no C compiler."""
+    from gristmill.dataset.arrayrecord import chunk_hash
+
+    monkeypatch.setattr(chunk_hash, "_compiled", None)
+
+
+@pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads what is over 512 KiB in pieces of that size, instead of 8 MiB."""
     monkeypatch.setattr("gristmill.dataset.storage.uploads.PIECE_BYTES", 512 << 10)
 
 
 @pytest.fixture(params=["compiled", "numpy"])
-def hashing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def hashing(request: pytest.FixtureRequest) -> str:
     """Runs a test with the compiled hash of chunks, and without it."""
     from gristmill.dataset.arrayrecord import chunk_hash
 
     if request.param == "numpy":
-        monkeypatch.setattr(chunk_hash, "_compiled", None)
+        request.getfixturevalue("without_compiled_hash")
     elif not chunk_hash.is_compiled():
         pytest.skip("installed without a C compiler")
     return request.param

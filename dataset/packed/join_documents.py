@@ -72,7 +72,11 @@ class JoinedDocuments(NamedTuple):
 
 
 def join_documents(
-    records: Iterable[Sequence[bytes]], *, row_format: RowFormat, index: SegmentIndex
+    records: Iterable[Sequence[bytes]],
+    *,
+    row_format: RowFormat,
+    index: SegmentIndex,
+    batch_bytes: int = _BATCH_BYTES,
 ) -> JoinedDocuments:
     """Joins the pieces of every document of a shard.
 
@@ -83,6 +87,7 @@ def join_documents(
         records: The rows of the shard in their order, in batches of any size.
         row_format: The encoding of the rows.
         index: The segment index of the shard.
+        batch_bytes: Size of the rows that are joined at a time.
 
     Returns:
         Lengths and checksums of all documents, and their totals.
@@ -92,7 +97,7 @@ def join_documents(
             document do not follow one another. `where` names the row, the document and
             its place.
     """
-    joiner = DocumentJoiner(row_format, index)
+    joiner = DocumentJoiner(row_format, index, batch_bytes=batch_bytes)
     for batch in records:
         joiner.add(batch)
     return joiner.finish()
@@ -101,7 +106,14 @@ def join_documents(
 class DocumentJoiner:
     """Joins documents while the rows of a shard come: see `join_documents`."""
 
-    def __init__(self, row_format: RowFormat, index: SegmentIndex) -> None:
+    def __init__(
+        self,
+        row_format: RowFormat,
+        index: SegmentIndex,
+        *,
+        batch_bytes: int = _BATCH_BYTES,
+    ) -> None:
+        self._batch_bytes = batch_bytes
         self._format, self._index = row_format, index
         self._lengths = np.zeros(index.documents, np.uint32)
         self._crc32cs = np.zeros(index.documents, np.uint32)
@@ -128,7 +140,7 @@ class DocumentJoiner:
         """Adds the next rows; after a CorruptShardError, it cannot be used again."""
         self._waiting += records
         self._waiting_bytes += sum(map(len, records))
-        if self._waiting_bytes >= _BATCH_BYTES:
+        if self._waiting_bytes >= self._batch_bytes:
             self._join_waiting()
 
     def _join_waiting(self) -> None:

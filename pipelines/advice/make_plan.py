@@ -288,16 +288,16 @@ def _plan(
         },
         reasons=(*reasons, shuffle.reason, *([copies] if copies else ())),
         notes=(
-            *_notes(samples),
+            *_notes(samples, compiled=is_compiled()),
             *assumptions(busy=given.busy, start_minutes=given.start_minutes),
         ),
         command=command,
     )
 
 
-def _notes(samples: Sequence[Sample]) -> list[str]:
+def _notes(samples: Sequence[Sample], *, compiled: bool) -> list[str]:
     notes = []
-    if not is_compiled():
+    if not compiled:
         notes.append(
             "the chunk hash of gristmill is not compiled on this machine, so that the "
             "conversion is slower: gristmill doctor says what to install"

@@ -18,14 +18,19 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _DEVELOPERS = re.compile(r"extra *== *[\"']dev[\"']")
 
 
-def installed_versions() -> dict[str, str]:
+def installed_versions(
+    requires: Callable[[str], list[str] | None] = importlib.metadata.requires,
+) -> dict[str, str]:
     """Returns the versions of installed packages by name, without importing them.
 
     These are Python, gristmill, and the packages that its extras name.
+
+    Args:
+        requires: Returns the requirements of an installed package.
     """
     found = {"python": platform.python_version(), "gristmill": gristmill.__version__}
     try:
-        requirements = importlib.metadata.requires("gristmill") or []
+        requirements = requires("gristmill") or []
     except importlib.metadata.PackageNotFoundError:  # It runs from its sources.
         return found
     for requirement in sorted(requirements, key=str.lower):

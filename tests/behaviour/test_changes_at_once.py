@@ -41,6 +41,7 @@ from tests.support.conversion import convert, job_of
 from tests.support.editions import files_of
 from tests.support.records import frames_of
 from tests.support.removals import remove_from
+from tests.support.watched import meanwhile
 
 TOLD = (JobChangedError, StorageChangedError)
 OLD, NEW = [b"old %d" % i for i in range(9)], [b"new %d" % i for i in range(7)]
@@ -55,18 +56,6 @@ def assert_whole(output: str, records: list[bytes]) -> None:
     found = verify(output, workers=1)
     assert (found.findings, found.leftovers) == ((), ())
     assert records_of(output) == records
-
-
-def once(call: Callable[[], object], then: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function with something before its first call."""
-    waiting = [call]
-
-    def called(*given: Any, **options: Any) -> Any:
-        if waiting:
-            waiting.pop()()
-        return then(*given, **options)
-
-    return called
 
 
 def write(output: str, records: list[bytes], **options: bool) -> None:
@@ -92,8 +81,7 @@ def test_of_two_equal_writers_one_commits(
     def other() -> None:
         write(output, NEW, overwrite=True)
 
-    true = getattr(parts_module, place)
-    monkeypatch.setattr(parts_module, place, once(other, true))
+    meanwhile(monkeypatch, parts_module, place, other)
     with pytest.raises(TOLD):
         write(output, OLD, overwrite=True)
     assert_whole(output, NEW)
@@ -136,15 +124,12 @@ def test_a_table_that_is_replaced_while_garbage_is_found(
     write(output, OLD, overwrite=True, keep_replaced=True)
     left = f"{output}/index/d-train.e00001.job.json"
     storage.write(left.replace("e00001", "e00002"), b"{}")
-    true = clean_module.find_garbage
 
-    def find(*where: Any) -> Any:
-        monkeypatch.setattr(clean_module, "find_garbage", true)
+    def other() -> None:
         write(output, NEW, overwrite=True)
         storage.write(f"{output}/index/d-train.e00002.write.json", b"{}")
-        return true(*where)
 
-    monkeypatch.setattr(clean_module, "find_garbage", find)
+    meanwhile(monkeypatch, clean_module, "find_garbage", other)
     clean(output)
     assert_whole(output, NEW)
 
@@ -221,7 +206,7 @@ def test_an_equal_writer_that_has_begun_to_delete_the_parts(
         (shard,) = (i for i in parts if i.path.endswith(".array_record"))
         storage.delete(shard.path)
 
-    monkeypatch.setattr(kind, "link_all", once(other, kind.link_all))
+    meanwhile(monkeypatch, kind, "link_all", other)
     with pytest.raises(JobChangedError, match="another write has taken over"):
         write(output, OLD)
     write(output, NEW, overwrite=True)
@@ -262,17 +247,15 @@ def test_who_takes_an_edition_that_another_one_is_about_to_commit(
         for record in OLD:
             writer.write(record)
     job = job_of(source_of(tmp_path, "new", NEW), output, name="d")
-    true_settle, told = Claim.settle, []
+    told = []
 
-    def settle(*given: Any, **options: Any) -> None:
-        true_settle(*given, **options)
-        monkeypatch.setattr(Claim, "settle", true_settle)
+    def other() -> None:
         try:
             commit_parts(output, name="d", overwrite=True)
         except (*TOLD, InputError) as error:
             told.append(error)
 
-    monkeypatch.setattr(Claim, "settle", settle)
+    meanwhile(monkeypatch, Claim, "settle", other, after=True)
     prepared = begin_job(job, overwrite=True).prepared
     assert told
     commit_shards([job], map(make_shard, shard_tasks(prepared)))
@@ -318,8 +301,7 @@ class TestIndex:
             self.index(own[1])
             others.append(files_of(files)["dataset.json"])
 
-        patched = once(other, getattr(index_module, at))
-        monkeypatch.setattr(index_module, at, patched)
+        meanwhile(monkeypatch, index_module, at, other)
         with pytest.raises(TOLD):
             self.index(*own)
         assert files_of(files)["dataset.json"] == others[0]
@@ -343,8 +325,7 @@ class TestIndex:
         if at is None:
             begin()
         else:
-            true = getattr(index_module, at)
-            monkeypatch.setattr(index_module, at, once(begin, true))
+            meanwhile(monkeypatch, index_module, at, begin)
         self.index(f"{files}/1.array_record")
         assert len(told) == (at == "commit_dataset")
         for prepared in begun:

@@ -9,10 +9,9 @@ import concurrent.futures
 import dataclasses
 import pathlib
 import random
-import tempfile
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -27,7 +26,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.shards.shard_reader import first_records
-from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
@@ -56,9 +54,10 @@ FILES = {
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    # Many ranges to a file, as with large ones.
-    monkeypatch.setattr(GcsStorage, "block_bytes", 1 << 18)
+def server(
+    monkeypatch: pytest.MonkeyPatch, blocks_of: Callable[[int], None]
+) -> Iterator[GcsServer]:
+    blocks_of(1 << 18)
     with GcsServer("in", "out") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         for name, data in FILES.items():
@@ -397,12 +396,11 @@ def test_a_missing_bucket_is_named_before_any_work(server: GcsServer) -> None:
 def test_uploads_overlap_and_local_bytes_are_bounded(
     server: GcsServer,
     tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
+    temporary_in: Callable[[object], None],
     workers: int,
 ) -> None:
     """While shards are on their way, the next ones are made, but not too many."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    temporary_in(tmp_path)
     server.fail(
         "slow", "insert", name="c4-train.array_record-", times=10**9, seconds=0.3
     )

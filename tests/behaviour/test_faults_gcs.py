@@ -8,7 +8,7 @@ import pathlib
 import re
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +16,6 @@ import pytest
 from benchmarks.faults import SCENARIOS, Scenario
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -33,9 +32,10 @@ FILES = {
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
-    # Many ranges to a file, as with large ones.
-    monkeypatch.setattr(GcsStorage, "block_bytes", 1 << 15)
+def server(
+    monkeypatch: pytest.MonkeyPatch, blocks_of: Callable[[int], None]
+) -> Iterator[GcsServer]:
+    blocks_of(1 << 15)
     with GcsServer("in", "out") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
         monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.5")
@@ -117,10 +117,10 @@ def test_a_fault_is_got_over_or_told(
     list(itertools.product(["fail", "quarantine"], ["none", "gzip", "zlib"])),
 )
 def test_damage_on_the_way_is_no_damage_of_the_input(
-    server: GcsServer, monkeypatch: pytest.MonkeyPatch, kind: str, on_corrupt: str
+    server: GcsServer, blocks_of: Callable[[int], None], kind: str, on_corrupt: str
 ) -> None:
     """There is no checksum of a part of an object: a second look tells."""
-    monkeypatch.setattr(GcsStorage, "block_bytes", 1 << 12)
+    blocks_of(1 << 12)
     compress = {"none": bytes, "gzip": gzip.compress, "zlib": zlib.compress}[kind]
     for name, data in FILES.items():
         server.objects.put("in", name, compress(data))

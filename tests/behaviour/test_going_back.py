@@ -31,8 +31,8 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageMissingError,
 )
+from gristmill.dataset.commit import clean as clean_module
 from gristmill.dataset.commit.clean import clean
-from gristmill.dataset.commit.editions import last_begun
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest, states_of
@@ -52,6 +52,7 @@ from tests.support.editions import add_edition, files_of, replace_by_newest
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of, text_records
+from tests.support.watched import watched
 
 RECORDS = {n: text_records(10 + n, seed=n) for n in (1, 2, 3)}
 KILLED = -9
@@ -309,12 +310,10 @@ class TestClean:
         results = [make_shard(task) for task in tasks]
 
         def begun(*where):
-            found = last_begun(*where)
             if len(open_manifest(output).splits["train"].numbers) == 2:
                 commit_shards([job], results)
-            return found
 
-        monkeypatch.setattr("gristmill.dataset.commit.clean.last_begun", begun)
+        watched(monkeypatch, clean_module, "last_begun", begun, after=True)
         clean(output, unfinished=True)
         assert records_of(output) == RECORDS[1] + RECORDS[2] + RECORDS[3]
         assert not verify(output, workers=1).findings

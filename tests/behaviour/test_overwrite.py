@@ -33,7 +33,6 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.commit import commit as commit_module
-from gristmill.dataset.commit import listings
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -46,6 +45,7 @@ from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
+from gristmill.transforms.checking import metadata
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -55,6 +55,7 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, run
 from tests.support.records import frames_of, text_records, write_array_records
+from tests.support.watched import meanwhile, watched
 
 # The function fails, but not at the first records, on which it is tried.
 FAILS = "binascii:unhexlify"
@@ -532,16 +533,11 @@ def test_a_verification_that_an_exchange_overtakes(
     source, output: str, old, quick: bool, monkeypatch
 ):
     """It has read `dataset.json`, and looks at the files afterwards."""
-    module = "gristmill.transforms.checking.metadata.read_checked_table"
-    true_read = listings.read_checked_table
 
-    def read(dataset: str, split: Any) -> Any:
-        table = true_read(dataset, split)
-        monkeypatch.setattr(module, true_read)
+    def other() -> None:
         convert(replacing(source, output), overwrite=True)
-        return table
 
-    monkeypatch.setattr(module, read)
+    meanwhile(monkeypatch, metadata, "read_checked_table", other, after=True)
     with pytest.raises(InvalidDatasetError, match="changed while it was verified"):
         verify(output, quick=quick, workers=1)
     assert verify(output, quick=quick, workers=1).findings == ()
@@ -700,16 +696,14 @@ def test_a_commit_on_a_worker_that_is_repeated(
     source, output: str, old, argv, monkeypatch
 ):
     kind = type(storage_for(output))
-    true_write = kind.write
     calls = iter(range(1000))
 
-    def write(storage: Any, path: str, data: bytes, **options: Any) -> None:
+    def fail_twice(storage: Any, path: str, data: bytes, **options: Any) -> None:
         failing = argv == BUNDLE_BASED and path.endswith("shards.npz")
         if failing and next(calls) < 2:
             raise StorageError("not at once")
-        true_write(storage, path, data, **options)
 
-    monkeypatch.setattr(kind, "write", write)
+    watched(monkeypatch, kind, "write", fail_twice)
     jobs = (replacing(source, output),)
     (result, *_) = run(ConvertFiles(jobs=jobs, overwrite=True), argv=argv)
     assert result.manifest == read_manifest(output)

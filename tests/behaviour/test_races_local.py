@@ -25,6 +25,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from tests.support.records import text_records, write_tfrecords
+from tests.support.watched import watched
 
 SPLITS = ("first", "second", "third")
 
@@ -111,7 +112,6 @@ def test_the_moment_between_the_look_and_the_rename_held_open(tmp_path, monkeypa
     storage, path = LocalStorage(), str(tmp_path / "a")
     storage.write(path, b"old", replaces="")
     seen = version_of(path)
-    true_replace = os.replace
     outcomes: dict[bytes, bool] = {}
 
     def write(data: bytes) -> None:
@@ -129,9 +129,8 @@ def test_the_moment_between_the_look_and_the_rename_held_open(tmp_path, monkeypa
             other.start()
             other.join(0.5)  # As long as it would need, could it go on.
             assert other.is_alive()
-        true_replace(source, target)
 
-    monkeypatch.setattr(os, "replace", replace)
+    watched(monkeypatch, os, "replace", replace)
     write(b"one")
     other.join()
     assert outcomes == {b"one": True, b"other": False}
@@ -142,7 +141,6 @@ def test_a_file_is_not_deleted_that_was_replaced_after_the_look(tmp_path, monkey
     storage, path = LocalStorage(), str(tmp_path / "a")
     storage.write(path, b"old", replaces="")
     seen = version_of(path)
-    true_unlink = os.unlink
     other = threading.Thread(target=storage.write, args=(path, b"new"))
 
     def unlink(name: str) -> None:
@@ -150,9 +148,8 @@ def test_a_file_is_not_deleted_that_was_replaced_after_the_look(tmp_path, monkey
             other.start()
             other.join(0.5)
             assert other.is_alive()
-        true_unlink(name)
 
-    monkeypatch.setattr(os, "unlink", unlink)
+    watched(monkeypatch, os, "unlink", unlink)
     storage.delete(path, version=seen)
     other.join()
     assert storage.read(path) == b"new"

@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -727,9 +727,12 @@ def test_a_directory_that_cannot_be_made_is_named(
 
 
 def test_the_default_directory_is_this_user_s_own(
-    server: GcsServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    server: GcsServer,
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temporary_in: Callable[[object], None],
 ) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    temporary_in(tmp_path)
     monkeypatch.delenv("GRISTMILL_CACHE_DIR", raising=False)
     assert loader.open("gs://bucket/c4")[3] == RECORDS[3]
     own = tmp_path / f"gristmill-{os.getuid()}"

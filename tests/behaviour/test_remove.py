@@ -49,7 +49,6 @@ from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.removal.run_removal import remove as run_removal
 from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.removal import cut_shard as cut_module
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import (
     RemovalResult,
@@ -66,6 +65,7 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
+from tests.support.watched import calls_of, meanwhile
 
 OLD = text_records(60)
 NEW = text_records(25, seed=1)
@@ -481,14 +481,7 @@ class TestRaces:
     def test_shards_that_were_finished_are_kept(self, inputs, output, monkeypatch):
         convert(output, inputs / "old")
         self.begun(output, [3, 30, 59], shards=2)
-        cut = []
-
-        class Counted(ShardCopier):
-            def finish(self):
-                cut.append(self)
-                return super().finish()
-
-        monkeypatch.setattr(cut_module, "ShardCopier", Counted)
+        cut = calls_of(monkeypatch, ShardCopier, "finish")
         remove(output, [3, 30, 59])
         assert len(cut) == 1
         assert_whole(output, without(OLD, [3, 30, 59]))
@@ -549,17 +542,15 @@ class TestRaces:
 
         output = str(tmp_path / "out")
         convert(output, inputs / "old")
-        check_files = module.check_files
 
-        def meanwhile(*given: Any, **options: Any) -> None:
-            monkeypatch.setattr(module, "check_files", check_files)
+        def other() -> None:
             # As if the claim had been missed.
             os.remove(tmp_path / "out/index/d-train.e00002.job.json")
             for path in (tmp_path / "out").glob("*/*e00002*"):
                 path.unlink()
             remove(output, [7])
 
-        monkeypatch.setattr(module, "check_files", meanwhile)
+        meanwhile(monkeypatch, module, "check_files", other)
         with pytest.raises((StorageChangedError, JobChangedError)):
             remove(output, [3])
         assert_whole(output, without(OLD, [7]))

@@ -46,6 +46,7 @@ from tests.support.kills import Killer
 from tests.support.packed import documents, pack
 from tests.support.pipelines import run
 from tests.support.records import read_array_records
+from tests.support.watched import watched
 
 LENGTH = 32
 KILLED = -9
@@ -314,15 +315,14 @@ def test_a_bucket_gets_the_same_shards(packed, monkeypatch):
 
 def test_a_stopped_removal_goes_on(packed, monkeypatch):
     lines = lines_of(packed, {(0, 1), (2, 5)})
-    copy, begun = ShardCopier.copy, []
+    begun = []
 
-    def once(self: ShardCopier, *args: Any, **options: Any) -> Any:
-        begun.append(args[0].path)
+    def stop(copier: ShardCopier, shard: Any, *_: Any, **__: Any) -> None:
+        begun.append(shard.path)
         if len(begun) == 2:
             raise OSError("stopped")
-        return copy(self, *args, **options)
 
-    monkeypatch.setattr(ShardCopier, "copy", once)
+    watched(monkeypatch, ShardCopier, "copy", stop)
     with pytest.raises(OSError, match="stopped"):
         remove(packed, lines)
     assert remove(packed, lines).documents == 2

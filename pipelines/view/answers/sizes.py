@@ -16,14 +16,33 @@ from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.pipelines.view.answers.record import row_format_of
 
 _BINS = 30
-_ALL_RECORDS, _ALL_BYTES = 4096, 16 << 20
+_ALL_BYTES = 16 << 20
 _PLACES, _PLACE_RECORDS, _SAMPLE_BYTES = 64, 64, 8 << 20
 _GROUP = 8  # Places that are read at once.
 _FEW = 8  # Records that are read where their mean size is not known.
-_SECONDS = 0.1  # Then no further places are read.
-_ALL_DOCUMENTS, _SAMPLED_DOCUMENTS, _SAMPLED_SHARDS = 2048, 512, 4
+_SAMPLED_SHARDS = 4
 _SEGMENTS_BYTES = 2 << 20
 """Of segment indexes that are read, beside the first."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of what is read.
+
+    Attributes:
+        all_records: Records of a dataset of which all are read.
+        all_documents: The same of documents.
+        sampled_documents: Documents to read of a larger dataset.
+        seconds: Time after which no further records are read.
+    """
+
+    all_records: int = 4096
+    all_documents: int = 2048
+    sampled_documents: int = 512
+    seconds: float = 0.1
+
+
+_LIMITS = Limits()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,14 +83,16 @@ class Sizes:
     document_tokens: Histogram | None
 
 
-def sizes(opened: Opened, *, of: str = "", split: str | None = None) -> Sizes:
+def sizes(
+    opened: Opened, *, of: str = "", split: str | None = None, limits: Limits = _LIMITS
+) -> Sizes:
     """Returns the histograms of a dataset; reads all of a small one, or a sample."""
     dataset = opened.dataset(of, split)
-    lengths = [len(data) for data in _sampled_records(dataset)]
+    lengths = [len(data) for data in _sampled_records(dataset, limits)]
     counts = dataset.packed_counts()
     documents = None
     if counts is not None and counts.documents:
-        documents = histogram(_document_lengths(dataset), of=counts.documents)
+        documents = histogram(_document_lengths(dataset, limits), of=counts.documents)
     return Sizes(
         record_bytes=histogram(np.array(lengths, np.int64), of=len(dataset)),
         document_tokens=documents,
@@ -103,7 +124,7 @@ def histogram(values: IntArray, *, of: int) -> Histogram | None:
     )
 
 
-def _sampled_records(dataset: Dataset) -> Iterator[bytes]:
+def _sampled_records(dataset: Dataset, limits: Limits) -> Iterator[bytes]:
     """Yields all records of a small dataset, or some from places all over it."""
     count = len(dataset)
     mean = dataset.mean_record_bytes
@@ -111,7 +132,7 @@ def _sampled_records(dataset: Dataset) -> Iterator[bytes]:
         few = np.unique(np.linspace(0, max(count - 1, 0), _FEW).astype(np.int64))
         some = dataset.read(few[few < count])
         mean = sum(map(len, some)) / max(len(some), 1)
-    if count <= _ALL_RECORDS and count * mean <= _ALL_BYTES:
+    if count <= limits.all_records and count * mean <= _ALL_BYTES:
         yield from dataset.read(np.arange(count))
         return
     run = int(np.clip(_SAMPLE_BYTES / _PLACES / max(mean, 1), 1, _PLACE_RECORDS))
@@ -122,16 +143,16 @@ def _sampled_records(dataset: Dataset) -> Iterator[bytes]:
     for first in range(0, places, _GROUP):
         group = starts[first : first + _GROUP, np.newaxis] + np.arange(run)
         yield from dataset.read(group[group < count])
-        if time.monotonic() - began > _SECONDS:
+        if time.monotonic() - began > limits.seconds:
             return
 
 
-def _document_lengths(dataset: Dataset) -> IntArray:
+def _document_lengths(dataset: Dataset, limits: Limits) -> IntArray:
     """Returns the tokens of documents of packed rows: of all, or of a sample."""
     found = []
     shards = _shards_to_read(dataset)
     counts = dataset.packed_counts()
-    few = counts is not None and counts.documents <= _ALL_DOCUMENTS
+    few = counts is not None and counts.documents <= limits.all_documents
     few &= len(shards) == dataset.num_shards
     chance = np.random.default_rng(0)
     for shard in shards:
@@ -140,7 +161,7 @@ def _document_lengths(dataset: Dataset) -> IntArray:
         documents = opened.segments.documents
         chosen = np.arange(documents)
         if not few:
-            some = min(documents, _SAMPLED_DOCUMENTS // len(shards))
+            some = min(documents, limits.sampled_documents // len(shards))
             chosen = np.sort(chance.choice(documents, some, replace=False))
         found.append(_lengths_of(part, opened, chosen))
     return np.concatenate(found) if found else np.empty(0, np.int64)

@@ -28,10 +28,10 @@ SIZES = [*range(100), 1000, 4096, 65_512, 65_513, 200_000]
 
 
 @pytest.fixture(params=["avx2", "any processor", "numpy"])
-def way(request, monkeypatch):
+def way(request):
     """Takes one of the ways to a hash."""
     if request.param == "numpy":
-        monkeypatch.setattr(chunk_hash, "_compiled", None)
+        request.getfixturevalue("without_compiled_hash")
         yield
         return
     if not chunk_hash.is_compiled():

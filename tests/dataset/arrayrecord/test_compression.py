@@ -132,14 +132,15 @@ def test_round_trip(name: str, parts: list[bytes]):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_part_is_compressed_by_itself(name: str, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("most_bytes", [50, 1000])  # In a call, and in several.
+def test_each_part_is_compressed_by_itself(name: str, most_bytes: int):
     chance = random.Random(0)
-    parts = [chance.randbytes(chance.randrange(50)) * 9 for _ in range(40)]
+    parts = [
+        chance.randbytes(chance.randrange(most_bytes)) * 9
+        for _ in range(most_bytes // 2)
+    ]
     together = packed(parts, name)
     assert together == [packed([part], name)[0] for part in parts]
-    # However many go into a call.
-    monkeypatch.setattr(compression, "_COMPRESS_CALL_BYTES", 700)
-    assert packed(parts, name) == together
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,7 +19,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord import chunk_hash, file_writer
+from gristmill.dataset.arrayrecord import chunk_hash
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
@@ -37,11 +37,16 @@ COMPRESSIONS = ["zstd:3", "zstd:-5", "brotli:6", "snappy", "uncompressed"]
 
 
 def ours(
-    records: list[bytes], options: WriterOptions, *, batch: int = 1 << 30
+    records: list[bytes],
+    options: WriterOptions,
+    *,
+    batch: int = 1 << 30,
+    batch_bytes: int | None = None,
 ) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "ours"
-        writer = ArrayRecordWriter(str(path), options)
+        limit = {} if batch_bytes is None else {"batch_bytes": batch_bytes}
+        writer = ArrayRecordWriter(str(path), options, **limit)
         for begin in range(0, len(records), batch):
             writer.write(records[begin : begin + batch])
         writer.finish()
@@ -149,13 +154,13 @@ def test_any_records(sizes, group_size, compression, batch):
 
 @pytest.mark.parametrize("group_size", [1, 7, 5000])
 @pytest.mark.parametrize("compression", ["zstd:3", "snappy"])
-def test_batches_do_not_show(monkeypatch: pytest.MonkeyPatch, group_size, compression):
+def test_batches_do_not_show(group_size, compression):
     records = random_records(5, 300, 3000)
     options = WriterOptions(group_size=group_size, compression=compression)
     expected = ours(records, options)
     for batch_bytes, batch in ((1, 1), (1, 13), (10_000, 1), (100_000, 50)):
-        monkeypatch.setattr(file_writer, "_BATCH_BYTES", batch_bytes)
-        assert ours(records, options, batch=batch) == expected
+        found = ours(records, options, batch=batch, batch_bytes=batch_bytes)
+        assert found == expected
 
 
 @pytest.mark.slow
@@ -219,7 +224,7 @@ def test_a_record_of_100_megabytes(compression: str):
 @pytest.mark.parametrize("group_size", [1, 7])
 @pytest.mark.parametrize("compression", ["zstd:3", "brotli:1", "snappy"])
 def test_the_same_bytes_without_the_compiled_hash(
-    group_size: int, compression: str, monkeypatch: pytest.MonkeyPatch
+    group_size: int, compression: str, request: pytest.FixtureRequest
 ):
     if not chunk_hash.is_compiled():
         pytest.skip("installed without a C compiler")
@@ -228,6 +233,5 @@ def test_the_same_bytes_without_the_compiled_hash(
     sizes = [*range(70), 100_000, 1000, 30_000] + [90] * 600
     records = [chance.randbytes(size) for size in sizes]
     expected = ours(records, options)
-    monkeypatch.setattr(chunk_hash, "_compiled", None)
-    monkeypatch.setattr(file_writer, "_BATCH_BYTES", 4 << 20)
-    assert ours(records, options) == expected
+    request.getfixturevalue("without_compiled_hash")
+    assert ours(records, options, batch_bytes=4 << 20) == expected

@@ -32,6 +32,7 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
+from tests.support.watched import watched
 
 _TEXTS = text_records(600)
 
@@ -197,13 +198,12 @@ class TestCopies:
     def test_do_not_decode_or_encode_whole_chunks(self, tmp_path, monkeypatch):
         written(tmp_path / "source", _TEXTS, options_of(4))
         encoded = []
-        encode = chunk_encoder.ChunkEncoder.encode
-
-        def counted(self, records, lengths):
-            encoded.extend(records)
-            return encode(self, records, lengths)
-
-        monkeypatch.setattr(chunk_encoder.ChunkEncoder, "encode", counted)
+        watched(
+            monkeypatch,
+            chunk_encoder.ChunkEncoder,
+            "encode",
+            lambda _, records, lengths: encoded.extend(records),
+        )
         taken = np.ones(600, np.bool_)
         taken[[100, 101, 205, 206]] = False  # From 204 on, chunks are whole again.
         shard = stored(tmp_path / "source", _TEXTS)

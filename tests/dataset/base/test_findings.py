@@ -15,6 +15,7 @@ from gristmill.dataset.base.findings import (
     finding_of,
     wrong_size,
 )
+from tests.support.watched import calls_of
 
 
 @pytest.mark.parametrize(
@@ -61,9 +62,7 @@ def test_the_same_item_is_counted_once():
 @pytest.mark.slow
 def test_findings_are_kept_by_file_and_sorted_rarely(monkeypatch):
     """Sorted in every sum, as many findings as shards would take hours."""
-    sorts = []
-    drop = FirstOf._drop
-    monkeypatch.setattr(FirstOf, "_drop", lambda self: (sorts.append(1), drop(self)))
+    sorts = calls_of(monkeypatch, FirstOf, "_drop")
     findings = Findings()
     for number in reversed(range(40_000)):
         part = Findings().add([Finding(f"{number:06d}", "shard is missing")])

@@ -28,6 +28,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import PackedCounts
 from tests.support.memory import limited_memory
 from tests.support.shards import report
+from tests.support.watched import watched
 
 
 def table_of(count: int) -> ShardTable:
@@ -84,14 +85,9 @@ class TestRoundTrip:
 
     def test_any_numpy_writes_it(self, monkeypatch: pytest.MonkeyPatch):
         """Older ones take every keyword for an array of the file."""
-        real, given = np.savez_compressed, set()
-
-        def older(out: io.BytesIO, **arrays: np.ndarray) -> None:
-            given.update(arrays)
-            real(out, **arrays)
-
+        given = set()
         table = table_of(4)
-        monkeypatch.setattr(np, "savez_compressed", older)
+        watched(monkeypatch, np, "savez_compressed", lambda _, **a: given.update(a))
         table.encode()
         assert given == {"version", "path_blob", "path_ends", *table.columns}
 
@@ -134,17 +130,16 @@ class TestRoundTrip:
 class TestPython:
     @pytest.mark.parametrize("failures", [1, 3, 1000])
     def test_an_error_of_its_parser_is_none_of_the_table(self, monkeypatch, failures):
-        true_load, left = np.load, failures
+        left = failures
 
         def load(*args, **options):
             nonlocal left
             left -= 1
             if left >= 0:
                 raise SystemError("AST constructor recursion depth mismatch")
-            return true_load(*args, **options)
 
         data = table_of(3).encode()
-        monkeypatch.setattr(np, "load", load)
+        watched(monkeypatch, np, "load", load)
         if failures < 10:
             assert len(decode(data)) == 3
         else:

@@ -44,10 +44,12 @@ ROWS: list[list[Piece]] = [
 ]
 
 
-def join(packed: PackedRows, batch: int = 2) -> JoinedDocuments:
+def join(packed: PackedRows, batch: int = 2, **options: int) -> JoinedDocuments:
     records, row_format, index = packed.records, packed.row_format, packed.index
     batches = (records[n : n + batch] for n in range(0, len(records), batch))
-    return join_documents.join_documents(batches, row_format=row_format, index=index)
+    return join_documents.join_documents(
+        batches, row_format=row_format, index=index, **options
+    )
 
 
 def crc32c(document: Sequence[int]) -> int:
@@ -227,14 +229,11 @@ def test_rows_that_contradict_the_index(
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 100, 1 << 20])
-def test_a_record_that_is_no_row_is_named(
-    monkeypatch: pytest.MonkeyPatch, batch_bytes: int
-) -> None:
-    monkeypatch.setattr(join_documents, "_BATCH_BYTES", batch_bytes)
+def test_a_record_that_is_no_row_is_named(batch_bytes: int) -> None:
     packed = packed_rows(DOCUMENTS, ROWS, FORMATS[0])
     packed.records[3] = packed.records[3][:-1]
     with pytest.raises(CorruptShardError, match=r"where: +row 3\n"):
-        join(packed)
+        join(packed, batch_bytes=batch_bytes)
 
 
 def test_rows_are_joined_as_they_come() -> None:

@@ -15,6 +15,7 @@ import pytest
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.directory_lock import in_use, locked, unless_in_use
 from gristmill.dataset.storage.local import LocalStorage
+from tests.support.watched import failing, watched
 
 HOLDER = """
 import sys
@@ -104,20 +105,16 @@ def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path):
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def no_locks(descriptor: int, operation: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", no_locks)
+    no_locks = OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    failing(monkeypatch, fcntl, "flock", no_locks)
     path = str(tmp_path / "a")
     LocalStorage().write(path, b"one", replaces="")
     assert LocalStorage().read(path) == b"one"
 
 
 def test_a_disk_that_fails_is_no_file_system_without_locks(tmp_path, monkeypatch):
-    def broken(descriptor: int, operation: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(fcntl, "flock", broken)
+    broken = OSError(errno.EIO, os.strerror(errno.EIO))
+    failing(monkeypatch, fcntl, "flock", broken)
     with pytest.raises(StorageError, match="Input/output error"):
         LocalStorage().write(str(tmp_path / "a"), b"one", replaces="")
 
@@ -144,15 +141,13 @@ def test_a_directory_that_is_deleted_before_it_is_locked_is_made_again(
     tmp_path, monkeypatch
 ):
     folder = tmp_path / "tmp"
-    true_flock = fcntl.flock
     deleted = []
 
-    def flock(descriptor: int, operation: int) -> None:
+    def delete(descriptor: int, operation: int) -> None:
         if operation & fcntl.LOCK_SH and not deleted:
             deleted.append(folder.rmdir())
-        true_flock(descriptor, operation)
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    watched(monkeypatch, fcntl, "flock", delete)
     with in_use(str(folder)):
         assert deleted
         assert folder.is_dir()

@@ -22,6 +22,7 @@ from google.oauth2.credentials import Credentials
 
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.storage.gcs_session import GcsSession
+from tests.support.watched import calls_of
 
 TOKEN = b'{"access_token": "it", "expires_in": 3600, "token_type": "Bearer"}'
 
@@ -134,15 +135,8 @@ def test_proxies_are_looked_up_once_for_each_host(
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "netrc").write_text("default login me password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    lookups: list[str] = []
-    look_up = requests.sessions.get_environ_proxies
-
-    def counted(url: str, **options: Any) -> dict[str, str]:
-        lookups.append(url)
-        return look_up(url, **options)
-
     session = session_of(tokens, seconds=30)
-    monkeypatch.setattr(requests.sessions, "get_environ_proxies", counted)
+    lookups = calls_of(monkeypatch, requests.sessions, "get_environ_proxies")
     for name in ("a", "b", "c"):
         session.get(f"{tokens.url}/{name}")
         session.get(f"http://far.invalid/{name}", stream=True).close()
@@ -151,7 +145,7 @@ def test_proxies_are_looked_up_once_for_each_host(
     assert found == [path for way in ways for path in way]
     # Tokens come over a session of their own, which sends no password either.
     assert {token for path, token in tokens.seen if path == "/token"} == {""}
-    assert [url for url in lookups if not url.endswith("/token")] == [
+    assert [url for url, *_ in lookups if not url.endswith("/token")] == [
         f"{tokens.url}/a",
         "http://far.invalid/a",
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import errno
+import functools
 import os
 import pathlib
 import stat
@@ -24,6 +25,7 @@ from gristmill.dataset.base.errors import StorageChangedError, StorageError
 from gristmill.dataset.storage.base import Link
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
+from tests.support.watched import failing, meanwhile, watched
 
 
 @pytest.fixture
@@ -130,14 +132,11 @@ class TestFinding:
         self, storage, folder, monkeypatch
     ):
         # Temporary files of other workers come and go.
-        true_stat = os.stat
-
-        def stat_late(path, **options):
+        def vanish(path, **options):
             if str(path).endswith("a1.rec"):
                 os.unlink(path)
-            return true_stat(path, **options)
 
-        monkeypatch.setattr(os, "stat", stat_late)
+        watched(monkeypatch, os, "stat", vanish)
         found = names(storage.list(str(folder)))
         assert "b.rec" in found
         assert "a1.rec" not in found
@@ -176,14 +175,11 @@ class TestFinding:
     def test_a_file_that_vanishes_while_it_is_matched_is_an_error(
         self, storage, folder, monkeypatch, pattern: str
     ):
-        true_stat = os.stat
-
-        def stat_late(path, **options):
+        def vanish(path, **options):
             if str(path).endswith("a1.rec"):
                 pathlib.Path(path).unlink(missing_ok=True)
-            return true_stat(path, **options)
 
-        monkeypatch.setattr(os, "stat", stat_late)
+        watched(monkeypatch, os, "stat", vanish)
         with pytest.raises(StorageError, match="does not exist") as caught:
             storage.match(str(folder / pattern))
         assert str(folder / "a1.rec") in str(caught.value)
@@ -207,14 +203,11 @@ class TestFinding:
 
     def test_a_directory_that_fails_to_be_read(self, storage, folder, monkeypatch):
         # As on a network file system whose server is away.
-        true_scandir = os.scandir
-
-        def scandir(path):
+        def fail(path):
             if str(path).endswith("sub.rec"):
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return true_scandir(path)
 
-        monkeypatch.setattr(os, "scandir", scandir)
+        watched(monkeypatch, os, "scandir", fail)
         for pattern in ("*/*.rec", "**/*.rec"):
             with pytest.raises(StorageError, match="Input/output error") as caught:
                 storage.match(str(folder / pattern))
@@ -358,10 +351,8 @@ class TestWriting:
         path = tmp_path / "a"
         storage.write(str(path), b"old")
 
-        def no_space(_: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        monkeypatch.setattr(os, "fsync", no_space)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        failing(monkeypatch, os, "fsync", full)
         with pytest.raises(StorageError, match="free some space") as caught:
             storage.write(str(path), b"new")
         assert str(path) in str(caught.value)
@@ -428,18 +419,16 @@ class TestWriting:
     def test_who_tidies_up_meanwhile_deletes_nothing(
         self, storage, tmp_path, monkeypatch, moment: str
     ):
-        true = getattr(os, moment)
         seen = []
 
-        def late(*args):
+        def tidy(*args):
             storage.delete_unfinished(str(tmp_path))
             seen.append([name for name in os.listdir(tmp_path) if name != "a"])
-            return true(*args)
 
         path = tmp_path / "a"
         if moment != "link":
             path.write_bytes(b"old")
-        monkeypatch.setattr(os, moment, late)
+        watched(monkeypatch, os, moment, tidy)
         storage.write(str(path), b"new", replaces=version_of(str(path)))
         assert [len(left) for left in seen[:1]] == [1]
         assert path.read_bytes() == b"new"
@@ -448,14 +437,9 @@ class TestWriting:
     def test_a_file_that_is_linked_meanwhile_stays(
         self, storage, tmp_path, monkeypatch
     ):
-        true = os.replace
-
-        def late(*args):
-            storage.delete_unfinished(str(tmp_path))
-            return true(*args)
-
         storage.write(str(tmp_path / "staged"), b"new")
-        monkeypatch.setattr(os, "replace", late)
+        tidy = functools.partial(storage.delete_unfinished, str(tmp_path))
+        meanwhile(monkeypatch, os, "replace", tidy)
         source = storage.stat(str(tmp_path / "staged"))
         storage.link_all([Link(source, str(tmp_path / "a"), replaces="")])
         assert (tmp_path / "a").read_bytes() == b"new"
@@ -567,11 +551,9 @@ class TestPublishing:
         monkeypatch: pytest.MonkeyPatch,
         links: bool,
     ) -> None:
-        def no_links(source: str, target: str) -> None:
-            raise OSError(errno.EPERM, "not on this file system")
-
         if not links:
-            monkeypatch.setattr(os, "link", no_links)
+            no_links = OSError(errno.EPERM, "not on this file system")
+            failing(monkeypatch, os, "link", no_links)
         writers = 8 if links else 1
         barrier = threading.Barrier(writers)
         outcomes: dict[int, bool] = {}
@@ -631,11 +613,8 @@ class TestDeleting:
         assert os.path.samefile(source, target)
         storage.link_all([Link(info, str(target), "another")])  # It has it already.
 
-        def link(*_args):
-            raise OSError(errno.EPERM, "no links")
-
         target.unlink()
-        monkeypatch.setattr(os, "link", link)
+        failing(monkeypatch, os, "link", OSError(errno.EPERM, "no links"))
         storage.link_all([Link(info, str(target), "")])
         assert not os.path.samefile(source, target)
         assert target.read_text() == source.read_text() == "x"

@@ -41,6 +41,7 @@ from tests.support.conversion import convert, job_of
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 from tests.support.unreadable import fail_reads
+from tests.support.watched import watched
 
 DATA = bytes(range(251)) * 40
 
@@ -235,14 +236,12 @@ def test_files_are_opened_as_always(tmp_path):
 def test_a_file_that_a_file_server_has_lent(tmp_path, monkeypatch):
     path = tmp_path / "a"
     path.write_bytes(b"one")
-    true_open = os.open
 
-    def lent(name: str, flags: int, *mode: int) -> int:
+    def lent(name: str, flags: int, *mode: int) -> None:
         if flags & os.O_NONBLOCK:
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
-        return true_open(name, flags, *mode)
 
-    monkeypatch.setattr(os, "open", lent)
+    watched(monkeypatch, os, "open", lent)
     with open_regular(str(path)) as file:
         assert file.read() == b"one"
 

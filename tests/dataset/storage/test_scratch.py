@@ -5,17 +5,19 @@ Covers: dataset/storage/directory_lock.py.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable
 
 import pytest
 
 from gristmill.dataset.storage import directory_lock
 from gristmill.dataset.storage.directory_lock import scratch_directory
+from tests.support.watched import failing
 
 HOLDER = """
 import pathlib, sys
@@ -28,10 +30,11 @@ with scratch_directory() as directory:
 
 
 @pytest.fixture
-def folder(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+def folder(
+    tmp_path: pathlib.Path, temporary_in: Callable[[object], None]
+) -> pathlib.Path:
     """The `TMPDIR` of this process and of those that it starts."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    temporary_in(tmp_path)
     directory_lock._delete_abandoned.cache_clear()
     return tmp_path
 
@@ -80,10 +83,7 @@ def test_where_directories_cannot_be_locked_nothing_is_deleted(folder, monkeypat
     left = folder / "gristmill-shard-left"
     left.mkdir()
 
-    def no_locks(descriptor: int, operation: int) -> None:
-        raise OSError(38, os.strerror(38))
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
+    failing(monkeypatch, fcntl, "flock", OSError(38, os.strerror(38)))
     with scratch_directory() as directory:
         assert os.path.isdir(directory)
     assert os.listdir(folder) == [left.name]

@@ -14,10 +14,10 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
-from gristmill.loader.base.indices import checked_indices
 from gristmill.loader.order.schedule import MixedBatch
 from tests.support.datasets import convert
 from tests.support.records import text_records
+from tests.support.watched import watched
 
 WEB = [text_records(13, seed=1), text_records(24, seed=2)]
 CODE = [text_records(11, seed=3)]
@@ -150,11 +150,10 @@ def test_indices_of_a_schedule_are_not_checked_again(
 
     def counted(values, *, stop, what):
         checked.append(what)
-        return checked_indices(values, stop=stop, what=what)
 
     for name, module in list(sys.modules.items()):
         if name.startswith("gristmill.loader.") and hasattr(module, "checked_indices"):
-            monkeypatch.setattr(module, "checked_indices", counted)
+            watched(monkeypatch, module, "checked_indices", counted)
     assert batches.read(2) == expected
     assert checked == []
     assert batches.read(2, np.array([3, 5])) == [expected[3], expected[5]]

@@ -31,6 +31,7 @@ from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
 from tests.support.records import text_records
+from tests.support.watched import calls_of, failing
 
 _RECORDS = 99
 
@@ -188,14 +189,7 @@ def test_the_shuffle_is_asked_once_for_several_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order = DatasetOrder(num_records=10_000)
-    asked = []
-    records = DatasetOrder.records_unchecked
-
-    def counted(self, positions):
-        asked.append(len(positions))
-        return records(self, positions)
-
-    monkeypatch.setattr(DatasetOrder, "records_unchecked", counted)
+    asked = calls_of(monkeypatch, DatasetOrder, "records_unchecked")
     schedule = Schedule(orders=(order,), batch_size=1024)
     for rows, every, expected in (
         (512, 1, [8192, 8192]),
@@ -206,7 +200,7 @@ def test_the_shuffle_is_asked_once_for_several_steps(
         ahead = BatchesAhead(schedule, slice(0, rows), every=every)
         for step in range(0, 32, every):
             ahead.batch(step)
-        assert asked == expected
+        assert [len(positions) for _, positions in asked] == expected
 
 
 def test_what_steps_took_together_is_divided_among_them(good, tmp_path, monkeypatch):
@@ -237,15 +231,8 @@ def test_an_interrupt_while_steps_are_read_ends_the_pass(good, monkeypatch) -> N
     dataset = loader.open(good)
     batches = loader.global_batches(dataset, batch_size=6)
     reads = StepReads(batches, rows=slice(0, 6), decode=None, in_turn=(0, 1))
-    calls = []
-
-    def interrupted(wanted):
-        calls.append(wanted)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(
-        type(batches), "read_batch", lambda _, wanted: interrupted(wanted)
-    )
+    failing(monkeypatch, type(batches), "read_batch", KeyboardInterrupt())
+    calls = calls_of(monkeypatch, type(batches), "read_batch")
     found = reads.read([0, 1, 2])
     assert isinstance(found.error, KeyboardInterrupt)
     assert (found.batches, len(calls)) == ([], 1)

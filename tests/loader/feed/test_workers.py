@@ -44,6 +44,7 @@ from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.started import started
 from tests.support.waiting import until
+from tests.support.watched import watched
 
 FILES = [text_records(40, seed=1), text_records(59, seed=2)]
 
@@ -440,7 +441,7 @@ def test_a_panic_below_the_feed_is_no_end_of_it(batches, monkeypatch):
     def panic(*args):
         decoders.Failing(b"", "panic").panic()
 
-    monkeypatch.setattr(StepReads, "_read", panic)
+    watched(monkeypatch, StepReads, "_read", panic)
     with feed_of(batches) as feed, pytest.raises(BaseException, match="out of bounds"):
         next(feed)
 

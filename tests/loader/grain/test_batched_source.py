@@ -7,6 +7,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from tests.support.datasets import convert
 from tests.support.records import text_records
+from tests.support.watched import watched
 
 RECORDS = text_records(53, seed=1)
 
@@ -22,13 +23,11 @@ def path(tmp_path_factory) -> str:
 def sizes(monkeypatch) -> list[int]:
     """How many records the source is asked for at a time."""
     asked: list[int] = []
-    read = loader.ArrayRecordDataSource.__getitems__
 
-    def counted(self, keys):
+    def counted(source, keys):
         asked.append(len(keys))
-        return read(self, keys)
 
-    monkeypatch.setattr(loader.ArrayRecordDataSource, "__getitems__", counted)
+    watched(monkeypatch, loader.ArrayRecordDataSource, "__getitems__", counted)
     return asked
 
 

@@ -17,6 +17,7 @@ from gristmill.dataset.base.errors import (
 )
 from tests.support.datasets import convert
 from tests.support.records import text_records, write_array_records
+from tests.support.watched import calls_of
 
 FILES = (text_records(40, seed=1), [], text_records(25, seed=2))
 RECORDS = [record for file in FILES for record in file]
@@ -194,13 +195,7 @@ def test_context_manager_closes_files(paths: list[str]) -> None:
 def test_map_dataset_reads_batches_through_the_hook(
     paths: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
-    read = loader.ArrayRecordDataSource._getitems
-    monkeypatch.setattr(
-        loader.ArrayRecordDataSource,
-        "_getitems",
-        lambda self, indices: sizes.append(len(indices)) or read(self, indices),
-    )
+    calls = calls_of(monkeypatch, loader.ArrayRecordDataSource, "_getitems")
     ours = loader.ArrayRecordDataSource(paths)
     assert isinstance(ours, grain.sources.RandomAccessDataSource)
     dataset = grain.MapDataset.source(ours).shuffle(42)
@@ -208,7 +203,7 @@ def test_map_dataset_reads_batches_through_the_hook(
     expected = list(grain.MapDataset.source(theirs).shuffle(42))
     assert list(dataset) == expected
     assert dataset._getitems(range(20)) == expected[:20]
-    assert sizes == [20]
+    assert [len(indices) for _, indices in calls] == [20]
 
 
 def test_iter_dataset_with_threads_and_batches(paths: list[str]) -> None:

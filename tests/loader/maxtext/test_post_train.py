@@ -8,6 +8,7 @@ from gristmill.dataset import StateMismatchError
 from gristmill.loader.maxtext import install
 from tests.support import maxtext_trainers as trainers
 from tests.support.maxtext import config_of
+from tests.support.watched import calls_of
 
 WAYS = {
     "packed": {},
@@ -34,14 +35,7 @@ def test_a_run_that_goes_on_trains_on_what_follows(maxtext, mesh, rows, records,
 def test_packed_rows_before_it_are_not_read(maxtext, mesh, rows, monkeypatch):
     install()
     config = config_of(grain_train_files=rows, num_epoch=None, steps=10_001)
-    read = []
-    give = loader.Feed.__next__
-
-    def counted(feed):
-        read.append(feed)
-        return give(feed)
-
-    monkeypatch.setattr(loader.Feed, "__next__", counted)
+    read = calls_of(monkeypatch, loader.Feed, "__next__")
     assert len(trainers.post_train(maxtext, config, mesh, restored=10_000)) == 2
     assert len(read) <= 3
 

@@ -21,12 +21,13 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
-from gristmill.loader.reading import shard_file
+from gristmill.loader.reading import cached_indexes, shard_file
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.cached_indexes import FooterCache
 from gristmill.loader.reading.shard_file import ReadLimits
 from gristmill.loader.reading.shard_list import count_files
 from tests.support.records import text_records, write_array_records
+from tests.support.watched import failing, watched
 
 RECORDS = text_records(300)
 
@@ -47,13 +48,11 @@ def cache(tmp_path: pathlib.Path) -> pathlib.Path:
 def footers_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files whose footers were read."""
     seen: list[str] = []
-    read_footer = shard_file.read_footer
 
     def read(*args, path: str):
         seen.append(path)
-        return read_footer(*args, path=path)
 
-    monkeypatch.setattr(shard_file, "read_footer", read)
+    watched(monkeypatch, shard_file, "read_footer", read)
     return seen
 
 
@@ -222,10 +221,8 @@ def test_an_unusable_cache_is_reported_and_not_required(
 def test_a_full_disk_is_reported_and_reading_goes_on(
     path, cache, monkeypatch, caplog
 ) -> None:
-    def full(path: str, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("gristmill.loader.reading.cached_indexes.write_whole", full)
+    full = OSError(28, "No space left on device")
+    failing(monkeypatch, cached_indexes, "write_whole", full)
     assert loader.open(path, cache_dir=cache)[7] == RECORDS[7]
     assert "No space left" in caplog.text
 

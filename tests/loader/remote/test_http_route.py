@@ -19,6 +19,7 @@ from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.google_network import GoogleNetwork
 from tests.support.waiting import until
+from tests.support.watched import calls_of, failing
 
 DATA = random.Random(7).randbytes(200_000)
 OPTIONS = ReadOptions(timeout_seconds=60, deadline_seconds=120, hedge_factor=None)
@@ -135,7 +136,7 @@ def test_what_credentials_hold_adds_no_header(
     if "\0" not in project:  # An environment cannot hold it.
         monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", project)
     else:
-        monkeypatch.setattr(network, "give_token", lambda: project)
+        network.give_token = lambda: project  # type: ignore[method-assign]
     with pytest.raises(StorageError, match=r"(?s)line break.*take it out of GOOGLE_CL"):
         fetch(RangeFetcher(OPTIONS), RANGES[:1])
     assert network.server.requests["media"] == 0
@@ -227,19 +228,15 @@ def test_a_search_for_addresses_that_hangs_is_waited_for_once(
 def test_addresses_that_were_not_found_are_not_looked_for_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lookups = []
-
-    def find(name: str, *_: object, **__: object) -> list[object]:
-        lookups.append(name)
-        raise socket.gaierror(-3, "Temporary failure in name resolution")
-
-    monkeypatch.setattr(http_route.socket, "getaddrinfo", find)
+    missing = socket.gaierror(-3, "Temporary failure in name resolution")
+    failing(monkeypatch, http_route.socket, "getaddrinfo", missing)
+    lookups = calls_of(monkeypatch, http_route.socket, "getaddrinfo")
     monkeypatch.setattr(http_route, "_PROBLEM_SECONDS", 60.0, raising=False)
     route = Route("http://none.example", timeout_seconds=5)
     for _ in range(9):
         with pytest.raises(OSError, match=r"cannot find none\.example: .*Temporary"):
             route.connect()
-    assert lookups.count("none.example") == 1
+    assert [name for name, *_ in lookups].count("none.example") == 1
 
 
 @pytest.mark.parametrize(

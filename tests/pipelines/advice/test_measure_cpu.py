@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-import tempfile
+from collections.abc import Callable
 
 import pytest
 
@@ -61,12 +61,11 @@ def test_total() -> None:
 
 @pytest.mark.slow
 def test_it_converts_and_leaves_nothing(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, temporary_in: Callable[[object], None]
 ) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    monkeypatch.setenv("TMPDIR", str(scratch))
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    temporary_in(scratch)
     source = tmp_path / "in"
     source.mkdir()
     (source / "a.tfrecord").write_bytes(frames_of(text_records(4000)))

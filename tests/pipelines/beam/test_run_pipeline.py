@@ -7,6 +7,7 @@ pipelines/local/pool.py.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import importlib
 import os
@@ -22,10 +23,11 @@ from gristmill.dataset.base.errors import CorruptInputError, JobError
 from gristmill.pipelines.beam.run_pipeline import run_pipeline
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.index import index
+from gristmill.pipelines.local.pool import map_unordered
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.sources import find_inputs
-from gristmill.transforms.sources.find_inputs import match_files
+from gristmill.transforms.sources.find_inputs import look_at_part, looks_of, match_files
+from gristmill.transforms.sources.input_formats import look_at
 from tests.support.conversion import contents, job_of
 from tests.support.pipelines import (
     BUNDLE_BASED,
@@ -58,18 +60,15 @@ def nested(tmp_path) -> pathlib.Path:
 
 
 @pytest.mark.slow
-def test_worker_processes_look_into_many_files(tmp_path, monkeypatch):
+def test_worker_processes_look_into_many_files(tmp_path):
     (tmp_path / "in").mkdir()
     for number in range(7):
         data = frames_of(text_records(3, seed=number))
         data = data if number % 3 else gzip.compress(data)
         (tmp_path / "in" / str(number)).write_bytes(data)
     files = match_files([str(tmp_path / "in")])
-    alone = conversion._look_at(files, workers=2)
-    monkeypatch.setattr(conversion, "_MANY_FILES", 7)
-    monkeypatch.setattr(find_inputs, "PART_FILES", 2)
-    monkeypatch.setattr(conversion, "look_at", None)
-    assert conversion._look_at(files, workers=2) == alone
+    look = functools.partial(map_unordered, look_at_part, workers=2)
+    assert looks_of(files, look, part_files=2) == look_at(files)
 
 
 @pytest.mark.slow

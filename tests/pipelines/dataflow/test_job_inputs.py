@@ -70,8 +70,8 @@ def test_what_matches_nothing(cloud: Cloud, path):
         matched("gs://raw/a/1", path)
 
 
-def test_listing_ends_in_time(cloud: Cloud, monkeypatch):
-    monkeypatch.setattr(cloud.storage.objects, "page_size", 2)
+def test_listing_ends_in_time(cloud: Cloud):
+    cloud.storage.objects.page_size = 2
     before = cloud.storage.requests["list"]
     found = matched("gs://raw/**/d", seconds=0)
     assert not found.whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 import stat
-import tempfile
+from collections.abc import Callable
 
 import pytest
 
@@ -113,20 +113,21 @@ def test_the_usual_places_have_room(
 
 
 def test_a_tmpdir_that_is_not_there_is_named(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, temporary_in: Callable[[object], None]
 ) -> None:
-    monkeypatch.setenv("TMPDIR", f"{tmp_path}/none here")
-    monkeypatch.setattr(tempfile, "tempdir", None)
+    temporary_in(f"{tmp_path}/none here")
     (found,) = [one for one in look_at_disks(None) if "TMPDIR is" in one.seen]
     assert found.level == "warning"
     assert found.cure.startswith(f"mkdir -p '{tmp_path}/none here'")
 
 
 def test_a_cache_that_is_another_users_is_named(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    temporary_in: Callable[[object], None],
 ) -> None:
     monkeypatch.delenv("GRISTMILL_CACHE_DIR")
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    temporary_in(tmp_path)
     root = tmp_path / f"gristmill-{os.getuid()}"
     root.write_bytes(b"")  # In its place, what is no directory of this user.
     assert not stat.S_ISDIR(root.stat().st_mode)

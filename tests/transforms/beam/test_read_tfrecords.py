@@ -6,7 +6,7 @@ import collections
 import itertools
 import pathlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import apache_beam as beam
@@ -18,7 +18,6 @@ from apache_beam.utils.timestamp import Timestamp
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.transforms import ReadTFRecords
 from gristmill.transforms.beam import read_tfrecords as module
 from gristmill.transforms.beam.read_ranges import FileRange, SourceRecord, read_range
@@ -244,10 +243,12 @@ def test_a_file_of_another_format(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+def server(
+    monkeypatch: pytest.MonkeyPatch, blocks_of: Callable[[int], None]
+) -> Iterator[GcsServer]:
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        monkeypatch.setattr(GcsStorage, "block_bytes", 4096)
+        blocks_of(4096)
         yield server
 
 

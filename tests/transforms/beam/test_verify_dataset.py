@@ -44,6 +44,7 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
+from tests.support.watched import watched
 
 RECORDS = text_records(3000)
 
@@ -247,18 +248,16 @@ def test_a_table_that_cannot_be_read_for_a_moment_is_never_passed_over(
     dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     table = str(dataset / layout.table_path("data", "train"))
-    true_read = LocalStorage.read
     reads = 0
 
-    def read(storage: LocalStorage, path: str, *ends: int) -> bytes:
+    def read(storage: LocalStorage, path: str, *ends: int) -> None:
         nonlocal reads
         if path == table:
             reads += 1
             if reads == failing + 1:
                 raise StorageError("cannot read the file", where=path)
-        return true_read(storage, path, *ends)
 
-    monkeypatch.setattr(LocalStorage, "read", read)
+    watched(monkeypatch, LocalStorage, "read", read)
     found = verify_all(str(dataset), workers=1)
     assert found.findings or found.records == len(RECORDS)
 

@@ -41,6 +41,7 @@ from tests.support.conversion import (
     varied_records,
 )
 from tests.support.records import frames_of
+from tests.support.watched import watched
 
 OLD = varied_records(90, seed=1, most_bytes=300)
 NEW = [record[::-1] for record in OLD]
@@ -284,7 +285,6 @@ def test_what_the_system_notes_at_the_first_read_is_no_change(tmp_path, monkeypa
     # As file systems do that fetch a file when it is read.
     path = tmp_path / "in"
     path.write_bytes(frames_of(OLD))
-    true_stat = os.stat
     looks: list[int] = []
 
     def stat(name, **options):
@@ -292,9 +292,8 @@ def test_what_the_system_notes_at_the_first_read_is_no_change(tmp_path, monkeypa
             looks.append(1)
             if len(looks) == 2:
                 path.chmod(0o444)
-        return true_stat(name, **options)
 
-    monkeypatch.setattr(os, "stat", stat)
+    watched(monkeypatch, os, "stat", stat)
     (noted_ns,) = find_inputs([str(path)]).noted_ns.tolist()
     assert noted_ns == path.stat().st_ctime_ns
 

@@ -9,7 +9,7 @@ import json
 import pathlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -26,7 +26,6 @@ from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import (
@@ -54,6 +53,7 @@ from tests.support.records import (
     read_tfrecords,
     write_tfrecords,
 )
+from tests.support.watched import calls_of, watched
 
 NAME, SPLIT_RECORDS = tfds_data.NAME, tfds_data.SPLIT_RECORDS
 COPIED = ("features.json", "label.labels.txt", "metadata.json", "LICENSE")
@@ -269,18 +269,12 @@ def test_the_metadata_names_new_shards_before_old_ones_go(
     assert (tmp_path / "dataset_info.json").read_bytes() == before
     wanted = tfds_data.read_in_order(made, "train")
     seen: list[bool] = []
-    true_write, true_delete = LocalStorage.write, LocalStorage.delete_all
 
-    def write(self: LocalStorage, path: str, data: bytes, **options: Any) -> None:
-        true_write(self, path, data, **options)
+    def look(*_: Any, **__: Any) -> None:
         seen.append(tfds_data.read_split(tmp_path, "train") == wanted)
 
-    def delete_all(self: LocalStorage, files: Iterable[FileInfo]) -> None:
-        true_delete(self, files)
-        seen.append(tfds_data.read_split(tmp_path, "train") == wanted)
-
-    monkeypatch.setattr(LocalStorage, "write", write)
-    monkeypatch.setattr(LocalStorage, "delete_all", delete_all)
+    for name in ("write", "delete_all"):
+        watched(monkeypatch, LocalStorage, name, look, after=True)
     commit_shards(jobs, results, CommitOptions(tfds_directory=str(made)))
     assert len(seen) > 4
     assert all(seen)
@@ -376,15 +370,9 @@ def test_fields_that_tfds_knows_not_survive_and_other_formats_go(
 def test_metadata_is_written_before_the_commit_and_info_last(
     made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written: list[str] = []
-    write = LocalStorage.write
-
-    def record(self: LocalStorage, path: str, data: bytes, **options: Any) -> Any:
-        written.append(path.rpartition("/")[2])
-        return write(self, path, data, **options)
-
-    monkeypatch.setattr(LocalStorage, "write", record)
+    writes = calls_of(monkeypatch, LocalStorage, "write")
     convert(made, tmp_path)
+    written = [path.rpartition("/")[2] for _, path, *_ in writes]
     assert written[-2:] == ["dataset_info.json", "dataset.json"]
     assert set(COPIED) <= set(written[-6:-2])
 

@@ -40,6 +40,7 @@ from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.pipelines import run
 from tests.support.records import frames_of, text_records
+from tests.support.watched import watched
 
 # A function that fails, but not at the first records, on which it is tried.
 FAILS = "binascii:unhexlify"
@@ -110,7 +111,6 @@ def die(*args, **options):
 where, *command = sys.argv[1:]
 storage = type(storage_for(command[2]))
 if where == "before the list of files":
-    true_write = storage.write
     def write(self, path, data, **options):
         if path.endswith(".inputs.npz"):
             die()
@@ -183,17 +183,15 @@ def test_of_two_that_begin_at_once_the_later_has_the_output(
 ):
     first, second = (job_of(source, output, plan=("num_shards", n)) for n in (3, 2))
     storage = type(storage_for(output))
-    true_write = storage.write
     held = threading.Event()
     release = threading.Event()
 
-    def write(self, path, data, **options):
+    def hold(self, path, data, **options):
         if path.endswith("inputs.npz") and not held.is_set():
             held.set()
             assert release.wait(60)
-        true_write(self, path, data, **options)
 
-    monkeypatch.setattr(storage, "write", write)
+    watched(monkeypatch, storage, "write", hold)
     errors: list[Exception] = []
 
     def begin_first() -> None:

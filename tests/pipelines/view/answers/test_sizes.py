@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.pipelines.view.answers import sizes as sizes_module
 from gristmill.pipelines.view.answers.addresses import ask
 from gristmill.pipelines.view.answers.opened_datasets import Opened
-from gristmill.pipelines.view.answers.sizes import histogram
+from gristmill.pipelines.view.answers.sizes import Limits, histogram, sizes
 from tests.pipelines.view.conftest import DOCUMENTS
 from tests.support.datasets import convert
 from tests.support.packed_datasets import tokens_of
@@ -39,13 +38,13 @@ def test_all_of_a_small_dataset_are_counted(opened, records) -> None:
     assert found["counts"] == in_ranges(lengths, found["edges"])
 
 
-def test_some_of_a_large_one_are_counted(opened, records, monkeypatch) -> None:
-    monkeypatch.setattr(sizes_module, "_ALL_RECORDS", 50)
-    monkeypatch.setattr(sizes_module, "_SECONDS", 0)
-    found = ask(Opened(opened.datasets), "api/sizes")["record_bytes"]
-    assert not found["exact"]
-    assert 0 < found["sampled"] == sum(found["counts"])
-    assert found["of"] == len(records)
+def test_some_of_a_large_one_are_counted(opened, records) -> None:
+    few = Limits(all_records=50, seconds=0)
+    found = sizes(Opened(opened.datasets), limits=few).record_bytes
+    assert found is not None
+    assert not found.exact
+    assert 0 < found.sampled == sum(found.counts)
+    assert found.of == len(records)
 
 
 def test_lengths_of_documents_are_those_that_were_packed(packed) -> None:
@@ -58,16 +57,16 @@ def test_lengths_of_documents_are_those_that_were_packed(packed) -> None:
     assert found["mean"] == pytest.approx(np.mean(lengths))
 
 
-def test_some_documents_have_their_lengths(packed, monkeypatch) -> None:
-    monkeypatch.setattr(sizes_module, "_ALL_DOCUMENTS", 10)
-    monkeypatch.setattr(sizes_module, "_SAMPLED_DOCUMENTS", 60)
-    found = ask(Opened(packed.datasets), "api/sizes")["document_tokens"]
+def test_some_documents_have_their_lengths(packed) -> None:
+    few = Limits(all_documents=10, sampled_documents=60)
+    found = sizes(Opened(packed.datasets), limits=few).document_tokens
+    assert found is not None
     lengths = [n for n in (len(tokens_of(one)) for one in DOCUMENTS) if n]
-    assert not found["exact"]
+    assert not found.exact
     # A third of them has no token.
-    assert 30 < found["sampled"] <= 60
-    every = in_ranges(lengths, found["edges"])
-    pairs = zip(found["counts"], every, strict=True)
+    assert 30 < found.sampled <= 60
+    every = in_ranges(lengths, found.edges)
+    pairs = zip(found.counts, every, strict=True)
     assert all(count <= there for count, there in pairs)
 
 

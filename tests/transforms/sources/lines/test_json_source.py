@@ -96,6 +96,8 @@ def test_a_schema_survives_its_text():
     assert LineSchema.from_text(schema.to_text()) == schema
 
 
+# A schema is taken from 256 KiB of a file: so many lines with this end are more.
+BEYOND_A_SAMPLE, PADDING = 40, " " * 9000
 BIG = 16_777_217  # The least whole number that a float32 does not hold.
 
 
@@ -134,12 +136,13 @@ def test_whole_numbers_beside_fractions(tmp_path):
     [BIG, BIG + 0.0, (1 << 53) + 1, -(1 << 62) - 1, 10**30, 10**400, -(10**4200)],
     ids=str.split("24 24.0 53 -62 e30 e400 -e4200"),
 )
-def test_a_later_whole_number_that_a_float_does_not_hold(tmp_path, monkeypatch, late):
-    monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 20)
-    pattern = written(tmp_path, [{"a": 1.5}] * 9 + [{"a": late}])
+def test_a_later_whole_number_that_a_float_does_not_hold(tmp_path, late):
+    pattern = written(
+        tmp_path, ['{"a": 1.5}' + PADDING] * BEYOND_A_SAMPLE + [{"a": late}]
+    )
     with pytest.raises(CorruptRecordError, match="a float32 does not hold") as error:
         records_of(pattern)
-    assert "line 10" in str(error.value.where)
+    assert f"line {BEYOND_A_SAMPLE + 1:,}" in str(error.value.where)
     assert ":int' keeps whole numbers" in str(error.value.cure)
 
 
@@ -158,16 +161,16 @@ def test_numbers_and_texts_of_one_field(tmp_path):
     assert list(found)[-1] == {"id": "1.50", "t": "1"}
 
 
-def test_the_sample_is_bounded(tmp_path, monkeypatch):
-    module = "gristmill.transforms.sources.lines.schema"
-    monkeypatch.setattr(f"{module}._FILE_BYTES", 100)
-    monkeypatch.setattr(f"{module}._FILES", 3)
-    lines = [{"a": n} for n in range(100)]
-    pattern = written(tmp_path, [*lines, {"b": 1}], *([lines] * 6), [{"c": 1}])
+def test_the_sample_is_bounded(tmp_path):
+    lines = [f'{{"a": {n}}}{PADDING}' for n in range(BEYOND_A_SAMPLE)]
+    files = [[*lines, {"b": 1}], *([[{"a": 1}]] * 39)]
+    files[12] = [{"c": 1}]  # Not of the 32 that are looked into.
+    pattern = written(tmp_path, *files)
     assert fields_of(pattern) == {"a": pa.int64()}
     with pytest.raises(CorruptRecordError, match="schema") as error:
         records_of(pattern)
-    assert "0.jsonl, line 101, byte offset" in str(error.value.where)
+    where = f"0.jsonl, line {BEYOND_A_SAMPLE + 1:,}, byte offset"
+    assert where in str(error.value.where)
     assert "a new field 'b'" in str(error.value.got)
     assert "--columns" in str(error.value.cure)
 
@@ -299,13 +302,12 @@ def test_a_byte_order_mark_alone_is_no_line(tmp_path, asked):
         ("[" * 100_000 + "NaN, 1" + "]" * 100_000, {"record": "line"}),
     ],
 )
-def test_a_later_line_that_is_nested_too_deeply(tmp_path, monkeypatch, value, asked):
-    monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 40)
-    lines = ['{"a": 1}'] * 40
+def test_a_later_line_that_is_nested_too_deeply(tmp_path, value, asked):
+    lines = ['{"a": 1}' + PADDING] * BEYOND_A_SAMPLE
     pattern = written(tmp_path, [*lines, f'{{"a": 1, "b": {value}}}'])
     with pytest.raises(CorruptRecordError, match=r"valid JSON|schema") as error:
         records_of(pattern, **asked)
-    assert "line 41," in str(error.value.where)
+    assert f"line {BEYOND_A_SAMPLE + 1:,}," in str(error.value.where)
 
 
 def test_a_field_whose_name_is_half_a_surrogate(tmp_path):

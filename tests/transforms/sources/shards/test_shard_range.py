@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import pathlib
 import pickle
+from collections.abc import Callable
 
 import pytest
 
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.transforms.sources.shards.shard_list import list_shards
 from gristmill.transforms.sources.shards.shard_range import ChunkRange, cut_at_chunks
 from tests.support.buckets import overlapping
@@ -94,9 +94,11 @@ def test_files_that_are_not_the_dataset(tmp_path: pathlib.Path, what: str) -> No
 
 
 def test_objects_are_read_by_requests_that_overlap(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    blocks_of: Callable[[int], None],
 ) -> None:
-    monkeypatch.setattr(GcsStorage, "block_bytes", 16_384)
+    blocks_of(16_384)
     records = text_records(1500)
     write_array_records(tmp_path / "large", records)
     with GcsServer("bucket") as server:

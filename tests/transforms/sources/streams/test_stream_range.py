@@ -32,7 +32,6 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.planning.shard_plan import SourceRange
@@ -43,6 +42,7 @@ from gristmill.transforms.sources.range_reader import KeptPass
 from gristmill.transforms.sources.record_source import certain_place, source_of
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
+from tests.support.watched import watched
 
 PACK: dict[str, Callable[..., bytes]] = {
     "gzip": gzip.compress,
@@ -514,16 +514,11 @@ class TestWrittenMeanwhile:
     def test_it_is_looked_at_once(self, tmp_path, monkeypatch):
         path = tmp_path / "in.tfrecord"
         looks = []
-        true_stat = LocalStorage.stat
 
-        def stat(storage: LocalStorage, path: str) -> FileInfo | None:
-            looks.append(path)
-            return true_stat(storage, path)
+        def count() -> None:
+            watched(monkeypatch, LocalStorage, "stat", lambda _, at: looks.append(at))
 
-        records = self.read(
-            path, lambda: monkeypatch.setattr(LocalStorage, "stat", stat)
-        )
-        assert frames_of(records) == self.OLD
+        assert frames_of(self.read(path, count)) == self.OLD
         assert looks == [str(path)]
 
 

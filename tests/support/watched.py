@@ -1,0 +1,86 @@
+"""Functions of the package that a test watches, or that something else interrupts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+
+def watched(
+    monkeypatch: pytest.MonkeyPatch,
+    target: Any,
+    name: str,
+    look: Callable[..., object],
+    *,
+    after: bool = False,
+) -> None:
+    """Calls `look` with the arguments of each call of a function.
+
+    Args:
+        monkeypatch: Undoes it.
+        target: The module, class or object that has the function.
+        name: The function's name.
+        look: What it raises, the function raises.
+        after: Whether it is called when the function has done its work.
+    """
+    true = getattr(target, name)
+
+    @functools.wraps(true)
+    def called(*given: Any, **options: Any) -> Any:
+        if not after:
+            look(*given, **options)
+        found = true(*given, **options)
+        if after:
+            look(*given, **options)
+        return found
+
+    monkeypatch.setattr(target, name, called)
+
+
+def calls_of(
+    monkeypatch: pytest.MonkeyPatch, target: Any, name: str
+) -> list[tuple[Any, ...]]:
+    """Returns a list that gets the positional arguments of each call of a function."""
+    calls: list[tuple[Any, ...]] = []
+    watched(monkeypatch, target, name, lambda *given, **_: calls.append(given))
+    return calls
+
+
+def failing(
+    monkeypatch: pytest.MonkeyPatch, target: Any, name: str, error: BaseException
+) -> None:
+    """Lets a function fail."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    watched(monkeypatch, target, name, fail)
+
+
+def meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+    target: Any,
+    name: str,
+    other: Callable[[], object],
+    *,
+    after: bool = False,
+) -> None:
+    """Calls `other` when a function is called for the first time.
+
+    Args:
+        monkeypatch: Undoes it.
+        target: The module, class or object that has the function.
+        name: The function's name.
+        other: What happens at this moment.
+        after: Whether it happens when the function has done its work.
+    """
+    waiting = [other]
+
+    def once(*_: Any, **__: Any) -> None:
+        if waiting:
+            waiting.pop()()
+
+    watched(monkeypatch, target, name, once, after=after)
