@@ -18,7 +18,6 @@ from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.transforms.conversion.shard_tasks import ShardResult, ShardTask
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
-SHARD_BYTES = 256 << 20
 RECORD_BYTES = 2_216  # With the 16 bytes of its frame.
 _FILE_RECORDS = (1 << 30) // RECORD_BYTES  # Some four shards.
 _KINDS = 64  # Of sizes. Files are links to so many, or a few more, of each.

@@ -69,7 +69,7 @@ class GlobalBatches(Batches):
         Args:
             step: Number of the step.
             row: Row of the global batch.
-            token: Of a packed row, only the piece that has this token of the row; none
+            token: Only the piece of a packed row that has this token of the row; none
                 if that is padding.
 
         Raises:

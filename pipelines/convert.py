@@ -52,13 +52,16 @@ from gristmill.transforms.conversion.counted_parts import (
     CountTask,
     PartCollector,
 )
-from gristmill.transforms.conversion.job_inputs import one_by_one, split_note
+from gristmill.transforms.conversion.job_inputs import (
+    input_notes,
+    one_by_one,
+    split_notes,
+)
 from gristmill.transforms.conversion.shard_output import try_function
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     list_made_shards,
     plan_notes,
-    rounding_note,
     shard_tasks,
 )
 from gristmill.transforms.jobs.conversion_job import (
@@ -139,11 +142,8 @@ def convert(
         )
     notes = []
     for p in preparations:
-        joined = split_note(p.prepared.job, p.prepared.files)
-        if joined is not None:
-            beforehand.append(joined)
-        notes += [*p.notes, *([joined] if joined else ()), *p.prepared.files.notes()]
-        notes += rounding_note(p.prepared.files)
+        beforehand += split_notes(p.prepared.job, p.prepared.files)
+        notes += [*p.notes, *input_notes(p.prepared.job, p.prepared.files)]
     for note in beforehand:
         _log.info("note: %s", note, extra={"told": show_progress})
         if show_progress:

@@ -220,7 +220,7 @@ def _named_by(
 def _are_indexed(output: str, shards: Iterable[str]) -> bool:
     """Returns whether shards of a garbage edition are files that were indexed.
 
-    Of what its command did not name itself, it has indexed all or none.
+    Shards that its command did not name are all indexed files, or none is.
     """
     storage, waiting = storage_for(output), iter(shards)
     # The first tells it, unless a deletion was killed that had come to the indexes.
@@ -259,7 +259,7 @@ def delete_strays(output: str, manifest: Manifest, key: str) -> None:
     """Deletes shards named like those of an edition that do not belong to it.
 
     Those who had claimed the edition before may have published one at the last moment.
-    Of a first edition, whose names others may use, nothing is deleted.
+    Nothing of a first edition is deleted, as others may use its names.
 
     Args:
         output: The dataset's directory.

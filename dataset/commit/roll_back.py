@@ -24,11 +24,6 @@ def roll_back(output: str, split: str, edition: int) -> Manifest:
 
     The state that it has now is kept, to go back to.
 
-    Args:
-        output: The dataset's directory.
-        split: The split.
-        edition: The number of the edition.
-
     Returns:
         The dataset as it is then.
 

@@ -136,9 +136,6 @@ def joined_features(several: Sequence[Features | None]) -> Features | None:
     A feature that only some have, or that is optional in some, is optional. If types
     differ, the wider one counts.
 
-    Args:
-        several: The descriptions.
-
     Returns:
         The common description; None if one is not known, or if a feature has other
         lists or units of time in another.

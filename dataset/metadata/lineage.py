@@ -246,11 +246,6 @@ def ancestors_of(dataset: str, name: str, split: Split) -> tuple[Ancestor, ...]:
 
     The files of several editions follow one another, as their shards do.
 
-    Args:
-        dataset: The directory of the dataset.
-        name: The name of the split.
-        split: The split.
-
     Raises:
         InvalidDatasetError: A table of it is damaged.
     """

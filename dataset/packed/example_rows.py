@@ -154,7 +154,7 @@ def decode_examples(
             raise _damaged(
                 f"{SEGMENTS} does not number the pieces of the row",
                 number,
-                "1, then 2 and so on, and 0 behind the last",
+                "1, then 2 and so on, and 0 after the last",
                 _shown(segments),
             )
         begins = row[POSITIONS][starts]

@@ -129,11 +129,7 @@ class MessageSpans(NamedTuple):
         return type(self)(np.cumsum(counts), *columns)
 
     def taken(self, spans: npt.NDArray[np.bool_]) -> Self:
-        """Returns some of the spans, of the same documents.
-
-        Args:
-            spans: bool [spans], which.
-        """
+        """Returns some of the spans, of the same documents."""
         ends = np.append(0, np.cumsum(spans))[self.ends]
         return type(self)(ends, *(column[spans] for column in self.columns))
 

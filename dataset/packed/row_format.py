@@ -331,7 +331,7 @@ def read_heads(row_format: RowFormat, records: Sequence[bytes]) -> RowHeads:
             f"{int(token_counts[row]):,} tokens of {row_format.id_bytes} bytes"
         )
         if supervised[row]:
-            expected += ", and spans behind them"
+            expected += ", and spans after them"
         raise _damaged("its counts do not add up", row, expected, got)
     for what, expected, wrong in _wrong_pieces(lengths, firsts):
         row = int(np.searchsorted(row_ends, wrong, side="right"))

@@ -1,4 +1,4 @@
-"""The bytes of the spans of messages behind the tokens of a packed row.
+"""The bytes of the spans of messages after the tokens of a packed row.
 
 `docs/reference/format.md` has the layout: varints of the counts and lengths, weights
 where there are any, and a byte for each span. Most spans take two or three bytes. A

@@ -168,7 +168,7 @@ def removed_since(changed: Dataset, before: Content) -> Removed:
         f"and order digest {before.order_digest} in its first shards, or an edition "
         "that a removal made of them",
         got="other records, or others first",
-        cure="open a newer edition of the same dataset, or join the new one behind "
+        cure="open a newer edition of the same dataset, or join the new one after "
         "it: loader.open([old, new])",
     )
 

@@ -1,7 +1,7 @@
 """A batch as a block of shared memory, through which a worker sends it.
 
 The message about it is a few hundred bytes, which a pipe takes at once: a killed worker
-cannot leave half a message behind, for which the reader would wait forever.
+cannot leave half a message, for which the reader would wait forever.
 
 The blocks of a feed have names with the same prefix. Python's resource tracker learns
 of a block shortly after it was made: the block of a worker that is killed in between

@@ -41,7 +41,7 @@ class _Step:
         state: The feed's state with which it gives these records.
         records: All of the step.
         next_row: Which of them comes next.
-        after: The feed's state behind them.
+        after: The feed's state after them.
         row_after: Which record of the step after them comes first.
     """
 

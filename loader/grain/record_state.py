@@ -25,7 +25,7 @@ class Reader:
         process_index: Which host.
         process_count: Number of hosts.
         worker: Which worker of the host.
-        workers: Of how many; each has every so many-th step.
+        workers: Number of workers; each has every so many-th step.
     """
 
     process_index: int

@@ -142,7 +142,7 @@ def _named(side: Side) -> list[tuple[str, str, str | float]]:
                 where=setting,
                 expected="PATH,WEIGHT;PATH,WEIGHT",
                 got=part,
-                cure="put a weight behind each path",
+                cure="put a weight after each path",
             )
         found.append(("", path.strip(), weight.strip()))
     return found

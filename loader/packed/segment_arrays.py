@@ -1,6 +1,6 @@
 """Arrays [rows, length] of the pieces of packed rows: segments and positions.
 
-Padding is laid out as one more span behind the pieces of each row, so that the spans
+Padding is laid out as one more span after the pieces of each row, so that the spans
 fill the array, and all rows are done at once.
 """
 
@@ -42,7 +42,7 @@ class RowLayout(NamedTuple):
     """The spans of an array [rows, length]: pieces, and the padding of each row.
 
     Attributes:
-        shape: Of the array.
+        shape: Shape of the array.
         spans: int64 [pieces + rows], tokens of each.
         stops: int64 [pieces + rows], where each ends in the flat array.
         pieces: int64 [pieces], which spans are pieces.
@@ -144,7 +144,7 @@ class RowLayout(NamedTuple):
     ) -> npt.NDArray[Any]:
         """Returns an array with a value at each target that is trained, 0 elsewhere.
 
-        A target is the successor of its place: it is trained if the token behind that
+        A target is the successor of its place: it is trained if the token after that
         place is. The first token of a piece is the target of no place.
 
         Args:

@@ -92,7 +92,7 @@ def follow(
 
 
 def changed_note(function: str | None) -> str | None:
-    """Returns why lengths are not known behind a user's function, None without one."""
+    """Returns why lengths are unknown after a user's function, None without one."""
     if function is None:
         return None
     return (

@@ -63,12 +63,7 @@ class RowPieces(NamedTuple):
     spans: MessageSpans | None = None
 
     def said(self, piece: int, token: int) -> dict[str, Any]:
-        """Returns role and message of a token of the row, as fields of `Piece`.
-
-        Args:
-            piece: The piece that has it.
-            token: Its number in the row.
-        """
+        """Returns role and message of a token of the row, as fields of `Piece`."""
         if self.spans is None or self.removed[piece]:
             return {}
         at, spans = token - int(self.begins[piece]), self.spans

@@ -67,8 +67,8 @@ class Piece(SourcePlace):
         first_token: The number, in the document, of the piece's first token: above 0
             where a document was cut.
         removed: Whether the document was removed: its tokens are padding.
-        role: Of a token of a conversation that was asked for, whose it is: one of
-            `ROLES`, or "template". None of other tokens and rows.
+        role: Role of the token of a conversation that was asked for: one of `ROLES`,
+            or "template". None for other tokens and rows.
         message: The number of its message in the conversation, None in the template.
         trained: Whether it is trained on.
         weight: Its weight in the loss, where it is trained on.

@@ -23,9 +23,6 @@ _MOST_PROXY_BYTES = 16 << 10
 class HttpConnection:
     """A connection to a server, for one request at a time.
 
-    Args:
-        route: The way to the server.
-
     Attributes:
         fileno: Number of the socket, for waiting.
         waits_to_write: Whether to wait until it can be written to.

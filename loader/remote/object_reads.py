@@ -202,11 +202,7 @@ class _Read(Generic[T]):
 
 
 class ReadsInFlight(Generic[T]):
-    """The reads of one thread that are in progress.
-
-    Args:
-        reads: The connections to use.
-    """
+    """The reads of one thread that are in progress."""
 
     def __init__(self, reads: ObjectReads):
         self._reads = reads

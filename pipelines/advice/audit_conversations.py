@@ -147,7 +147,7 @@ class Audit:
 def audit_conversations(options: PackingOptions, *, records: int, shown: int) -> Audit:
     """Renders and tokenises the first conversations of inputs, and writes nothing.
 
-    Of a directory with splits, it takes those of `train`, or of the first split.
+    It takes the inputs of `train` from a directory with splits, or of the first one.
 
     Args:
         options: The options of packing them.

@@ -51,7 +51,7 @@ class Assumptions:
     Attributes:
         busy: Share of a vCPU's time for the measured work. The rest goes into requests,
             encryption, waiting, uneven ends, and the runner itself.
-        vcpu_speed: Of a vCPU, relative to a core of the measured machine. One of E2 is
+        vcpu_speed: Speed relative to a core of the measured machine. A vCPU of E2 is
             a thread of a core that is shared: half of it where both are at work.
         start_minutes: Time from the start of a machine to its first shard.
         vcpus: vCPUs of one machine.

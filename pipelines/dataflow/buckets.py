@@ -56,7 +56,7 @@ class Bucket(NamedTuple):
             see it.
         regions: The two regions of a configurable dual-region.
         permissions: Those of the requested permissions that are granted.
-        storage_class: Of new objects, such as `STANDARD`; "" if it is not known.
+        storage_class: Class of new objects, such as `STANDARD`; "" if it is not known.
     """
 
     location: str

@@ -207,7 +207,7 @@ def shard_sizes(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> ShardS
 def _decoded_times(file: ListedFile) -> float:
     """Returns the decoded bytes of a byte of a file.
 
-    Of ArrayRecord the footer tells, of Parquet a sample; 1 of others.
+    The footer of ArrayRecord tells, a sample of Parquet; 1 for others.
     """
     storage = storage_for(file.path)
     found = format_of(storage.read(file.path, 0, HEAD_BYTES))

@@ -119,7 +119,7 @@ def disk_type_path(disk_type: str, *, project: str, zone: str) -> str:
     Args:
         disk_type: Its name, such as `pd-ssd`, or its path.
         project: Project of the job.
-        zone: Of the workers; "" where Dataflow chooses one.
+        zone: Zone of the workers; "" where Dataflow chooses one.
     """
     if "/" in disk_type:
         return disk_type

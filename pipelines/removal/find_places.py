@@ -53,11 +53,6 @@ def find_places(
     records share one. Of files of lines and of tars it reads the ranges that have some:
     only the files say where these records begin.
 
-    Args:
-        dataset: The dataset's directory.
-        split: Its split.
-        places: The places.
-
     Yields:
         The number of a place, and that of a record of the split.
     """

@@ -112,7 +112,7 @@ class _Held:
         answers: The answers, by their addresses.
         room_bytes: How much room is left in the file.
         kept_bytes: How much of it is kept for other answers.
-        unread_bytes: Of records, how much may still be read.
+        unread_bytes: Bytes of records that may still be read.
         misses: How many answers in a row did not fit.
         imageless: Records whose images had no room.
     """

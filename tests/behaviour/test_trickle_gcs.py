@@ -180,7 +180,6 @@ OTHERS = {
     "an error of another form": (503, JSON, '{"error": "unavailable"}'),
     "an error that is a list": (503, JSON, "[3]"),
 }
-READING = ("list", "stat", "media")
 
 
 @pytest.mark.one_in(3)

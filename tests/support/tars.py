@@ -15,7 +15,6 @@ FORMATS = {
     "gnu": tarfile.GNU_FORMAT,
     "pax": tarfile.PAX_FORMAT,
 }
-Members = Sequence[tuple[str, bytes]]
 
 
 def tar_of(

@@ -60,10 +60,10 @@ from gristmill.transforms.conversion.counted_parts import (
 )
 from gristmill.transforms.conversion.job_inputs import (
     check_job,
+    input_notes,
     known_looks,
     list_inputs,
     match_job,
-    split_note,
 )
 from gristmill.transforms.conversion.shard_output import TRIED_FILES, try_function
 from gristmill.transforms.conversion.shard_tasks import (
@@ -72,7 +72,6 @@ from gristmill.transforms.conversion.shard_tasks import (
     Stride,
     make_shards,
     plan_notes,
-    rounding_note,
     shard_strides,
     shard_tasks,
     stride_tasks,
@@ -127,10 +126,7 @@ def _list_inputs(job: ConversionJob, looked: Gathered) -> InputFiles:
     found = looked_files(looked, job.split)
     files = list_inputs(job, looked=found if found[0] else None)
     try_function(job, files.first(TRIED_FILES))
-    joined = split_note(job, files)
-    notes = [joined] if joined else []
-    notes += [*files.notes(), *rounding_note(files)]
-    for note in notes:
+    for note in input_notes(job, files):
         _log.warning("%s: %s", job.output, note)
     return files
 

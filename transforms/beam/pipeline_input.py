@@ -97,7 +97,7 @@ def check_collection(applied_to: object, name: str, of: str) -> None:
 def displayed(**options: Any) -> dict[str, Any]:
     """Returns options as Beam's display data; those that are None are left out.
 
-    Of many paths, the first three are shown. Labels are the names of the options.
+    The first three of many paths are shown. Labels are the names of the options.
     """
     return {
         name: DisplayDataItem(

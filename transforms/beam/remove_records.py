@@ -79,7 +79,7 @@ class RemoveRecords(
 ):
     """Removes records from a dataset. Only shards that hold some are written again.
 
-    Of packed rows it removes documents: their tokens become padding where they are.
+    It removes documents of packed rows: their tokens become padding in their places.
 
     Applied to a pipeline; gives a PCollection of one `RemovalResult`. The dataset is
     the old one until all is done, and the new one then. The same records of the same

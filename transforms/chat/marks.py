@@ -59,7 +59,7 @@ class Marked(NamedTuple):
 
     Attributes:
         text: The text without marks.
-        places: Of each part between its marks, in order; none overlap.
+        places: Places of each part between its marks, in order, without overlaps.
         regions: Begin and end of what each generation tag holds.
     """
 

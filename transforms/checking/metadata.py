@@ -63,7 +63,7 @@ class VerifyTask(NamedTuple):
     Attributes:
         dataset: The dataset's directory.
         path: The shard, relative to it.
-        content_sha256: Of the dataset, which tells whether it was replaced since.
+        content_sha256: Digest that tells whether the dataset was replaced since.
         file_bytes: Size of the shard.
         file_crc32c: crc32c of the whole file.
         records: Number of its records.

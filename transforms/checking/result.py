@@ -86,11 +86,7 @@ class GatheredChecks:
             self._packed = counts + (self._packed or PackedCounts())
 
     def result(self, dataset: str) -> VerifyResult:
-        """Returns all of it.
-
-        Args:
-            dataset: The dataset's directory.
-        """
+        """Returns all of it."""
         return VerifyResult(
             dataset,
             self._shards,

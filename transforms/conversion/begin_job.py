@@ -102,7 +102,7 @@ def plan_job(
     Args:
         job: The job.
         files: Its input files.
-        counts: Of their records, for a plan by records.
+        counts: Counts of their records, for a plan by records.
         overwrite: Whether it starts over, whatever was begun before.
     """
     if counts is not None:

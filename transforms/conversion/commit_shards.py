@@ -73,7 +73,7 @@ def close_gaps(
 
     Args:
         prepared: The job.
-        reports: Of all shards, in order.
+        reports: Reports of all shards, in order.
         convert: Makes one shard.
 
     Returns:
@@ -141,10 +141,6 @@ def finish_split(
     prepared: PreparedJob, collected: ReportCollector
 ) -> tuple[Split, int]:
     """Checks all shards of a split and writes their table.
-
-    Args:
-        prepared: The job.
-        collected: The reports of all shards.
 
     Returns:
         The split, and how many shards were made again.

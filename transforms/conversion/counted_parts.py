@@ -44,7 +44,7 @@ class CountTask(NamedTuple):
 
     Attributes:
         split: The split that the file is an input of.
-        number: Of the part, among those of all files in order.
+        number: Number of the part, among those of all files in order.
         begin_bytes: Where it begins.
         end_bytes: Where it ends, exclusive; -1 for the end of a compressed file.
     """
@@ -71,7 +71,7 @@ class CountedPart(NamedTuple):
 
     Attributes:
         split: The split that the file is an input of.
-        number: Of the part, among those of all files in order.
+        number: Number of the part, among those of all files in order.
         file: The `InputFile`, as a plain tuple, with its first part; None otherwise.
         start_bytes: Where its first record begins; `NO_RECORD` or `DOUBTED`.
         stop_bytes: Where its last record ends.

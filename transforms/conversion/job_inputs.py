@@ -54,6 +54,7 @@ from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.input_formats import Look, look_at
 from gristmill.transforms.sources.range_reader import KeptPass
+from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import (
     check_apart,
     find_split,
@@ -273,21 +274,42 @@ def _check_repacked(job: ConversionJob) -> None:
         )
 
 
-def split_note(job: ConversionJob, files: InputFiles) -> str | None:
+def input_notes(job: ConversionJob, files: InputFiles) -> list[str]:
+    """Returns notes for the user on the inputs of a job."""
+    return [*split_notes(job, files), *files.notes(), *_rounding_notes(files)]
+
+
+def _rounding_notes(files: InputFiles) -> list[str]:
+    """Returns a note on columns of which fractions are rounded, none without any."""
+    features = source_of(files.spec).features() or {}
+    names = [
+        name
+        for name, spec in features.items()
+        if spec["kind"] == "float" and spec.get("type") == "double"
+    ]
+    if not names:
+        return []
+    return [
+        f"fractions of {some_of(names)} are rounded to 32 bits, as a tf.train.Example "
+        "holds them"
+    ]
+
+
+def split_notes(job: ConversionJob, files: InputFiles) -> list[str]:
     """Returns a note for the user if files of one split become another by default."""
     splits = JoinedFiles.of(files.paths).splits
     if job.names.kind != "tfds" or job.join_splits or len(splits) != 1:
-        return None
+        return []
     ((found, count),) = splits.items()
     if count < len(files):
-        return None
+        return []
     split, _ = layout.parse_edition_key(job.split)
     if split in _MEANINGS.get(found, (found,)):
-        return None
-    return (
+        return []
+    return [
         f"the input files are of split {found}, by their names, and become split "
         f"{split}; to keep it, give --split {found} (in Python, split={found!r})"
-    )
+    ]
 
 
 def check_shards_apart(prepared: PreparedJob) -> None:

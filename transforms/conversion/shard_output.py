@@ -301,10 +301,6 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
 
     What they return is dropped.
 
-    Args:
-        job: The job.
-        files: Its first input files.
-
     Raises:
         UserFunctionError: The function fails, or returns a value that cannot be
             written.

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import JobChangedError, some_of
+from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
@@ -25,9 +25,7 @@ from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.shard_output import Progress
 from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
-from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.range_reader import KeptPass
-from gristmill.transforms.sources.record_source import source_of
 
 _CPU_LOCK = threading.Lock()
 
@@ -234,22 +232,6 @@ def plan_notes(prepared: PreparedJob) -> list[str]:
     return _long_passes(prepared)
 
 
-def rounding_note(files: InputFiles) -> list[str]:
-    """Returns a note on columns of which fractions are rounded, none without any."""
-    features = source_of(files.spec).features() or {}
-    names = [
-        name
-        for name, spec in features.items()
-        if spec["kind"] == "float" and spec.get("type") == "double"
-    ]
-    if not names:
-        return []
-    return [
-        f"fractions of {some_of(names)} are rounded to 32 bits, as a tf.train.Example "
-        "holds them"
-    ]
-
-
 def _whole_files(prepared: PreparedJob) -> list[str]:
     sizes = np.where(prepared.plan.splittable, 0, prepared.plan.sizes)
     large = int((sizes > DEFAULT_SHARD_BYTES).sum())
@@ -286,9 +268,6 @@ def _files(count: int) -> str:
 
 class PlannedShards:
     """The shards that jobs make, and which of them are finished: they have indexes.
-
-    Args:
-        jobs: The jobs.
 
     Attributes:
         input_bytes: Bytes of input of each shard, by its key, SPLIT.NUMBER.

@@ -54,7 +54,7 @@ class SpanCheck:
             at = int(np.argmin(rising))
             raise self._lost(
                 "records of an input came twice, or in another order",
-                expected=f"a place behind {self._source.place_text(self._last)}",
+                expected=f"a place after {self._source.place_text(self._last)}",
                 got=f"{self._source.place_text(int(places[at]))}",
             )
         self._last = int(places[-1]) if len(places) else self._last
@@ -102,7 +102,7 @@ def spans_join(table: ShardTable, files: InputFiles) -> bool:
     If not, `close_gaps` finds what is wrong, one span after the other.
 
     Args:
-        table: Of all shards, in order.
+        table: The table of all shards, in order.
         files: The inputs.
     """
     columns = table.columns

@@ -85,7 +85,7 @@ def splits_by_names(names: Iterable[str]) -> dict[str, list[str]]:
     """Returns the files of each split, by the names of files.
 
     Raises:
-        InputError: Of some files the split is not known, or files are missing.
+        InputError: The split of some files is unknown, or files are missing.
     """
     splits: dict[str | None, list[str]] = {}
     for name in sorted(names):

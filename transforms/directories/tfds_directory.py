@@ -70,9 +70,6 @@ class TfdsDirectory:
 def read_tfds_directory(path: str) -> TfdsDirectory:
     """Reads the metadata of a TFDS directory of TFRecord or ArrayRecord files.
 
-    Args:
-        path: The directory.
-
     Raises:
         InputError: It is not one, or its metadata cannot be used.
     """

@@ -55,9 +55,6 @@ def index_shard(task: IndexTask) -> IndexedShard:
     Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
     some 20 bytes a record.
 
-    Args:
-        task: Which file.
-
     Raises:
         CorruptShardError: The file is damaged or no ArrayRecord file.
         InputError: It is of another format; or it has transposed chunks, and is not on

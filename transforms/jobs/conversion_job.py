@@ -46,7 +46,7 @@ class ConversionJob:
         plan: How many shards to make.
         writer: How shards are encoded.
         map: `module:function` to call on every record, or None.
-        map_code_digest: Of the file that holds it, set when the job is planned.
+        map_code_digest: Digest of the file that holds it, set when the job is planned.
         on_corrupt: `fail` at damaged input, or `quarantine` it and go on.
         max_corrupt: Maximum damaged regions to set aside, in the whole split.
         check: How a finished shard is compared with what was written; see

@@ -133,7 +133,7 @@ class PreparedJob:
     def store(self, *, replaces: DescriptionVersions) -> None:
         """Writes the description beside the output, the file list last.
 
-        Of several conversions that begin at once, one gets to write the first file. The
+        One of several conversions that begin at once writes the first file. The
         output is its own: it replaces the list of one that had written the first file
         before.
 

@@ -51,8 +51,8 @@ class CutRows(NamedTuple):
         before: The records as they are.
         after: As they are to be.
         words: uint64 [documents], `digest.words_of` each document that is removed.
-        counts: Of these documents: `documents`, `tokens`, `pieces`, `cut_documents`,
-            those in `IN_ROWS` and the digest.
+        counts: Counts of these documents: `documents`, `tokens`, `pieces`,
+            `cut_documents`, those in `IN_ROWS` and the digest.
     """
 
     rows: Int64

@@ -87,12 +87,7 @@ def _check_finished(directory: str, names: Collection[str]) -> None:
 
 
 def check_no_dataset(directory: str, names: Collection[str]) -> None:
-    """Raises InputError if a directory is a dataset whose splits would be joined.
-
-    Args:
-        directory: The directory.
-        names: The files in it.
-    """
+    """Raises InputError if a directory is a dataset whose splits would be joined."""
     if layout.DATASET_JSON in names:
         raise InputError(
             "a dataset is not the only input",

@@ -85,9 +85,6 @@ class ReadRequest(NamedTuple):
 class RangeReader(abc.ABC, Generic[Opened]):
     """Reads the records of one range of a file, in order.
 
-    Args:
-        request: The range.
-
     Attributes:
         path: The file.
         ahead_bytes: The result of `open_ahead`.

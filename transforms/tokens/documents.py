@@ -43,12 +43,7 @@ COMPARED_EVERY = 500
 
 
 class ComparedEncoder:
-    """Makes tokens of the documents of a shard, in their order.
-
-    Args:
-        tokenizer: The tokenizer.
-        fast: Its fast path, or None.
-    """
+    """Makes tokens of the documents of a shard, in their order."""
 
     def __init__(self, tokenizer: Tokenizer, fast: Encoder | None = None) -> None:
         self._tokenizer, self._fast = tokenizer, fast

@@ -236,7 +236,7 @@ class MemberReader:
             if header is None:
                 raise BrokenError(
                     "header",
-                    "tar ends behind the long name of a member",
+                    "tar ends after the long name of a member",
                     start,
                     expected="the header of the member",
                     got="the mark of the archive's end",
@@ -248,7 +248,7 @@ class MemberReader:
             fields = self._fields(at, header) | fields
             at = begin + padded(header.size_bytes)
         if kind == SPARSE:
-            begin = self._behind_sparse_map(at)
+            begin = self._after_sparse_map(at)
         sparse = kind == SPARSE or any(each.startswith(_SPARSE) for each in fields)
         name = fields.get(b"path", header.name)
         name = fields.get(_SPARSE + b"name", name)
@@ -273,7 +273,7 @@ class MemberReader:
                 "truncated",
                 "tar ends without the mark of its end: it was cut",
                 at,
-                expected="blocks of zeros behind the last member",
+                expected="blocks of zeros after the last member",
                 got="the end of the file",
                 cure="write the file again from its source; if its writer never makes "
                 "the mark, add it: head -c 1024 /dev/zero >> FILE",
@@ -312,7 +312,7 @@ class MemberReader:
             if found or stop - at > _ZEROS_BYTES:
                 raise BrokenError(
                     "zeros",
-                    "tar goes on behind the mark of its end",
+                    "tar goes on after the mark of its end",
                     at,
                     expected="zeros up to the end of the file",
                     cure="write the file again from its source; if tars were joined "
@@ -326,7 +326,7 @@ class MemberReader:
     def _fields(self, at: int, header: Header) -> dict[bytes, bytes]:
         """Returns the member that a header describes."""
         begin, size = at + BLOCK_BYTES, header.size_bytes
-        expected = "fields for the member behind it"
+        expected = "fields for the member after it"
         if size > _NAME_BYTES:
             expected, got = f"at most {_NAME_BYTES:,} bytes", f"{size:,} bytes"
         elif not self.fill(begin + padded(size)):
@@ -352,7 +352,7 @@ class MemberReader:
             got=got,
         )
 
-    def _behind_sparse_map(self, at: int) -> int:
+    def _after_sparse_map(self, at: int) -> int:
         """Returns where the content of an old-style GNU sparse file begins."""
         more, stop = self.data(at + 482, at + 483), at + BLOCK_BYTES
         while more != b"\0":

@@ -43,7 +43,7 @@ class Segment:
         num_tokens: How many it has, or had if it was removed.
         removed: Whether its document was removed: it is padding.
         tokens: Id and text of each that is shown; None where the text is not known.
-        spans: Of a conversation, role and message of its spans, and which are trained.
+        spans: Role and message of a conversation's spans, and which are trained.
     """
 
     begin_token: int
@@ -208,7 +208,7 @@ class Source:
         record: Its number.
         of: The name of its dataset in a mixture.
         source: The file and the place; None of a packed row.
-        pieces: Of a packed row, where the document of each piece comes from.
+        pieces: Source of the document of each piece of a packed row.
     """
 
     record: int

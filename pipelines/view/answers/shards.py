@@ -104,7 +104,7 @@ def extreme_shards(
 ) -> list[dict[str, Any]]:
     """Returns the largest or the smallest shards, by bytes or else by records.
 
-    Of equals, the first ones.
+    The first ones of equals.
     """
     values = columns.records if columns.file_bytes is None else columns.file_bytes
     wanted = -values if largest else values

@@ -132,11 +132,6 @@ class TestWalking:
             assert caught.value.where == "x, chunk 132"
 
 
-every_kind = pytest.mark.parametrize(
-    "options", ["group_size:3", "group_size:3,transpose:true", "group_size:1,snappy"]
-)
-
-
 class TestDecode:
     """All records of ranges of chunks, with the hashes of chunks compared."""
 

@@ -25,8 +25,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for, version_of
 
-MARKER = layout.write_path("data", "train")
-
 
 @pytest.fixture
 def output(tmp_path: pathlib.Path) -> str:

@@ -12,7 +12,7 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.job_inputs import list_inputs, split_note
+from gristmill.transforms.conversion.job_inputs import list_inputs, split_notes
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from tests.support.conversion import contents, job_of
 from tests.support.gcs_server import GcsServer
@@ -131,9 +131,9 @@ def test_a_split_that_gets_another_name_by_default_is_noted(
     tmp_path, names, split, join, noted
 ):
     job = job_of(make(tmp_path, *names), "out", split=split, join_splits=join)
-    note = split_note(job, list_inputs(job))
-    assert (note is not None) == noted
-    if note is not None:
+    notes = split_notes(job, list_inputs(job))
+    assert len(notes) == noted
+    for note in notes:
         assert "and become split train; to keep it, give --split val" in note
 
 

@@ -157,7 +157,7 @@ class CsvRows:
             return bad(
                 "quotes of a row do not pair",
                 "a quoted field that ends with a quote, quotes in it doubled",
-                "other bytes behind the quote that ends a field",
+                "other bytes after the quote that ends a field",
             )
         if len(self._splitter.bare_returns(row.data)):
             return bad(

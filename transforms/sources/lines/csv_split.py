@@ -21,9 +21,6 @@ class CsvSplitter:
 
     >>> CsvSplitter(b",").ends(b'a,"b\n"\nc,d\n"').tolist()
     [7, 11]
-
-    Args:
-        delimiter: The byte between fields.
     """
 
     def __init__(self, delimiter: bytes):

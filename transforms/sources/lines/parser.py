@@ -205,13 +205,7 @@ def first_bad(
     *,
     errors: tuple[type[Exception], ...],
 ) -> int:
-    """Returns the first of some lines that cannot be read.
-
-    Args:
-        lines: The lines.
-        read: Reads lines.
-        errors: Its errors.
-    """
+    """Returns the first of some lines that cannot be read."""
     begin, end = 0, len(lines.ends)
     while end - begin > 1:
         middle = (begin + end) // 2

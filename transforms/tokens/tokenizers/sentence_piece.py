@@ -17,9 +17,6 @@ from gristmill.transforms.tokens.tokenizers.tokenizer import (
 class SentencePieceTokenizer:
     """A model of SentencePiece; see `Tokenizer`.
 
-    Args:
-        content: The file.
-
     Raises:
         ValueError: The library cannot read the file.
     """

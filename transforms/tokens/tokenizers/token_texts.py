@@ -63,9 +63,6 @@ class TokenTexts:
 def load_token_texts(name: str) -> TokenTexts:
     """Returns the texts of the tokens of a tokenizer.
 
-    Args:
-        name: The file of the tokenizer.
-
     Raises:
         InputError: It cannot be used, or is a function, which only makes tokens.
         MissingPackageError: Its library is not installed.

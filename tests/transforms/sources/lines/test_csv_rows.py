@@ -78,8 +78,8 @@ def test_empty_lines_are_passed_over():
     [
         (b"1,a\n", "number of fields", "2"),
         (b"1,a,2,\n", "number of fields", "4"),
-        (b'1,"a"b,2\n', "quotes", "behind the quote"),
-        (b'1,"a,2\n"5,6"', "quotes", "behind the quote"),
+        (b'1,"a"b,2\n', "quotes", "after the quote"),
+        (b'1,"a,2\n"5,6"', "quotes", "after the quote"),
         (b"1,\xff,2\n", "UTF-8", "0xff"),
         (b"1,a\0,2\n", "zero bytes", "1 of them"),
         (b"1,a\rb,2\n", "carriage return", "alone"),
