@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.comparisons import BOUNDS, IN_SHORT, PEERS, Results
 from benchmarks.plots import show
+from benchmarks.resume.report import is_exact
 from benchmarks.rounds import Spread
 
 REPORT_MARKS = ("<!-- reports: begin -->", "<!-- reports: end -->")
@@ -82,6 +83,12 @@ _REPORTS = (
         "of its own pipeline with packed rows, {maxtext_records} with records",
     ),
     (
+        "resume",
+        "Resuming",
+        "what loaders lose, repeat or give in another batch after a restart, on other "
+        "hosts, and with other data: {resume}",
+    ),
+    (
         "decode",
         "Decoding",
         "batches of `tf.train.Example` beside `tf.io.parse_example`, by the kind of "
@@ -146,9 +153,12 @@ class Overview:
             raise ValueError(f"{report}.md does not say on which day it was measured")
         return said[1]
 
-    def _figures(self, report: str) -> dict[str, float]:
+    def _figures(self, report: str) -> dict[str, Any]:
         """Returns the figures of reports without a peer."""
         results = self._results(report) or {}
+        if report == "resume":
+            exact = sum(is_exact(each["cases"]) for each in results["loaders"].values())
+            return {"resume": f"{exact} of {len(results['loaders'])} are exact in all"}
         if report == "scale":
             return {"scale": results["size"][-1]["total_seconds"]}
         if report == "view":
@@ -177,8 +187,9 @@ class Overview:
         for report, title, text in _REPORTS:
             if (self._pages / f"{report}.md").exists():
                 keys = re.findall(r"\{(\w+)\}", text)
-                figures: dict[str, Any] = {key: self.times(key) for key in keys}
-                said = text.format(**figures, **self._figures(report))
+                own = self._figures(report)
+                figures = {key: self.times(key) for key in keys if key not in own}
+                said = text.format(**figures, **own)
                 day = self._date_of(report)
                 lines.append(f"- [{title}]({report}.md): {said}. Measured on {day}.")
         return "\n".join(lines)

@@ -51,7 +51,13 @@ def render_all(root: pathlib.Path = ROOT) -> Iterator[tuple[str, str]]:
 def list_parts(root: pathlib.Path = ROOT) -> Iterator[tuple[pathlib.Path, str]]:
     """Yields pages with parts that are made of runs, and their texts with these."""
     from benchmarks import overview
+    from benchmarks.resume import report
 
+    resume = root / RESULTS / "resume.json"
+    if resume.exists():
+        page = root / PAGES / "resume.md"
+        results = json.loads(resume.read_text(encoding="utf-8"))
+        yield page, report.fill(page.read_text(encoding="utf-8"), results)
     made = overview.Overview(root / RESULTS, root / PAGES)
     index = root / PAGES / "index.md"
     yield index, replace_between(index, overview.REPORT_MARKS, made.reports())

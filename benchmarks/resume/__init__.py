@@ -1,0 +1,1 @@
+"""A test of resuming: loaders are stopped, and are resumed from their states."""

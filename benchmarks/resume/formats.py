@@ -1,0 +1,141 @@
+"""The formats of data and of states that adapters share."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.resume.protocol import Shards, tokens_of
+
+_Writer = Callable[[pathlib.Path, Sequence[bytes]], None]
+
+
+def _array_record(path: pathlib.Path, records: Sequence[bytes]) -> None:
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(str(path), "group_size:1")
+    for record in records:
+        writer.write(record)
+    writer.close()
+
+
+def _tfrecord(path: pathlib.Path, records: Sequence[bytes]) -> None:
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in records:
+            writer.write(record)
+
+
+def _tar(path: pathlib.Path, records: Sequence[bytes]) -> None:
+    """Writes what `webdataset.TarWriter` does, but for times, four times as fast."""
+    with open(path, "wb") as file:
+        for place, record in enumerate(records):
+            info = tarfile.TarInfo(f"{path.stem}-{place:06}.bin")
+            info.size = len(record)
+            file.write(info.tobuf(tarfile.USTAR_FORMAT))
+            file.write(record + bytes(-len(record) % tarfile.BLOCKSIZE))
+        file.write(bytes(2 * tarfile.BLOCKSIZE))
+
+
+def _parquet(path: pathlib.Path, records: Sequence[bytes]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({"record": pyarrow.array(records, pyarrow.binary())})
+    parquet.write_table(table, path, row_group_size=1000)
+
+
+def _npz(path: pathlib.Path, records: Sequence[bytes]) -> None:
+    """The bytes of all records, and where each ends."""
+    ends = np.cumsum([len(record) for record in records])
+    np.savez(path, ends=ends, tokens=np.frombuffer(b"".join(records), "<u4"))
+
+
+_WRITERS: dict[str, _Writer] = {
+    "array_record": _array_record,
+    "npz": _npz,
+    "parquet": _parquet,
+    "tar": _tar,
+    "tfrecord": _tfrecord,
+}
+
+
+def paths(folder: str | pathlib.Path, suffix: str) -> list[str]:
+    """Returns the files of a dataset, in order."""
+    return sorted(map(str, pathlib.Path(folder).glob(f"*.{suffix}")))
+
+
+def write_files(folder: pathlib.Path, shards: Shards, suffix: str) -> None:
+    """Writes a file for each shard, after those that are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, shard in enumerate(shards, len(paths(folder, suffix))):
+        _WRITERS[suffix](folder / f"records-{number:05}.{suffix}", shard)
+
+
+def _samples(shard: Sequence[bytes]) -> Iterator[dict[str, bytes]]:
+    for record in shard:
+        yield {"record": record}
+
+
+def _tensors(shard: Sequence[bytes]) -> Iterator[Any]:
+    import torch
+
+    for record in shard:
+        yield torch.from_numpy(tokens_of(record).astype(np.int32))
+
+
+def write_chunks(folder: pathlib.Path, shards: Shards, row_tokens: int = 0) -> None:
+    """Writes chunks of LitData, after those that are there.
+
+    Args:
+        folder: The dataset.
+        shards: The records.
+        row_tokens: Write tokens alone, for rows of this length.
+    """
+    from litdata import TokensLoader, optimize
+
+    inputs = [*shards]
+    how: dict[str, Any] = {"chunk_size": len(inputs[0])}
+    if row_tokens:
+        how = {"chunk_size": 4000 * row_tokens, "item_loader": TokensLoader(row_tokens)}
+    if folder.exists():
+        how["mode"] = "append"
+    optimize(
+        _tensors if row_tokens else _samples,
+        inputs,
+        str(folder),
+        num_workers=1,
+        keep_data_ordered=True,
+        verbose=False,
+        **how,
+    )
+
+
+def saved(state: Any) -> bytes:
+    """Returns the bytes that `torch.save` writes."""
+    import torch
+
+    kept = io.BytesIO()
+    torch.save(state, kept)
+    return kept.getvalue()
+
+
+def loaded(kept: bytes) -> Any:
+    """Returns the state that was saved."""
+    import torch
+
+    return torch.load(io.BytesIO(kept), weights_only=False)
+
+
+def run_module(name: str, *arguments: object) -> None:
+    """Runs the command of a package, as `python -m` does."""
+    command = [sys.executable, "-m", name, *map(str, arguments)]
+    subprocess.run(command, check=True)

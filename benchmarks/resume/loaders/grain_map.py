@@ -1,0 +1,56 @@
+"""Grain's `MapDataset`: Grain's guide "Data sources and transformations"."""
+
+import functools
+import json
+import sys
+
+import grain
+import numpy as np
+from absl import flags
+
+from benchmarks.resume.formats import paths, write_files
+from benchmarks.resume.protocol import PACKED_TOKENS, SEED, numbers_of, tokens_of
+
+TITLE = "Grain `MapDataset`"
+PACKAGES = ("grain", "array_record")
+write = functools.partial(write_files, suffix="array_record")
+append = write
+
+
+def source(folder):
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(sys.argv[:1])  # Worker processes of this source need it.
+    records = grain.sources.ArrayRecordDataSource(paths(folder, "array_record"))
+    return grain.MapDataset.source(records)
+
+
+def shuffled(job):
+    parts = [source(folder).shuffle(SEED) for folder in job.folders]
+    return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, job.weights)
+
+
+class Loader:
+    def __init__(self, job):
+        data = shuffled(job)[job.host :: job.hosts]
+        if job.packing:
+            pack, key = grain.experimental.FirstFitPackIterDataset, "tokens"
+            data = data.map(lambda record: {key: tokens_of(record)}).to_iter_dataset()
+            length = {key: PACKED_TOKENS}
+            data = pack(data, length_struct=length, num_packing_bins=64)
+            data = data.map(lambda row: row[key][row[f"{key}_segment_ids"] > 0])
+            data = data.batch(job.rows, drop_remainder=True, batch_fn=np.concatenate)
+        else:
+            data = data.batch(job.rows, drop_remainder=True, batch_fn=numbers_of)
+            data = data.to_iter_dataset()
+        if job.workers:
+            data = data.mp_prefetch(grain.MultiprocessingOptions(job.workers))
+        self._job, self._data = job, iter(data)
+
+    def restore(self, states):
+        self._data.set_state(json.loads(self._job.own(states)))
+
+    def next(self):
+        return next(self._data)
+
+    def state(self):
+        return json.dumps(self._data.get_state()).encode()

@@ -1,0 +1,52 @@
+"""torchdata's `StatefulDataLoader`: its tutorial, map-style data."""
+
+import functools
+
+import numpy as np
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+from benchmarks.resume.formats import loaded, paths, saved, write_files
+from benchmarks.resume.protocol import SEED, NotOfferedError
+
+TITLE = "torchdata `StatefulDataLoader`"
+PACKAGES = ("torchdata", "torch")
+write = functools.partial(write_files, suffix="npz")
+append = write
+
+
+class Records(torch.utils.data.Dataset):
+    def __init__(self, folder):
+        shards = [np.load(path) for path in paths(folder, "npz")]
+        first = [shard["tokens"][[0, *shard["ends"][:-1] // 4]] for shard in shards]
+        self._numbers = np.concatenate(first)
+
+    def __len__(self):
+        return len(self._numbers)
+
+    def __getitem__(self, index):
+        return int(self._numbers[index])
+
+
+class Loader:
+    def __init__(self, job):
+        if job.packing or len(job.folders) > 1:
+            raise NotOfferedError("it has no mixtures and no packing")
+        data = Records(job.folders[0])
+        host = {"num_replicas": job.hosts, "rank": job.host}
+        sampler = StatefulDistributedSampler(data, shuffle=True, seed=SEED, **host)
+        how = {"batch_size": job.rows, "num_workers": job.workers}
+        self._loader = StatefulDataLoader(data, sampler=sampler, **how)
+        self._job, self._data = job, None
+
+    def restore(self, states):
+        self._loader.load_state_dict(loaded(self._job.own(states)))
+
+    def next(self):
+        if self._data is None:
+            self._data = iter(self._loader)
+        return next(self._data).numpy()
+
+    def state(self):
+        return saved(self._loader.state_dict())

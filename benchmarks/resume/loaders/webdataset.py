@@ -1,0 +1,49 @@
+"""WebDataset. It has no state: its author advises `resampled=True` instead.
+
+https://github.com/webdataset/webdataset/issues/234, also 177 and 271.
+"""
+
+import functools
+import importlib.util
+
+import webdataset as wds
+
+from benchmarks.resume.formats import paths, write_files
+from benchmarks.resume.protocol import NotOfferedError, numbers_of
+
+TITLE = "WebDataset"
+PACKAGES = ("webdataset",)
+write = functools.partial(write_files, suffix="tar")
+append = write
+
+
+class Loader:
+    def __init__(self, job):
+        if job.packing:
+            raise NotOfferedError("WebDataset has no packing")
+        parts = [
+            wds.WebDataset(paths(each, "tar"), resampled=True) for each in job.folders
+        ]
+        data = parts[0] if len(parts) == 1 else wds.RandomMix(parts, job.weights)
+        pipeline = wds.DataPipeline(
+            data,
+            wds.shuffle(1000),
+            wds.to_tuple("bin"),
+            wds.map(lambda sample: sample[0]),
+            wds.batched(job.rows, collation_fn=numbers_of, partial=False),
+        )
+        if job.workers:
+            if not importlib.util.find_spec("torch"):
+                raise NotOfferedError("worker processes are those of PyTorch")
+            how = {"batch_size": None, "num_workers": job.workers}
+            pipeline = wds.WebLoader(pipeline, **how)
+        self._data = iter(pipeline.with_epoch(job.epoch_steps))
+
+    def restore(self, states):
+        pass
+
+    def next(self):
+        return next(self._data)
+
+    def state(self):
+        return b""

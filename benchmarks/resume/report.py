@@ -1,0 +1,173 @@
+"""The page about resuming, made of the results."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.resume.cases import CASES
+from benchmarks.resume.promises import never_promised, reasons, source_of
+
+_Found = Mapping[str, Any]
+_SHORT = {
+    "stopped": "stopped",
+    "hosts": "other hosts",
+    "workers": "other workers",
+    "mixture": "mixture",
+    "packing": "packing",
+    "killed": "killed",
+    "added": "records added",
+    "other": "other data",
+}
+
+
+def is_exact(cases: Mapping[str, _Found]) -> bool:
+    """Returns whether nothing was lost, repeated or moved, and other data refused."""
+    wanted = {case: "refused" if case == "other" else "exact" for case in CASES}
+    return {case: found["outcome"] for case, found in cases.items()} == wanted
+
+
+def _cell(loader: str, case: str, found: _Found) -> str:
+    """Returns a cell of the table: lost, repeated, moved."""
+    mark = "†" if never_promised(loader, case) else ""
+    said = " (warns)" if found.get("said") else ""
+    outcome = found["outcome"]
+    if outcome == "exact":
+        return f"exact{mark}{said}"
+    if outcome == "differs":
+        counts = (f"{found[name]:,}" for name in ("lost", "repeated", "moved"))
+        return f"**{' / '.join(counts)}**{mark}{said}"
+    if outcome == "accepted":
+        return f"**taken**{mark}{said}"
+    return outcome if outcome == "not offered" else f"{outcome}{mark}"
+
+
+def _outcomes(results: _Found) -> list[str]:
+    heads = ["loader", *_SHORT.values()]
+    lines = [f"| {' | '.join(heads)} |", "| --- |" + " --- |" * len(_SHORT)]
+    for loader, found in results["loaders"].items():
+        cells = [_cell(loader, case, found["cases"][case]) for case in _SHORT]
+        lines.append(f"| {found['title']} | {' | '.join(cells)} |")
+    return lines
+
+
+def _seconds(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{statistics.median(values):.2f} ({low:.2f}..{high:.2f})"
+
+
+def _restoring(results: _Found) -> list[str]:
+    named = [found["restore"] for found in results["loaders"].values()]
+    steps = next(each["bytes"] for each in named if "bytes" in each)
+    heads = ["anew", *(f"at step {int(step):,}" for step in steps)]
+    heads += [f"bytes at step {int(step):,}" for step in steps]
+    lines = [
+        f"| loader | {' | '.join(heads)} |",
+        "| --- |" + " ---: |" * len(heads),
+    ]
+    for found in results["loaders"].values():
+        restore = found["restore"]
+        if "error" in restore:
+            cells = [restore["error"][:80], *[""] * (len(heads) - 1)]
+        else:
+            cells = [
+                _seconds(restore["seconds"][step])
+                + ("" if restore["right"].get(step, True) else " wrong record")
+                for step in ("0", *steps)
+            ]
+            cells += [f"{restore['bytes'][step]:,}" for step in steps]
+        lines.append(f"| {found['title']} | {' | '.join(cells)} |")
+    return lines
+
+
+def _messages(results: _Found) -> list[str]:
+    lines = []
+    for found in results["loaders"].values():
+        for case, one in found["cases"].items():
+            if one["outcome"] in ("refused", "failed", "not offered"):
+                error = one["error"].replace("|", "/").replace("`", "'")
+                error = " ".join(error.split())
+                shown = error if len(error) < 160 else error[:157] + "..."
+                text = f"| {found['title']} | {_SHORT[case]} | {one['outcome']} |"
+                lines.append(f"{text} {shown or '(no text)'} |")
+    return ["| loader | case | | what it says |", "| --- | --- | --- | --- |", *lines]
+
+
+def _promises(results: _Found) -> list[str]:
+    lines = []
+    for loader, found in results["loaders"].items():
+        parts = [
+            f"{', '.join(_SHORT[case] for case in cases)}: {reason}"
+            for reason, cases in reasons(loader).items()
+        ]
+        versions = ", ".join(f"{k} {v}" for k, v in found["packages"].items())
+        text = "; ".join(parts) or "all cases promised"
+        lines.append(
+            f"- {found['title']} ({versions}; measured on {found['date']}). "
+            f"{source_of(loader)}: {text}."
+        )
+    return lines
+
+
+def _ours(results: _Found) -> str:
+    cases = results["loaders"]["gristmill"]["cases"]
+    if is_exact(cases):
+        return (
+            "gristmill has no failure in these cases: no record is lost, repeated or "
+            "in another batch, and the state of another dataset is refused."
+        )
+    failed = ", ".join(
+        f"{_SHORT[case]} ({_cell('gristmill', case, one)})"
+        for case, one in cases.items()
+        if one["outcome"] != ("refused" if case == "other" else "exact")
+    )
+    return f"gristmill fails in: {failed}."
+
+
+def _left(results: _Found) -> str:
+    left = [
+        f"{found['title']} {found['cases']['killed']['left']}"
+        for found in results["loaders"].values()
+        if found["cases"]["killed"].get("left")
+    ]
+    return (
+        "Worker processes that were still there 10 seconds after their host was "
+        f"killed: {', '.join(left) or 'none'}."
+    )
+
+
+def parts(results: _Found) -> dict[str, str]:
+    """Returns the parts of the page that are made of the results, by name."""
+    environment = results["environment"]
+    days = sorted({found["date"] for found in results["loaders"].values()})
+    minutes = sum(found["minutes"] for found in results["loaders"].values())
+    measured = (
+        f"{results['records']:,} records. Measured on {days[-1]}; "
+        f"{environment['cpu_count']} processors ({environment['cpu']}), beside other "
+        f"work; all loaders took {minutes:.0f} minutes."
+    )
+    cases = [f"| {_SHORT[case]} | {text} |" for case, text in CASES.items()]
+    return {
+        "measured": measured,
+        "ours": _ours(results),
+        "outcomes": "\n".join(_outcomes(results)),
+        "left": _left(results),
+        "restoring": "\n".join(_restoring(results)),
+        "messages": "\n".join(_messages(results)),
+        "cases": "\n".join(["| case | |", "| --- | --- |", *cases]),
+        "promises": "\n".join(_promises(results)),
+    }
+
+
+def fill(page: str, results: _Found) -> str:
+    """Returns the page with the parts between their marks.
+
+    Raises:
+        ValueError: The page lacks a mark.
+    """
+    for name, text in parts(results).items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        start = page.index(begin) + len(begin)
+        page = f"{page[:start]}\n{text}\n{page[page.index(end, start) :]}"
+    return page
