@@ -89,6 +89,8 @@ class Status:
     def text(self) -> str:
         """Returns the progress as text."""
         state = "committed" if self.committed else "NOT committed"
+        if not self.committed and any(split.committed for split in self.splits):
+            state = "committed, with unfinished work"
         lines = [f"{self.dataset}: {state}", *map(_text, self.splits)]
         lines += [
             f"split {one.split}: {plural(one.finished_shards, 'shard')} written by a "

@@ -66,6 +66,7 @@ def test_splits_are_told_apart(source, tmp_path):
     assert [split.split for split in status.splits] == ["test", "train"]
     assert [split.committed for split in status.splits] == [True, False]
     assert not status.committed
+    assert status.text().startswith(f"{output}: committed, with unfinished work\n")
     fields = json.loads(status.json())
     assert fields["splits"][1]["shards"] == 3
     assert fields["dataset"] == str(output)
