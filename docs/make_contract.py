@@ -148,7 +148,13 @@ def _parameter(each: click.Parameter) -> str:
 # --- Schemas of outputs.
 
 # Objects whose keys are names of the user's: "COMMAND: place", with `*` for these keys.
-MAPS = {"doctor: installed", "head: features", "inspect: summary"}
+MAPS = {
+    "attach: columns",
+    "attach: shown",
+    "doctor: installed",
+    "head: features",
+    "inspect: summary",
+}
 # `dataset.json` has a contract of its own, docs/reference/format.md.
 IN_FORMAT = {
     *(f"{name}: manifest" for name in ("append", "convert", "pack", "repack")),

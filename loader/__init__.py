@@ -21,12 +21,14 @@ if TYPE_CHECKING:
         SystemLimitError,
         WorkerDiedError,
     )
+    from gristmill.dataset.columns.column_type import ColumnType
     from gristmill.dataset.metadata.features import FeatureSpec
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
     from gristmill.loader.api import GlobalBatches, global_batches, token_weights
     from gristmill.loader.base.notebook import Description, describe
     from gristmill.loader.base.state_fields import Content
+    from gristmill.loader.columns.column import Column
     from gristmill.loader.data.batches import Batches
     from gristmill.loader.data.dataset import Dataset, ShardInfo
     from gristmill.loader.data.open_dataset import open as open
@@ -64,6 +66,8 @@ __all__ = [
     "Batches",
     "BlockShuffle",
     "CacheCounts",
+    "Column",
+    "ColumnType",
     "Content",
     "CorruptShardError",
     "Dataset",

@@ -70,6 +70,7 @@ MEASURE_ONE_PART = {
 }
 # Users get these from a function or a method, and never call the class.
 MADE_BY = {
+    "gristmill.loader.Column": "Dataset.column",
     "gristmill.loader.Dataset": "gristmill.loader.open",
     "gristmill.loader.Feed": "GlobalBatches.feed",
     "gristmill.loader.JaxFeed": "gristmill.loader.to_jax",

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, StorageError
+from gristmill.dataset.commit.attachment import give_up_attachments
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import last_begun, without_replaced
 from gristmill.dataset.commit.garbage import (
@@ -94,6 +95,9 @@ def clean(
             after = change(open_manifest(output))
         try:
             for name in after.splits:
+                if unfinished:
+                    own = give_up_attachments(output, after, name, delete=delete)
+                    _ = [*noted(own)]
                 files = noted(_all_files(output, after, name))
                 _delete(output, after, name, files) if delete else [*files]
             break

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError, StorageChangedError
 from gristmill.dataset.metadata import layout
@@ -141,7 +142,8 @@ def with_edition(
     if split is None:
         raise changed_split(None, made.edition)
     same = split.known.get(made.edition)
-    if same is not None and (same == made or is_same(same, made)):
+    bare = same and dataclasses.replace(same, columns=made.columns)
+    if same is not None and (bare == made or is_same(same, made)):
         return _made_again(split, made)
     if made.edition <= split.last_edition:
         raise changed_split(split, made.edition)
@@ -170,6 +172,46 @@ def with_parts(split: Split, made: Mapping[int, Split], *, keep: bool = True) ->
         raise changed_split(split, min(gone + taken))
     parts = [made.get(part.edition, part) for part in split.parts]
     return _of_parts(split, parts, keep=keep)
+
+
+def with_columns(
+    split: Split,
+    made: Mapping[int, Mapping[str, Any]],
+    of: Mapping[int, str],
+    *,
+    replaces: bool = False,
+) -> Split:
+    """Returns a split with columns beside the records of its editions.
+
+    The editions stay, also in the states that are kept.
+
+    Args:
+        split: The split as it is.
+        made: The columns of each edition, as `Split.columns` has them.
+        of: The `shards_digest` of each edition to which they belong.
+        replaces: Whether they may take the places of others of their names.
+
+    Raises:
+        StorageChangedError: The split has other editions by now, or other columns.
+    """
+    there = {part.edition: part for part in split.parts}
+    if {number: part.shards_digest for number, part in there.items()} != of:
+        raise _other_editions(split, [*of])
+    for number, columns in made.items():
+        known = there[number].columns
+        taken = [n for n in columns if n in known and known[n] != columns[n]]
+        if taken and not replaces:
+            raise StorageChangedError(
+                "another command has attached a column of this name meanwhile",
+                got=f"column {taken[0]} of edition {number:,}",
+                cure="run this command again, with --overwrite to replace the column",
+            )
+
+    def changed(part: Split) -> Split:
+        columns = {**part.columns, **made.get(part.edition, {})}
+        return dataclasses.replace(part, columns=columns)
+
+    return _changed_parts(split, changed)
 
 
 def rolled_back(split: Split, edition: int) -> Split:
@@ -206,9 +248,18 @@ def _begins_with(split: Split, state: Split) -> bool:
 
 
 def _made_again(split: Split, made: Split) -> Split:
+    def renewed(part: Split) -> Split:
+        if part.edition != made.edition:
+            return part
+        # Their readers refuse other records.
+        return dataclasses.replace(made, columns=part.columns)
+
+    return _changed_parts(split, renewed)
+
+
+def _changed_parts(split: Split, change: Callable[[Split], Split]) -> Split:
     def renewed(state: Split) -> Split:
-        parts = [made if p.edition == made.edition else p for p in state.parts]
-        return Split.of_editions(parts)
+        return Split.of_editions([*map(change, state.parts)])
 
     return dataclasses.replace(
         renewed(split),
@@ -234,4 +285,13 @@ def changed_split(split: Split | None, edition: int) -> StorageChangedError:
         expected=f"edition {edition:,} to be the next",
         got=f"edition {last:,} was the last" if last else "the split is gone",
         cure="run this command again: it makes a later edition",
+    )
+
+
+def _other_editions(split: Split, expected: Sequence[int]) -> StorageChangedError:
+    return StorageChangedError(
+        "another command has changed the split while this one ran",
+        expected=f"editions {', '.join(map(str, expected))} as they were",
+        got=f"editions {', '.join(map(str, split.numbers))}",
+        cure="run this command again: it attaches the columns to these",
     )

@@ -13,7 +13,7 @@ import dataclasses
 import glob
 import itertools
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -33,6 +33,7 @@ from gristmill.dataset.commit.listings import (
 )
 from gristmill.dataset.commit.ownership import files_of_shards
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import ColumnTable, named_values
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.shard_index import parse_index
@@ -70,6 +71,7 @@ class NamedFiles:
             described |= {edition.table, *(path(manifest.name, key) for path in paths)}
             lists = [removed.get("list") for _, removed in edition.removals()]
             others = edition.source.get("file_list"), *lists
+            others += (*(column.get("table") for column in edition.columns.values()),)
             described |= {path for path in others if isinstance(path, str)}
         names = [np.empty(0, "S1"), *(encode_names(table.paths) for table in tables)]
         return cls(
@@ -90,11 +92,13 @@ class Garbage:
     Attributes:
         described: Files that describe editions which are not named, without tables.
         tables: Their tables.
+        columns: Tables of columns that are not named.
         editions: The numbers of all these editions.
     """
 
     described: tuple[FileInfo, ...]
     tables: tuple[FileInfo, ...]
+    columns: tuple[FileInfo, ...]
     editions: frozenset[int]
 
 
@@ -109,25 +113,35 @@ def garbage_editions(output: str, manifest: Manifest, name: str) -> Garbage:
     split = manifest.splits[name]
     named = NamedFiles.of(manifest, ()).described
     storage, place = storage_for(output), layout.join(output, "")
-    first = storage.stat_all(
-        [layout.join(output, path) for path in layout.split_paths(manifest.name, name)]
-    )
-    later = storage.scan(
-        layout.join(output, layout.INDEX_DIR), prefix=f"{manifest.name}-{name}.e"
+    found = storage.scan(
+        layout.join(output, layout.INDEX_DIR), prefix=f"{manifest.name}-{name}."
     )
     described: list[FileInfo] = []
     tables: list[FileInfo] = []
+    columns: dict[str, list[FileInfo]] = {}
+    begun = set()
     editions = set()
-    for info in itertools.chain(filter(None, first), later):
+    for info in found:
         path = info.path.removeprefix(place)
+        if attached := layout.attachment_of(path, manifest.name, name):
+            number, attachment = attached
+            if not number:
+                begun.add(attachment)
+            elif number <= split.last_edition and path not in named:
+                columns.setdefault(attachment, []).append(info)
+            continue
         edition = layout.described_edition(path, manifest.name, name)
         if edition is None or edition > split.last_edition or path in named:
             continue
         (tables if path.endswith(".shards.npz") else described).append(info)
         if edition not in split.known:
             editions.add(edition)
+    lost = [tables for one, tables in columns.items() if one not in begun]
     return Garbage(
-        described=tuple(described), tables=tuple(tables), editions=frozenset(editions)
+        described=tuple(described),
+        tables=tuple(tables),
+        columns=tuple(itertools.chain(*lost)),
+        editions=frozenset(editions),
     )
 
 
@@ -148,8 +162,28 @@ def find_garbage(output: str, manifest: Manifest, name: str) -> Iterator[FileInf
     """
     found = garbage_editions(output, manifest, name)
     yield from found.described
+    yield from _column_files(output, manifest, name, found)
     yield from _shard_files(output, manifest, name, found)
+    yield from found.columns
     yield from found.tables
+
+
+def _column_files(
+    output: str, manifest: Manifest, name: str, garbage: Garbage
+) -> Iterator[FileInfo]:
+    """Yields the files of values that only tables name which are not named."""
+    if not garbage.columns:
+        return
+    named = named_values(output, manifest.splits[name])
+    storage = storage_for(output)
+    for info in garbage.columns:
+        paths: Sequence[str] = ()
+        # The files of a damaged one stay: nothing tells their names.
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            data = storage.read(info.path)
+            paths = ColumnTable.decode(data, where=info.path).paths
+        lost = [layout.join(output, path) for path in paths if path not in named]
+        yield from filter(None, storage.stat_all(lost))
 
 
 def _shard_files(
@@ -246,6 +280,8 @@ def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
     found = garbage_editions(output, manifest, name)
     storage = storage_for(output)
     storage.delete_all(found.described)
+    storage.delete_all(_column_files(output, manifest, name, found))
+    storage.delete_all(found.columns)
     if found.editions:
         storage.delete_all(_shard_files(output, manifest, name, found))
         for edition in found.editions:
@@ -373,12 +409,21 @@ def _not_named(
         *(path for path in first if listing.has(posixpath.basename(path))),
         *(layout.join(layout.INDEX_DIR, file) for file in later),
     }
+    attached = map(decode_name, listing.with_prefix(f"{manifest.name}-{split}."))
+    columns = {
+        path: found[0]
+        for path in (layout.join(layout.INDEX_DIR, file) for file in attached)
+        if (found := layout.attachment_of(path, manifest.name, split)) is not None
+    }
+    # The edition of those that are being attached is 0.
+    yield from (path for path, edition in columns.items() if not edition)
     last = manifest.splits[split].last_edition
+    named = NamedFiles.of(manifest, ()).described
     if any(
         (edition := layout.described_edition(path, manifest.name, split)) is not None
         and edition <= last
-        for path in described - NamedFiles.of(manifest, ()).described
-    ):
+        for path in described - named
+    ) or any(0 < columns[path] <= last for path in columns.keys() - named):
         # Where a table cannot be read, that is a finding, and nothing is deleted.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             for info in find_garbage(dataset, manifest, split):

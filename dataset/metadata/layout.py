@@ -12,7 +12,11 @@ c4/                                           the dataset's directory
     c4-train.inputs.npz                       from which files
     c4-train.e00002.shards.npz                the same files of the second edition
     c4-train.e00003.removed.npz               records that edition 3 leaves out
+    c4-train.score-0123456789abcdef.columns.npz  only of columns: the table of one
+    c4-train.attach-0123456789abcdef.json     while columns are being attached
   c4-train.array_record-e00002-00000-of-00003 shards of the second edition
+  columns/                                    only if there are columns
+    c4-train.array_record-00000-of-00064.score-0123456789abcdef
   quarantine/                                 only if bad input was set aside
   tmp-c4-train/                               only while work goes on
 ```
@@ -31,6 +35,7 @@ DATASET_JSON = "dataset.json"
 TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
 INDEX_DIR = "index"
 QUARANTINE_DIR = "quarantine"
+COLUMNS_DIR = "columns"
 RESULT_PREFIX = "index/.result-"  # Of the files in `result_path`.
 
 # What TFDS, file systems and shells accept in names.
@@ -271,6 +276,50 @@ def split_paths(name: str, split: str) -> list[str]:
     return [path(name, split) for path in paths]
 
 
+def column_path(shard_path: str, column: str, attachment: str) -> str:
+    """Returns the path of the values of a shard, relative to the dataset.
+
+    Args:
+        shard_path: The shard.
+        column: The column's name.
+        attachment: 16 digits that identify what attached it.
+
+    >>> column_path("c4-train.array_record-00000-of-00064", "score", "0" * 16)
+    'columns/c4-train.array_record-00000-of-00064.score-0000000000000000'
+    """
+    return join(COLUMNS_DIR, f"{shard_path}.{column}-{attachment}")
+
+
+def column_table_path(name: str, split: str, column: str, attachment: str) -> str:
+    """Returns the path of the table of a column's files, relative to the dataset."""
+    return join(INDEX_DIR, f"{name}-{split}.{column}-{attachment}.columns.npz")
+
+
+def attachment_path(name: str, split: str, attachment: str) -> str:
+    """Returns the path of the description of columns that are being attached."""
+    return join(INDEX_DIR, f"{name}-{split}.attach-{attachment}.json")
+
+
+def attachment_of(path: str, name: str, split: str) -> tuple[int, str] | None:
+    """Returns the edition and the attachment of a table of a column, or None.
+
+    The edition of a description of columns that are being attached is 0.
+
+    >>> attachment_of("index/c4-train.e00002.score-0123456789abcdef.columns.npz",
+    ...               "c4", "train")
+    (2, '0123456789abcdef')
+    """
+    own = join(INDEX_DIR, f"{name}-{split}.")
+    if not path.startswith(own):
+        return None
+    rest, digits = path[len(own) :], "-([0-9a-f]{16})"
+    if begun := re.fullmatch(rf"attach{digits}[.]json", rest):
+        return 0, begun[1]
+    pattern = rf"(?:e([0-9]{{5,9}})[.])?[A-Za-z0-9_]+{digits}[.]columns[.]npz"
+    found = re.fullmatch(pattern, rest)
+    return (int(found[1] or 1), found[2]) if found else None
+
+
 def check_shard(file: str, *, where: str) -> str:
     """Returns a file name; raises InputError if no shard can have it.
 
@@ -278,13 +327,13 @@ def check_shard(file: str, *, where: str) -> str:
     """
     if re.search(r"[/\\\0]", file) or file in (
         *("", ".", ".."),
-        *(DATASET_JSON, INDEX_DIR, QUARANTINE_DIR),
+        *(DATASET_JSON, INDEX_DIR, QUARANTINE_DIR, COLUMNS_DIR),
     ):
         raise InputError(
             "file name cannot be the name of a shard",
             where=where,
-            expected=f"a name without / and \\, not {DATASET_JSON}, {INDEX_DIR} or "
-            f"{QUARANTINE_DIR}",
+            expected=f"a name without / and \\, not {DATASET_JSON}, {INDEX_DIR}, "
+            f"{QUARANTINE_DIR} or {COLUMNS_DIR}",
             got=repr(file),
             cure="rename the input, or choose another prefix or suffix",
         )

@@ -53,6 +53,8 @@ class Split:
         removed: For an edition made by removing records from another one: that
             edition's number, what was removed, and where it is listed; see
             docs/reference/format.md. Otherwise None.
+        columns: The columns beside the records of an edition, by name, as
+            `column_table.ColumnEntry` describes them; none of several editions.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -78,6 +80,7 @@ class Split:
     replaced: tuple[Split, ...] = ()
     last_edition: int = 0
     removed: Mapping[str, Any] | None = None
+    columns: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -185,6 +188,7 @@ class Split:
             shards_digest="sha256:" + hashlib.sha256(lines.encode()).hexdigest(),
             editions=editions,
             removed=None,
+            columns={},
             extra=extra or {},
             **totals,
         )
@@ -236,6 +240,7 @@ _SPLIT_FIELDS = {
 _EDITION_FIELDS = (
     *("table", "table_bytes", "table_crc32c", "writer_options", "source", "features"),
     "packed",
+    "columns",
 )
 
 
@@ -277,6 +282,8 @@ def _encode_split(split: Split, position: int = 1) -> dict[str, Any]:
     for name in ("features", "packed"):
         if fields[name] is None:
             del fields[name]
+    if not fields["columns"]:
+        del fields["columns"]
     if split.editions:
         for name in _EDITION_FIELDS:
             fields.pop(name, None)
@@ -329,6 +336,9 @@ def _parse_edition(fields: Mapping[str, Any], position: int) -> Split:
         raise ValueError("source must be an object, got null")
     for name in ("features", "packed"):
         mapping_or_none(fields.get(name), name)
+    columns = mapping_or_none(fields.get("columns", {}), "columns")
+    if columns is None or not all(isinstance(c, dict) for c in columns.values()):
+        raise ValueError("columns must be objects by name")
     removed = mapping_or_none(fields.get("removed"), "removed")
     while removed is not None:
         if type(removed["edition"]) is not int:

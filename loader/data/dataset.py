@@ -14,6 +14,14 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.metadata.column_table import (
+    ColumnTable,
+    column_entries,
+    common_columns,
+    missing_column,
+    read_column_table,
+)
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
     described_features,
@@ -28,6 +36,7 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.base.indices import IntArray, checked_index, checked_indices
 from gristmill.loader.base.notebook import table_html
 from gristmill.loader.base.state_fields import Content
+from gristmill.loader.columns.column import Column, ColumnFiles
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.joined_shards import Parts
 from gristmill.loader.reading.shard_list import NOT_CACHED, CacheCounts, ShardList
@@ -193,6 +202,64 @@ class Dataset(Sequence[bytes]):
             return parse_tfds_features(manifest.features) or None
         where = f"{self._path}, split {self._split}"
         return described_features(split.features, where=where)
+
+    @property
+    def columns(self) -> Mapping[str, ColumnType]:
+        """The types of the columns beside its records, by name.
+
+        Only those that all its editions, and all joined datasets, have alike.
+        """
+        found = [
+            {} if part.committed is None else common_columns(part.committed, part.path)
+            for part in self.parts
+        ]
+        return {
+            name: kind
+            for name, kind in found[0].items()
+            if all(one.get(name) == kind for one in found)
+        }
+
+    def column(self, name: str) -> Column:
+        """Returns a column that was attached to the records, as an array.
+
+        Its values are loaded when they are indexed, each compared with its checksum.
+
+        Raises:
+            InputError: There is no such column, or not for all records.
+            InvalidDatasetError: It was attached to other records, or is damaged.
+        """
+        if (kind := self.columns.get(name)) is None:
+            for part in self.parts:
+                if part.committed is None or name not in part.columns:
+                    raise missing_column(
+                        part.committed,
+                        name,
+                        where=part._shards.name,
+                        known=self.columns,
+                    )
+        if kind is None:
+            raise InputError(
+                f"joined datasets have the column {name!r} with other types",
+                where=repr(self),
+                got=", ".join(str(part.columns[name]) for part in self.parts),
+                cure="attach it again with one type for all",
+            )
+        files = [
+            ColumnFiles(part.path, table)
+            for part in self.parts
+            for table in part._column_tables(name)
+        ]
+        return Column(name, kind, files, self._shards.ends)
+
+    def _column_tables(self, name: str) -> Iterator[ColumnTable]:
+        """Yields the table of a column for each edition; compared with its shards."""
+        table, split = self._table, self.committed
+        first = 0
+        for edition in () if split is None or table is None else split.parts:
+            entry = column_entries(edition, self._path)[name]
+            rows = slice(first, first + edition.shards)
+            yield read_column_table(self._path, entry, table, rows)
+            first += edition.shards
 
     @property
     def parts(self) -> tuple[Dataset, ...]:

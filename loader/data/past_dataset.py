@@ -19,6 +19,7 @@ from gristmill.loader.base.indices import (
     checked_indices,
 )
 from gristmill.loader.base.state_fields import Content
+from gristmill.loader.columns.column import Column
 from gristmill.loader.data.dataset import Dataset, reader_of, table_of
 from gristmill.loader.data.past_states import PastStates
 
@@ -87,6 +88,10 @@ class PastDataset(Dataset):
     def is_removed(self, record: int) -> bool:
         """Returns whether a record cannot be read, as it was removed since."""
         return bool(self._removed.has(np.array([record], np.int64))[0])
+
+    def column(self, name: str) -> Column:
+        """Returns a column, as of now, for the records of then; see `Dataset`."""
+        return self._now.column(name).renumbered(self._numbers_now, len(self))
 
     def part_of(self, shard: int) -> tuple[Dataset, int]:
         """Returns the dataset as it is now that has a shard, and its number there."""

@@ -46,9 +46,10 @@ _SECTIONS = {
         "audit": "audit",
         "pack": "jobs",
         "repack": "jobs",
+        "attach": "changes",
         "rollback": "editions",
         "clean": "editions",
-        "remove": "remove",
+        "remove": "changes",
     },
     "Check and look": {
         "status": "metadata",

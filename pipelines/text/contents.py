@@ -6,6 +6,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING
 
+from gristmill.dataset.base.errors import some_of
+from gristmill.dataset.metadata.column_table import column_entries
 from gristmill.dataset.metadata.features import FeatureSpec, parse_features
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
@@ -54,6 +56,7 @@ def manifest_text(
         lines += [f"  {head:<9} {text}" for head, text in facts]
         lines += template_lines(dataset, name, split, texts)
         lines += _feature_lines(split)
+        lines += _column_lines(split, dataset)
         lines += history_lines(manifest, name, dataset)
         for edition in split.editions:
             lines += [f"edition {edition.edition:,} of {name}"]
@@ -130,6 +133,25 @@ def _feature_lines(split: Split) -> list[str]:
         found[_FEATURES_SHOWN:] = [more]
     heads = ["  features  ", *[" " * 12] * len(found)]
     return [head + text for head, text in zip(heads, found, strict=False)]
+
+
+def _column_lines(split: Split, dataset: str) -> list[str]:
+    """Returns a line for each column beside a split's records."""
+    found: dict[str, dict[str, list[int]]] = {}
+    sizes: dict[str, int] = {}
+    for part in split.parts:
+        for name, entry in column_entries(part, dataset).items():
+            kinds = found.setdefault(name, {})
+            kinds.setdefault(str(entry.kind), []).append(part.edition)
+            sizes[name] = sizes.get(name, 0) + entry.file_bytes
+    lines = []
+    for name, kinds in found.items():
+        line = f"  column    {name}: {' or '.join(kinds)}, {size_text(sizes[name])}"
+        having = [number for numbers in kinds.values() for number in numbers]
+        if len(kinds) > 1 or len(having) < len(split.parts):
+            line += f"; only of edition {some_of(having, 20)}: attach it again"
+        lines.append(line)
+    return lines
 
 
 def feature_text(spec: FeatureSpec) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 
 from gristmill.dataset.arrayrecord.writer_options import Check
+from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.text.edition_history import glob_warning
 from gristmill.pipelines.text.formatting import plural, size_text
@@ -174,4 +176,30 @@ def edition_notes(manifest: Manifest, key: str) -> list[str]:
             + (f"with --map {function}" if function else "without --map")
             + (f", the one before with {last}" if last else ", the one before without")
         )
-    return notes
+    lacking = {name for edition in before for name in edition.columns} - {*own.columns}
+    if lacking:
+        notes.append(
+            f"edition {number:,} of {name} has no values of the columns "
+            f"{some_of(sorted(lacking))}: attach these again, with --overwrite"
+        )
+    return [*notes, *_source_notes(own)]
+
+
+def _source_notes(edition: Split) -> list[str]:
+    """Returns a note on columns of the dataset that an edition was made from."""
+    source = edition.source
+    inputs, split = source.get("inputs"), source.get("split")
+    if "shards_digest" not in source or not isinstance(inputs, list):
+        return []
+    found = None
+    with contextlib.suppress(GristmillError):  # It may be gone by now.
+        manifest = read_manifest(str(inputs[0]))
+        found = None if manifest is None else manifest.splits.get(str(split))
+    parts = () if found is None else found.parts
+    names = sorted({name for part in parts for name in part.columns})
+    if not names:
+        return []
+    return [
+        f"the columns {some_of(names)} of {inputs[0]} are not carried along: attach "
+        "them to this dataset"
+    ]

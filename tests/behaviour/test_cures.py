@@ -236,10 +236,22 @@ ROWS = [
         "convert a.jsonl out --workers 1",
     ),
     Row(
-        "pipelines/commands/remove.py remove",
+        "pipelines/commands/changes.py remove",
         "remove d --records gone --runner DataflowRunner",
         "remove d --records gone",
         text("gone", "3\n"),
+    ),
+    Row(
+        "pipelines/columns/attach.py attach_tables",
+        "attach d ranks.jsonl --number n",
+        "attach d ranks.jsonl --number n --missing 0",
+        text("ranks.jsonl", '{"n": 0, "rank": 1}\n'),
+    ),
+    Row(
+        "pipelines/commands/changes.py _attached",
+        "attach d",
+        "attach d ranks.jsonl --number n --missing 0",
+        text("ranks.jsonl", '{"n": 0, "rank": 1}\n'),
     ),
     Row(
         "pipelines/removal/named_records.py _parsed",
@@ -866,6 +878,16 @@ ELSEWHERE = {
         "transforms/jobs/prepared_job.py PreparedJob.load",
         "transforms/jobs/prepared_job.py check_no_removal",
         "transforms/sources/shards/source_split.py SourceSplit.",
+    ),
+    "columns and tables that do not fit: tests/pipelines/columns, tests/dataset": (
+        "dataset/columns/",
+        "dataset/commit/editions.py with_columns",
+        "dataset/metadata/column_table.py",
+        "pipelines/columns/attach.py _",
+        "pipelines/columns/attach.py attach_computed",
+        "pipelines/columns/row_store.py",
+        "pipelines/columns/table_files.py",
+        "pipelines/columns/typed_values.py",
     ),
     "a worker that was killed, or a machine's limits: tests/pipelines/local": (
         "pipelines/local/",

@@ -22,6 +22,7 @@ from unittest import mock
 from gristmill import loader
 from gristmill.dataset import Writer, WriterOptions, encode_example
 from gristmill.dataset.base import errors
+from gristmill.pipelines.columns.attach import JoinBy, attach_tables
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
@@ -551,6 +552,13 @@ def transposed(folder: pathlib.Path) -> None:
 def not_to_remove(folder: pathlib.Path) -> None:
     asked = asked_records(converted(folder), ["3", "1000", "c4-00001.tfrecord@0"])
     check_found(asked, "unwanted.txt", allow_missing=False)
+
+
+@case(errors.InputError, "A table has no rows for some records.")
+def without_a_row(folder: pathlib.Path) -> None:
+    (folder / "scores.jsonl").write_text('{"number": 0, "score": 0.5}\n')
+    by = JoinBy(feature=None, key=("number",))
+    attach_tables(converted(folder), [str(folder / "scores.jsonl")], by, workers=1)
 
 
 @case(errors.OutOfRangeError, "There are fewer steps.")

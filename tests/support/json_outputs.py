@@ -194,6 +194,14 @@ def _change_datasets(commands: Commands, folder: pathlib.Path) -> None:
     run("remove", "days", "--records", "unwanted.txt")
     run("remove", "days", "--records", "missing.txt", "--allow-missing", "--erase")
     run("remove", "rows", "--records", "unwanted.txt")
+    (folder / "ranks.jsonl").write_text(
+        "".join(f'{{"number": {n}, "rank": {n}}}\n' for n in (0, 1, 1, 1 << 40))
+    )
+    join = ("attach", "days", "ranks.jsonl", "--number", "number", "--workers", 1)
+    allowed = ("--missing", "0", "--repeated", "last", "--allow-unmatched")
+    run(*join, code=2)
+    run(*join, *allowed)
+    run(*join, *allowed)
     for dataset in ("days", "rows"):
         run("inspect", dataset)
         run("status", dataset)

@@ -22,7 +22,9 @@ from gristmill.dataset.base.findings import (
     Findings,
     FirstOf,
     finding_of,
+    wrong_size,
 )
+from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.commit.garbage import find_leftovers
 from gristmill.dataset.commit.listings import (
     Listings,
@@ -34,6 +36,12 @@ from gristmill.dataset.commit.listings import (
     read_checked_table,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import (
+    ColumnTable,
+    StoredColumn,
+    column_entries,
+    read_column_table,
+)
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -71,6 +79,7 @@ class VerifyTask(NamedTuple):
         low: The first lane of their digest.
         high: The second lane.
         packed: What the table says of packed rows, None of other records.
+        columns: The files of values of its records.
     """
 
     dataset: str
@@ -83,6 +92,7 @@ class VerifyTask(NamedTuple):
     low: int
     high: int
     packed: PackedShard | None = None
+    columns: tuple[tuple[ColumnType, StoredColumn], ...] = ()
 
     @property
     def digest(self) -> RecordsDigest:
@@ -107,6 +117,9 @@ class _Rows(NamedTuple):
     own_places: bool
 
 
+_Columns = Sequence[tuple[ColumnType, ColumnTable]]
+
+
 class VerifyTasks(Sequence[VerifyTask]):
     """A task for each shard of some tables, made on access.
 
@@ -119,43 +132,51 @@ class VerifyTasks(Sequence[VerifyTask]):
         content_digest: str,
         tables: Sequence[ShardTable],
         rows: Sequence[_Rows | None],
+        columns: Sequence[_Columns],
     ):
         self._head = dataset, bytes.fromhex(content_digest.removeprefix("sha256:"))
         self._tables = [
-            (_slim(table, packed=of_table is not None), of_table)
-            for table, of_table in zip(tables, rows, strict=True)
+            (_slim(table, packed=of_table is not None), of_table, beside)
+            for table, of_table, beside in zip(tables, rows, columns, strict=True)
         ]
         self.file_bytes = sum(table.total("file_bytes") for table in tables)
 
     def __len__(self) -> int:
-        return sum(len(table) for table, _ in self._tables)
+        return sum(len(table) for table, _, _ in self._tables)
 
     def __getitem__(self, index: Any) -> Any:
         rows = range(len(self))[index]
         if not isinstance(rows, int):
             return [self[row] for row in rows]
-        for table, packed in self._tables:
+        for table, packed, columns in self._tables:
             if rows < len(table):
-                return next(self._rows(table, packed, rows, rows + 1))
+                return next(self._rows(table, packed, columns, rows, rows + 1))
             rows -= len(table)
         raise IndexError(index)
 
     def __iter__(self) -> Iterator[VerifyTask]:
-        for table, packed in self._tables:
+        for table, packed, columns in self._tables:
             for begin in range(0, len(table), _BLOCK_TASKS):
-                yield from self._rows(table, packed, begin, begin + _BLOCK_TASKS)
+                end = begin + _BLOCK_TASKS
+                yield from self._rows(table, packed, columns, begin, end)
 
     def _rows(
-        self, table: ShardTable, packed: _Rows | None, begin: int, end: int
+        self,
+        table: ShardTable,
+        packed: _Rows | None,
+        columns: _Columns,
+        begin: int,
+        end: int,
     ) -> Iterator[VerifyTask]:
         dataset, content = self._head
         values = [table.columns[name][begin:end].tolist() for name in _COLUMNS]
         shards = _packed_shards(table, packed, begin, end)
-        for path, rows, *row in zip(
-            table.paths[begin:end], shards, *values, strict=True
+        for shard, (path, rows, *row) in enumerate(
+            zip(table.paths[begin:end], shards, *values, strict=True), begin
         ):
+            beside = tuple((kind, files.file(shard)) for kind, files in columns)
             task = VerifyTask(dataset, path, content, *row)
-            yield task if rows is None else task._replace(packed=rows)
+            yield task._replace(packed=rows, columns=beside)
 
 
 def _slim(table: ShardTable, *, packed: bool) -> ShardTable:
@@ -251,6 +272,13 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
                 replaced[name] = read_checked_table(dataset, split)
             except UNREADABLE as error:
                 findings.add([finding_of(split.table, error)])
+    columns = {
+        name: _columns_of(manifest.known[name], table, dataset, findings)
+        for name, table in (tables | replaced).items()
+    }
+    for name, beside in columns.items():
+        if name not in tables or shards_too:
+            findings.add(_compare_columns(beside, listings))
     findings.add(_owned_twice(tables))
     findings.add(_owned_never(manifest, tables | replaced, listings))
     # No task reads those of replaced editions.
@@ -263,9 +291,42 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     if findings:
         check_same(dataset, manifest.content_digest)
     tasks = VerifyTasks(
-        dataset, manifest.content_digest, [*tables.values()], [*rows.values()]
+        dataset,
+        manifest.content_digest,
+        [*tables.values()],
+        [*rows.values()],
+        [columns[name] for name in tables],
     )
     return VerifyPlan(findings, tasks, leftovers, packed)
+
+
+def _columns_of(
+    edition: Split, table: ShardTable, dataset: str, findings: Findings
+) -> _Columns:
+    """Returns the columns of an edition whose tables can be read."""
+    found = []
+    for name, fields in edition.columns.items():
+        alone = dataclasses.replace(edition, columns={name: fields})
+        try:
+            (entry,) = column_entries(alone, dataset).values()
+            found.append((entry.kind, read_column_table(dataset, entry, table)))
+        except UNREADABLE as error:
+            findings.add([finding_of(str(fields.get("table")), error)])
+    return found
+
+
+def _compare_columns(columns: _Columns, listings: Listings) -> Iterator[Finding]:
+    """Compares the files of columns with what the storage lists."""
+    for _, table in columns:
+        sizes, crc32cs = listings.find(table.paths)
+        for shard in range(len(table)):
+            file, size = table.file(shard), int(sizes[shard])
+            if size < 0:
+                yield Finding(file.path, "column is missing")
+            elif size != file.file_bytes:
+                yield wrong_size(file.path, file.file_bytes, size, what="column")
+            elif int(crc32cs[shard]) not in (-1, file.file_crc32c):
+                yield Finding(file.path, "column is not the file that was written")
 
 
 def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:

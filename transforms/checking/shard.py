@@ -34,7 +34,10 @@ from gristmill.dataset.base.findings import (
     finding_of,
     wrong_size,
 )
+from gristmill.dataset.columns.column_file import decode_column
+from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import StoredColumn
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.shards.open_shard import ShardFacts, check_index
@@ -121,6 +124,8 @@ def verify_shard(task: VerifyTask) -> ShardCheck:
                 findings.append(wrong_size(task.path, task.file_bytes, size_bytes))
             digest = _read_shard(storage, task, end, index, findings, rows)
             counts = None if rows is None else rows.finish()
+        for kind, column in task.columns:
+            _check_column(storage, task, kind, column, findings)
     except StorageError as error:
         findings.append(finding_of(task.path, error))
     # Reported only without a finding that says more.
@@ -163,6 +168,39 @@ def _open_index(
         findings.append(finding_of(relative, error))
         return None
     return index
+
+
+def _check_column(
+    storage: Storage,
+    task: VerifyTask,
+    kind: ColumnType,
+    column: StoredColumn,
+    findings: _Findings,
+) -> None:
+    """Compares the values of a shard with their checksums, and with its records."""
+    path = layout.join(task.dataset, column.path)
+    content = storage.load(path)
+    if content is None:
+        findings.append(Finding(column.path, "column is missing"))
+        return
+    size, crc32c = len(content.data), google_crc32c.value(content.data)
+    if size != column.file_bytes:
+        findings.append(wrong_size(column.path, column.file_bytes, size, what="column"))
+        return
+    try:
+        decode_column(content.data, path=path, kind=kind, records=task.digest)
+    except UNREADABLE as error:
+        findings.append(finding_of(column.path, error))
+        return
+    if crc32c != column.file_crc32c:
+        findings.append(
+            Finding(
+                column.path,
+                "column is not the file that was written",
+                expected=f"crc32c {column.file_crc32c:#010x}",
+                got=f"{crc32c:#010x}",
+            )
+        )
 
 
 class _End(NamedTuple):

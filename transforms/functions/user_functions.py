@@ -114,6 +114,38 @@ def _count_fork() -> None:
 os.register_at_fork(after_in_child=_count_fork)
 
 
+def call_on_record(
+    function: Callable[[bytes], Any], record: bytes, *, source: str, cure: str
+) -> Any:
+    """Calls the user's function on a record; returns any result.
+
+    Args:
+        function: The function.
+        record: The record to pass.
+        source: Where the record came from, for messages.
+        cure: What to do when it fails.
+
+    Raises:
+        UserFunctionError: It failed.
+    """
+    forks = _forks
+    try:
+        result = function(record)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # sys.exit() too: the run would seem to succeed.
+        _end_forked(forks)
+        raise UserFunctionError(
+            f"the --map function failed: {type(e).__name__}: {e}",
+            where=_place(e, function),
+            got=f"the record of {len(record):,} bytes at {source}",
+            cure=cure,
+        ) from e
+    if forks != _forks:
+        _end_forked(forks)
+    return result
+
+
 def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[bytes]:
     """Calls the user's function on one record.
 
@@ -128,23 +160,14 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
     Raises:
         UserFunctionError: It failed, or returned something else.
     """
-    forks = _forks
-    try:
-        result = function(record)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as e:  # sys.exit() too: the run would seem to succeed.
-        _end_forked(forks)
-        raise UserFunctionError(
-            f"the --map function failed: {type(e).__name__}: {e}",
-            where=_place(e, function),
-            got=f"the record of {len(record):,} bytes at {source}",
-            cure="fix the function, or return None for records to leave out, and run "
-            "the same command again; with --overwrite if shards were finished: they "
-            "were made by the old function",
-        ) from e
-    if forks != _forks:
-        _end_forked(forks)
+    result = call_on_record(
+        function,
+        record,
+        source=source,
+        cure="fix the function, or return None for records to leave out, and run the "
+        "same command again; with --overwrite if shards were finished: they were made "
+        "by the old function",
+    )
     if result is None:
         return ()
     if isinstance(result, bytes):
@@ -175,9 +198,9 @@ def _end_forked(forks: int) -> None:
         os._exit(1)
 
 
-def _place(error: BaseException, function: RecordFunction) -> str:
+def _place(error: BaseException, function: Callable[[bytes], Any]) -> str:
     """Returns the last line in the function's own file that an error passed through."""
-    frames = traceback.extract_tb(error.__traceback__)[1:]  # The first one is `call`.
+    frames = traceback.extract_tb(error.__traceback__)[1:]  # The first is the call.
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     if not own:
         return repr(function)  # Not written in Python.

@@ -28,6 +28,7 @@ from gristmill.dataset.packed.document_proofs import ID_BYTES
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.removal.begin_removal import BegunRemoval
 from gristmill.transforms.removal.claim import check_current
+from gristmill.transforms.removal.cut_columns import cut_columns
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
 
 # Of what made an edition, which no other edition has.
@@ -223,6 +224,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         writer_options=base.writer_options,
         source=source,
     )
+    columns = cut_columns(removal, one, new, rows)
     about: Mapping[str, Any] = {
         "edition": base.edition,
         "shards_digest": base.shards_digest,
@@ -236,6 +238,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         features=base.features,
         packed=packed,
         removed=about,
+        columns=columns,
         extra=base.extra,
     )
     return split, len(rows)

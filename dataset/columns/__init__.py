@@ -1,0 +1,1 @@
+"""Columns beside records: the type of their values, and the file of a shard."""

@@ -1,0 +1,308 @@
+"""The files of a column of an edition: their table, and its entry in `dataset.json`.
+
+Each file is bound to the digest of the records of its shard. A table names the digests,
+too, so that a column of other data is refused without opening a file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.columns import Texts, columns_of, encode_texts, load_arrays
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.lookup import storage_for
+
+VERSION = 1
+_FILE_COLUMNS = {"file_bytes": "<i8", "file_crc32c": "<u4"}
+_BOUND = {
+    "records": "<i8",
+    "raw_bytes": "<i8",
+    "digest_low": "<u8",
+    "digest_high": "<u8",
+}
+_CURE = "restore it from a copy, or attach the column again with --overwrite"
+
+
+class StoredColumn(NamedTuple):
+    """A file of a column.
+
+    Attributes:
+        path: Relative to the dataset.
+        file_bytes: Its size.
+        file_crc32c: The crc32c of its bytes.
+    """
+
+    path: str
+    file_bytes: int
+    file_crc32c: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnEntry:
+    """A column of an edition, as `dataset.json` has it.
+
+    Attributes:
+        kind: The type of the values.
+        table: The table of its files, relative to the dataset.
+        table_bytes: Size of that file.
+        table_crc32c: Checksum of that file.
+        file_bytes: Size of all files of values.
+        source: What attached it, and from what.
+    """
+
+    kind: ColumnType
+    table: str
+    table_bytes: int
+    table_crc32c: int
+    file_bytes: int
+    source: Mapping[str, Any]
+
+    def described(self) -> dict[str, Any]:
+        """Returns it as an object of JSON."""
+        fields = {name: getattr(self, name) for name in _COUNTS}
+        return {
+            **self.kind.described(),
+            "table": self.table,
+            **fields,
+            "source": dict(self.source),
+        }
+
+    @classmethod
+    def parse(cls, fields: Any) -> Self:
+        """Returns the entry that `described` wrote; others raise a builtin error."""
+        counts = {name: fields[name] for name in _COUNTS}
+        if not all(type(n) is int and 0 <= n < 1 << 62 for n in counts.values()):
+            raise ValueError(f"not the sizes of a column: {counts!a}")
+        if not isinstance(fields["source"], dict):
+            raise TypeError("a column has no source")
+        table = layout.check_relative(fields["table"], where="a column")
+        kind = ColumnType.parse(fields)
+        return cls(kind=kind, table=table, **counts, source=fields["source"])
+
+
+_COUNTS = ("table_bytes", "table_crc32c", "file_bytes")
+
+
+def column_entries(edition: Split, where: str) -> dict[str, ColumnEntry]:
+    """Returns the columns of an edition, by name.
+
+    Args:
+        edition: The edition.
+        where: The dataset, for messages.
+
+    Raises:
+        InvalidDatasetError: `dataset.json` describes one in a way that is not known.
+    """
+    found = {}
+    for name, fields in edition.columns.items():
+        try:
+            found[name] = ColumnEntry.parse(fields)
+        except (TypeError, KeyError, ValueError, AttributeError) as e:
+            raise InvalidDatasetError(
+                f"dataset.json has a bad description of the column {name}",
+                where=where,
+                got=str(e),
+                cure=_CURE,
+            ) from e
+    return found
+
+
+def common_columns(split: Split, where: str) -> dict[str, ColumnType]:
+    """Returns the types of the columns that all editions of a split have alike."""
+    parts = [column_entries(part, where) for part in split.parts]
+    return {
+        name: entry.kind
+        for name, entry in parts[0].items()
+        if all(name in part and part[name].kind == entry.kind for part in parts)
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ColumnTable:
+    """The files of a column, one of each shard of an edition, in order.
+
+    Attributes:
+        paths: Relative to the dataset.
+        columns: Sizes, checksums and the digests of the shards' records: [shards].
+    """
+
+    paths: Sequence[str]
+    columns: dict[str, npt.NDArray[Any]]
+
+    @classmethod
+    def of(cls, files: Iterable[StoredColumn], shards: ShardTable) -> Self:
+        """Returns the table of files, given the table of their shards."""
+        rows = [*files]
+        facts = [(file.file_bytes, file.file_crc32c) for file in rows]
+        columns = columns_of(_FILE_COLUMNS, facts)
+        columns |= {name: shards.columns[name] for name in _BOUND}
+        return cls(paths=[file.path for file in rows], columns=columns)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def file(self, shard: int) -> StoredColumn:
+        """Returns the file of a shard."""
+        sizes = (int(self.columns[name][shard]) for name in _FILE_COLUMNS)
+        return StoredColumn(self.paths[shard], *sizes)
+
+    def records(self, shard: int) -> RecordsDigest:
+        """Returns the digest of the records of a shard."""
+        records, size, low, high = (int(self.columns[n][shard]) for n in _BOUND)
+        return RecordsDigest(records=records, raw_bytes=size, low=low, high=high)
+
+    def encode(self) -> bytes:
+        """Returns the table as the bytes of its file."""
+        blob, ends = encode_texts(self.paths)
+        out = io.BytesIO()
+        arrays: dict[str, Any] = {"version": np.array(VERSION), **self.columns}
+        np.savez_compressed(out, **arrays, path_blob=blob, path_ends=ends)
+        return out.getvalue()
+
+    @classmethod
+    def decode(cls, data: bytes, *, where: str) -> Self:
+        """Parses a table; raises InvalidDatasetError if it contradicts itself."""
+        arrays = load_arrays(data, where=where, version=VERSION)
+        try:
+            blob, ends, columns = _checked(arrays)
+        except (KeyError, ValueError, TypeError) as e:
+            raise InvalidDatasetError(
+                "table of a column is damaged", where=where, got=str(e), cure=_CURE
+            ) from e
+        paths = Texts(blob, ends)
+        for path in paths:
+            layout.check_relative(path, where=where)
+        return cls(paths=paths, columns=columns)
+
+
+def _checked(arrays: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Returns the arrays of a table; raises a builtin error if they do not fit."""
+    names = {**_FILE_COLUMNS, **_BOUND}
+    blob, ends = arrays["path_blob"], arrays["path_ends"]
+    columns = {name: arrays[name] for name in names}
+    types = (ends.dtype, blob.dtype, ends.ndim, blob.ndim)
+    if types != (np.int64, np.uint8, 1, 1) or any(
+        column.dtype != np.dtype(names[name]) or column.shape != ends.shape
+        for name, column in columns.items()
+    ):
+        raise ValueError("columns of wrong types or lengths")
+    bounds = np.concatenate([[0], ends])
+    if (np.diff(bounds) < 0).any() or bounds[-1] != len(blob):
+        raise ValueError("paths that contradict each other")
+    return blob, ends, columns
+
+
+def write_column_table(
+    dataset: str,
+    path: str,
+    kind: ColumnType,
+    table: ColumnTable,
+    *,
+    source: Mapping[str, Any],
+) -> ColumnEntry:
+    """Writes the table of a column, and returns its entry for `dataset.json`."""
+    data = table.encode()
+    storage_for(dataset).write(layout.join(dataset, path), data)
+    return ColumnEntry(
+        kind=kind,
+        table=path,
+        table_bytes=len(data),
+        table_crc32c=google_crc32c.value(data),
+        file_bytes=int(table.columns["file_bytes"].sum()),
+        source=source,
+    )
+
+
+def read_column_table(
+    dataset: str,
+    entry: ColumnEntry,
+    shards: ShardTable | None = None,
+    rows: slice = slice(None),
+) -> ColumnTable:
+    """Reads the table of a column of an edition.
+
+    Args:
+        dataset: The dataset's directory.
+        entry: The column.
+        shards: Those to which it has to belong, in a table; None for any.
+        rows: Which of that table are those of the edition.
+
+    Raises:
+        InvalidDatasetError: It is damaged, or belongs to other records.
+    """
+    path = layout.join(dataset, entry.table)
+    data = storage_for(path).read(path)
+    got = google_crc32c.value(data)
+    if (len(data), got) != (entry.table_bytes, entry.table_crc32c):
+        raise InvalidDatasetError(
+            "table of a column is not the one that dataset.json describes",
+            where=path,
+            expected=f"{entry.table_bytes:,} bytes, crc32c {entry.table_crc32c:#010x}",
+            got=f"{len(data):,} bytes, crc32c {got:#010x}",
+            cure=_CURE,
+        )
+    table = ColumnTable.decode(data, where=path)
+    if shards is None:
+        return table
+    bound = all(
+        np.array_equal(table.columns[n], shards.columns[n][rows]) for n in _BOUND
+    )
+    if not bound:
+        raise InvalidDatasetError(
+            "column was attached to other records",
+            where=path,
+            expected=shards.digest(rows).summary,
+            got=_total(table),
+            cure="attach it again with --overwrite: a shard was written again since",
+        )
+    return table
+
+
+def named_values(dataset: str, split: Split) -> set[str]:
+    """Returns the files of values that any known edition of a split names."""
+    return {
+        path
+        for part in split.known.values()
+        for entry in column_entries(part, dataset).values()
+        for path in read_column_table(dataset, entry).paths
+    }
+
+
+def _total(table: ColumnTable) -> str:
+    digests = (table.records(shard) for shard in range(len(table)))
+    return f"{RecordsDigest.total(digests).summary} in {len(table):,} shards"
+
+
+def missing_column(
+    split: Split | None, name: str, *, where: str, known: Iterable[str]
+) -> InputError:
+    """Returns the error for a column that a split lacks, or some of its editions."""
+    parts = () if split is None else split.parts
+    having = [part.edition for part in parts if name in part.columns]
+    if not having or split is None:
+        return InputError(
+            f"the dataset has no column {name!r}",
+            where=where,
+            expected=f"one of {some_of(known, 20)}" if [*known] else "any column",
+            cure="correct the name, or attach it with `gristmill attach`",
+        )
+    return InputError(
+        f"not all editions have the column {name!r} alike",
+        where=where,
+        expected=f"editions {some_of(split.numbers, 20)}",
+        got=f"editions {some_of(having, 20)}",
+        cure="attach it again with `gristmill attach --overwrite`: that gives values "
+        "to the records of all editions",
+    )

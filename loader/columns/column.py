@@ -1,0 +1,255 @@
+"""A column of an opened dataset, as an array that loads what is indexed."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import (
+    InputError,
+    InvalidDatasetError,
+    OutOfRangeError,
+)
+from gristmill.dataset.columns.column_file import ColumnFile, open_column
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import ColumnTable
+from gristmill.dataset.storage.base import map_all
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.base.indices import IntArray
+
+Values = npt.NDArray[Any]
+_MOST_GAP_BYTES = 4 << 20  # What is read and not used, rather than to read again.
+_HEAD_BYTES = 64 << 10  # Of a small file, all.
+_AT_ONCE = 32
+_KEPT_FILES = 4096
+_BLOCK_RECORDS = 1 << 16
+
+
+class ColumnFiles(NamedTuple):
+    """The files of a column of an edition.
+
+    Attributes:
+        dataset: The dataset's directory.
+        table: The table of the files.
+    """
+
+    dataset: str
+    table: ColumnTable
+
+
+class _Opened(NamedTuple):
+    path: str
+    file: ColumnFile
+    data: bytes | None  # All of a small file.
+
+
+class Column:
+    """The values of a column, one a record. Made by `Dataset.column`.
+
+    `column[i]` is a value and counts from the end if negative; `column[[i, j, k]]` and
+    `column[i:j]` are arrays; `numpy.asarray(column)` has all values. Texts are an array
+    of objects. Reading costs one read for each shard, and for each run of records that
+    is far from others.
+
+    Args:
+        name: The column's name.
+        kind: The type of the values.
+        files: The files of the editions, in the order of their records.
+        ends: int64 [shards], one past the last record of each shard.
+        numbers: Returns the numbers, among all records of the shards, of some of this
+            dataset; None if they are the same.
+        records: How many records the dataset has; None for all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kind: ColumnType,
+        files: Sequence[ColumnFiles],
+        ends: IntArray,
+        *,
+        numbers: Callable[[IntArray], IntArray] | None = None,
+        records: int | None = None,
+    ):
+        self.name, self.kind = name, kind
+        self._files, self._ends, self._numbers = files, ends, numbers
+        stored = int(ends[-1]) if len(ends) else 0
+        self._records = stored if records is None else records
+        counts = [len(one.table) for one in files]
+        self._firsts = [*itertools.accumulate(counts, initial=0)]
+        self._open = functools.lru_cache(maxsize=_KEPT_FILES)(
+            functools.partial(_open_file, kind, tuple(files), tuple(self._firsts))
+        )
+
+    def __len__(self) -> int:
+        return self._records
+
+    def __repr__(self) -> str:
+        return f"<Column {self.name}: {self.kind} of {len(self):,} records>"
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its arrays; `object` of texts."""
+        return self.kind.empty().dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of all its values as one array."""
+        return (len(self), *self.kind.shape)
+
+    def renumbered(
+        self, numbers: Callable[[IntArray], IntArray], records: int
+    ) -> Column:
+        """Returns the column of some of the records, in another order.
+
+        Args:
+            numbers: Returns the numbers, in this column, of records in [0, records).
+            records: How many there are.
+        """
+        own = self._numbers
+
+        def stored(wanted: IntArray) -> IntArray:
+            found = numbers(wanted)
+            return found if own is None else own(found)
+
+        return Column(
+            self.name,
+            self.kind,
+            self._files,
+            self._ends,
+            numbers=stored,
+            records=records,
+        )
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self.read(np.arange(*index.indices(len(self)), dtype=np.int64))
+        array = np.asarray(index)
+        if array.dtype == np.bool_ and array.shape == (len(self),):
+            array = np.flatnonzero(array)
+        if array.size and array.dtype.kind not in "iu":
+            raise InputError(
+                "neither the number of a record nor a list of numbers",
+                expected="integers, a slice, or a boolean for each record",
+                got=f"{array.dtype} of shape {array.shape}",
+                cure="give an integer or a list of integers",
+            )
+        flat = array.astype(np.int64).reshape(-1)
+        flat = np.where(flat < 0, flat + len(self), flat)
+        outside = (flat < 0) | (flat >= len(self))
+        if outside.any():
+            raise OutOfRangeError(
+                "record is out of range",
+                where=repr(self),
+                expected=f"{-len(self)} <= record < {len(self)}",
+                got=int(np.asarray(index).reshape(-1)[np.argmax(outside)]),
+                cure="give a number in this range: negative ones count from the end",
+            )
+        values = self.read(flat)
+        return values[0] if array.ndim == 0 else values
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> Values:
+        if copy is False:
+            raise ValueError("the values of a column are always copied")
+        found = [self.kind.empty(), *self.blocks()]
+        return np.concatenate(found).astype(self.dtype if dtype is None else dtype)
+
+    def blocks(self, block_records: int = _BLOCK_RECORDS) -> Iterator[Values]:
+        """Yields all values in order, some thousands of records at a time."""
+        for begin in range(0, len(self), block_records):
+            end = min(begin + block_records, len(self))
+            yield self.read(np.arange(begin, end))
+
+    def read(self, records: IntArray) -> Values:
+        """Returns the values of records, int64 [n] numbers in range: [n, *shape].
+
+        Raises:
+            InvalidDatasetError: A file is damaged, or belongs to other records.
+            StorageError: It cannot be read.
+        """
+        if self._numbers is not None:
+            records = self._numbers(records)
+        out = self.kind.empty(len(records))
+        order = np.argsort(records, kind="stable")
+        ordered = records[order]
+        shards = np.searchsorted(self._ends, ordered, side="right")
+        starts = np.flatnonzero(np.diff(shards, prepend=-1))
+        bounds = [*starts.tolist(), len(records)]
+
+        def read(run: tuple[int, int]) -> Values:
+            begin, end = run
+            shard = int(shards[begin])
+            first = int(self._ends[shard - 1]) if shard else 0
+            return self._read_shard(shard, ordered[begin:end] - first)
+
+        runs = [*itertools.pairwise(bounds)] if len(records) else []
+        remote = any("://" in one.dataset for one in self._files) and len(runs) > 1
+        found = map_all(read, runs, at_once=_AT_ONCE) if remote else map(read, runs)
+        for (begin, end), values in zip(runs, found, strict=True):
+            out[order[begin:end]] = values
+        return out
+
+    def _read_shard(self, shard: int, rows: IntArray) -> Values:
+        """Returns values of a shard, of ascending numbers in it."""
+        path, file, whole = self._open(shard)
+        storage = storage_for(path)
+        out = self.kind.empty(len(rows))
+        blocks = rows // file.block_records
+        wanted = np.unique(blocks)
+        begins, ends = file.spans(wanted)
+        cuts = np.flatnonzero(begins[1:] - ends[:-1] > _MOST_GAP_BYTES) + 1
+        for part in np.split(wanted, cuts):
+            first, last = int(part[0]), int(part[-1]) + 1
+            begin, end = file.span(first, last)
+            data = storage.read(path, begin, end) if whole is None else whole[begin:end]
+            values = file.decode(first, last, data, wanted=part)
+            own = slice(*np.searchsorted(blocks, [first, last]))
+            out[own] = values[rows[own] - first * file.block_records]
+        return out
+
+
+def _open_file(
+    kind: ColumnType,
+    files: Sequence[ColumnFiles],
+    firsts: Sequence[int],
+    shard: int,
+) -> _Opened:
+    part = int(np.searchsorted(firsts, shard, side="right")) - 1
+    dataset, table = files[part]
+    number = shard - firsts[part]
+    stored = table.file(number)
+    path = layout.join(dataset, stored.path)
+    storage = storage_for(path)
+    small = stored.file_bytes <= _HEAD_BYTES
+    head = storage.peek(path, 0, min(stored.file_bytes, _HEAD_BYTES))
+    size = None if head is None else head[0].size_bytes
+    if head is None or size != stored.file_bytes:
+        raise InvalidDatasetError(
+            "column is missing" if size is None else "column has the wrong size",
+            where=path,
+            expected=f"{stored.file_bytes:,} bytes",
+            got=None if size is None else f"{size:,}",
+            cure="restore it from a copy, or attach the column again with --overwrite; "
+            "if that was done meanwhile, open the dataset again",
+        )
+
+    def ranges(begin: int, end: int) -> bytes:
+        known = head[1][begin:end]
+        return known if end <= len(head[1]) else storage.read(path, begin, end)
+
+    file = open_column(
+        ranges,
+        path=path,
+        kind=kind,
+        records=table.records(number),
+        file_bytes=stored.file_bytes,
+    )
+    return _Opened(path, file, head[1] if small else None)

@@ -1,0 +1,1 @@
+"""Attaching columns to the records of a dataset: from tables, or by a function."""

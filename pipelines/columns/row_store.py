@@ -1,0 +1,294 @@
+"""The rows of tables on a local disk: found by their keys from any process.
+
+Keys are sorted numbers: integers as they are, of texts 128 bits of their BLAKE2b.
+Values stay on disk. Processes map the files, so that they share one copy of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.columns.column_type import ColumnType, check_column_name
+from gristmill.pipelines.columns.table_files import Rows
+from gristmill.pipelines.columns.typed_values import TypedValues
+
+Int64 = npt.NDArray[np.int64]
+_NONE = -1
+
+
+def key_numbers(kind: ColumnType, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns keys as numbers that are equal where keys are.
+
+    Args:
+        kind: An integer type, or that of texts.
+        values: [n].
+    """
+    if not kind.is_text:
+        if kind.dtype == "uint64" and (values >> np.uint64(63)).any():
+            raise InputError(
+                "a key is too large an integer",
+                expected="an integer below 2^63",
+                got=values.max(),
+                cure="write the keys as texts",
+            )
+        return values.astype(np.int64)
+    digest = functools.partial(hashlib.blake2b, digest_size=16)
+    found = [digest(text.encode("utf-8", "surrogatepass")).digest() for text in values]
+    # numpy takes off zeros at the end.
+    return np.array([each + b"." for each in found], "S17")
+
+
+def is_key(kind: ColumnType) -> bool:
+    """Returns whether values of a type can be keys."""
+    return kind.is_text or (not kind.shape and np.dtype(kind.dtype).kind in "iu")
+
+
+class KeyProblems(NamedTuple):
+    """Keys of rows that are not as they should be.
+
+    Attributes:
+        repeated: How many rows have the key of another row.
+        shown: Some of their keys.
+    """
+
+    repeated: int
+    shown: Sequence[str]
+
+
+@dataclasses.dataclass
+class RowWriter:
+    """Takes the rows of tables, in order.
+
+    Args:
+        directory: An empty local directory.
+        key: The columns with the key; several are a text with `@` between them.
+        columns: The columns to keep; None for all others.
+    """
+
+    directory: str
+    key: Sequence[str]
+    columns: Sequence[str] | None
+
+    def __post_init__(self) -> None:
+        self.rows = 0
+        self.kinds: dict[str, ColumnType | None] = {}
+        self.key_kinds: list[ColumnType | None] = [None] * len(self.key)
+        self._where: dict[str, str] = {}
+        self._keys: list[list[npt.NDArray[Any]]] = [[] for _ in self.key]
+        self._lost: list[npt.NDArray[np.bool_]] = []
+
+    def add(self, rows: Rows) -> None:
+        """Adds rows; raises InputError if a column has another type than before."""
+        wanted = self.columns
+        if wanted is None:
+            wanted = [name for name in rows.columns if name not in self.key]
+        lost: Any = False
+        for place, name in enumerate(self.key):
+            if name not in rows.columns:
+                raise InputError(
+                    f"the table has no column {name!r}",
+                    where=rows.where,
+                    expected=f"one of {some_of(rows.columns, 20)}",
+                    cure="correct the name of the key",
+                )
+            given = rows.columns[name]
+            self.key_kinds[place] = self._kind(
+                name, self.key_kinds[place], given.kind, rows.where
+            )
+            if given.kind is not None and not is_key(given.kind):
+                raise InputError(
+                    f"the key {name!r} is neither a text nor an integer",
+                    where=rows.where,
+                    got=given.kind,
+                    cure="join by another column",
+                )
+            self._keys[place].append(given.values)
+            lost = given.missing | lost
+        self._lost.append(lost)
+        if self.rows and wanted and {*wanted} != {*self.kinds}:
+            raise InputError(
+                "tables have different columns",
+                where=rows.where,
+                expected=", ".join(self.kinds),
+                got=", ".join(wanted),
+                cure="choose those that all have with --columns",
+            )
+        for name in wanted:
+            check_column_name(name)
+            given = rows.columns[name]
+            before = self.kinds.get(name)
+            kind = self.kinds[name] = self._kind(name, before, given.kind, rows.where)
+            if kind is not None:
+                if before is None:
+                    self._write(name, kind, _nothing(kind, self.rows))
+                self._write(name, kind, given)
+        self.rows += len(lost)
+
+    def _kind(
+        self, name: str, before: ColumnType | None, now: ColumnType | None, where: str
+    ) -> ColumnType | None:
+        if before is None or now is None or before == now:
+            self._where.setdefault(name, where)
+            return before or now
+        raise InputError(
+            f"the column {name!r} has several types",
+            where=where,
+            expected=f"{before}, as in {self._where[name]}",
+            got=now,
+            cure="write its values with one type",
+        )
+
+    def _write(self, name: str, kind: ColumnType, given: TypedValues) -> None:
+        path = os.path.join(self.directory, name)
+        with open(f"{path}.missing", "ab") as file:
+            file.write(given.missing.tobytes())
+        with open(f"{path}.values", "ab") as file:
+            if not kind.is_text:
+                values = given.values if given.kind else kind.empty(len(given.missing))
+                file.write(np.ascontiguousarray(values, kind.stored).tobytes())
+                return
+            texts = [
+                b"" if lost else text.encode("utf-8", "surrogatepass")
+                for text, lost in zip(given.values, given.missing, strict=True)
+            ]
+            begin = file.tell()
+            file.write(b"".join(texts))
+        with open(f"{path}.ends", "ab") as file:
+            lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+            file.write((begin + np.cumsum(lengths)).astype(np.int64).tobytes())
+
+    def keys(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.bool_]]:
+        """Returns the columns of the key, and which rows lack one."""
+        lost = np.concatenate([np.zeros(0, bool), *self._lost])
+        return [np.concatenate(parts) for parts in self._keys if parts], lost
+
+    def finish(self, numbers: npt.NDArray[Any], rows: Int64) -> KeyProblems:
+        """Sorts the rows by their keys.
+
+        Args:
+            numbers: [n], keys as `key_numbers` returns them.
+            rows: int64 [n], the row of each.
+        """
+        order = np.argsort(numbers, kind="stable")
+        numbers, rows = numbers[order], rows[order]
+        np.save(os.path.join(self.directory, "keys.npy"), numbers)
+        np.save(os.path.join(self.directory, "rows.npy"), rows)
+        with open(os.path.join(self.directory, "seen"), "wb") as file:
+            file.truncate(max(self.rows, 1))
+        kinds = {n: k.described() for n, k in self.kinds.items() if k is not None}
+        with open(os.path.join(self.directory, "columns.json"), "w") as out:
+            json.dump(kinds, out)
+        twice = np.flatnonzero(numbers[1:] == numbers[:-1]) + 1
+        return KeyProblems(len(twice), self.shown(rows[twice[:20]]))
+
+    def shown(self, rows: Iterable[int]) -> list[str]:
+        """Returns the keys of rows for a message."""
+        columns, _ = self.keys()
+        return ["@".join(str(column[row]) for column in columns) for row in rows]
+
+
+def _nothing(kind: ColumnType, rows: int) -> TypedValues:
+    return TypedValues(None, kind.empty(rows), np.ones(rows, bool))
+
+
+class RowStore:
+    """The rows that a `RowWriter` has sorted, for any process.
+
+    Args:
+        directory: Its directory.
+        last: Whether the last of several rows with a key is taken, not the first.
+    """
+
+    def __init__(self, directory: str, *, last: bool = False):
+        self._directory, self._last = directory, last
+        self._keys = np.load(os.path.join(directory, "keys.npy"), mmap_mode="r")
+        self._rows = np.load(os.path.join(directory, "rows.npy"), mmap_mode="r")
+        self._seen = np.memmap(os.path.join(directory, "seen"), np.bool_, "r+")
+        with open(os.path.join(directory, "columns.json")) as file:
+            described: Mapping[str, Any] = json.load(file)
+        self.kinds = {n: ColumnType.parse(fields) for n, fields in described.items()}
+
+    def find(self, numbers: npt.NDArray[Any]) -> Int64:
+        """Returns the row of each key, -1 for none, and notes which were found."""
+        found = np.full(len(numbers), _NONE, np.int64)
+        if not len(self._keys):
+            return found
+        side: Any = "right" if self._last else "left"
+        at = np.searchsorted(self._keys, numbers, side=side) - self._last
+        at = np.clip(at, 0, len(self._keys) - 1)
+        same = self._keys[at] == numbers
+        found[same] = self._rows[at[same]]
+        self._seen[found[same]] = True
+        return found
+
+    def unmatched(self) -> Int64:
+        """Returns the rows whose keys were never looked for: int64, ascending."""
+        keys, rows = np.asarray(self._keys), np.asarray(self._rows)
+        if not len(keys):
+            return np.zeros(0, np.int64)
+        starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        seen = np.maximum.reduceat(self._seen[rows], starts)
+        counts = np.diff(np.append(starts, len(keys)))
+        return np.sort(rows[~np.repeat(seen, counts)])
+
+    def lost(self, rows: Int64) -> npt.NDArray[np.bool_]:
+        """Returns which rows have no value in some column, or are none."""
+        missing: npt.NDArray[np.bool_] = rows == _NONE
+        for name in self.kinds:
+            missing |= self._mapped(name, "missing", np.bool_)[rows] & (rows != _NONE)
+        return missing
+
+    def values(self, name: str, rows: Int64, instead: Any) -> npt.NDArray[Any]:
+        """Returns the values of a column.
+
+        Args:
+            name: The column.
+            rows: int64 [n], -1 for none.
+            instead: What those get that have none.
+        """
+        kind = self.kinds[name]
+        missing = rows == _NONE
+        if len(self._rows):
+            missing |= self._mapped(name, "missing", np.bool_)[rows]
+        out = kind.empty(len(rows))
+        there = rows[~missing]
+        if not kind.is_text:
+            if len(there) and kind.item_bytes:
+                stored = self._mapped(name, "values", kind.stored)
+                out[~missing] = stored.reshape(-1, *kind.shape)[there]
+        elif len(there):
+            ends = self._mapped(name, "ends", np.dtype(np.int64))
+            blob: Any = self._mapped(name, "values", np.dtype(np.uint8))
+            begins = np.where(there > 0, ends[there - 1], 0).tolist()
+            texts = [
+                bytes(blob[a:b]).decode("utf-8", "surrogatepass")
+                for a, b in zip(begins, ends[there].tolist(), strict=True)
+            ]
+            found = np.empty(len(texts), object)
+            found[:] = texts
+            out[~missing] = found
+        if missing.any():
+            out[missing] = instead
+        return out
+
+    def _mapped(self, name: str, kind: str, dtype: Any) -> npt.NDArray[Any]:
+        path = os.path.join(self._directory, f"{name}.{kind}")
+        if not os.path.getsize(path):
+            return np.zeros(0, dtype)
+        return np.memmap(path, dtype, "r")
+
+
+@functools.lru_cache(maxsize=1)
+def row_store(directory: str, last: bool) -> RowStore:
+    """Returns the rows in a directory, opened once in each process."""
+    return RowStore(directory, last=last)

@@ -1,0 +1,279 @@
+"""The rows of tables: Parquet, JSON lines, or the features of another dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gristmill.dataset.base.errors import (
+    InputError,
+    MissingPackageError,
+    NotADatasetError,
+    some_of,
+)
+from gristmill.dataset.base.example import BYTES, FLOATS, INTS
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
+from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
+from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader import Dataset
+from gristmill.loader import open as open_dataset
+from gristmill.loader.decode.features import RaggedFeature
+from gristmill.loader.decode.scan import scan_examples
+from gristmill.pipelines.columns.typed_values import TypedValues, of_arrow
+from gristmill.transforms.sources.find_inputs import match_inputs
+from gristmill.transforms.sources.input_formats import Look, look_at
+
+BLOCK_RECORDS = 1024
+_KINDS = {BYTES: ColumnType("text"), FLOATS: ColumnType("float32")}
+_KINDS[INTS] = ColumnType("int64")
+
+
+class Rows(NamedTuple):
+    """Some rows of a table.
+
+    Attributes:
+        where: The file, and the first of them.
+        columns: The values of each column.
+    """
+
+    where: str
+    columns: Mapping[str, TypedValues]
+
+
+class Tables(NamedTuple):
+    """Tables with the same columns, in order.
+
+    Attributes:
+        files: The files; none of a dataset.
+        looks: What their first bytes tell.
+        dataset: The dataset whose records are rows, or None.
+    """
+
+    files: Sequence[FileInfo]
+    looks: Sequence[Look]
+    dataset: Dataset | None = None
+
+    @classmethod
+    def find(cls, inputs: Sequence[str]) -> Tables:
+        """Finds files by patterns, or opens a dataset.
+
+        Raises:
+            InputError: There are none, or they have another format.
+        """
+        if len(inputs) == 1 and _is_dataset(inputs[0]):
+            return cls((), (), open_dataset(inputs[0]))
+        infos = [info for pattern in inputs for info in match_inputs(pattern)]
+        files = [*{info.path: info for info in infos}.values()]
+        looks = look_at(files)
+        others = [
+            (file.path, look)
+            for file, look in zip(files, looks, strict=True)
+            if look.content not in ("Parquet", "JSON lines") and not look.is_blank
+        ]
+        if others:
+            raise InputError(
+                "not a table that can be joined",
+                where=some_of([path for path, _ in others]),
+                expected="Parquet, JSON lines or a dataset of gristmill",
+                got=others[0][1].content or "an unknown format",
+                cure="write it as Parquet, or convert it with `gristmill convert` and "
+                "give the dataset",
+            )
+        return cls(files, looks)
+
+    @property
+    def identity(self) -> list[list[Any]]:
+        """What tells these tables from others, as values of JSON."""
+        if self.dataset is not None:
+            content = self.dataset.content
+            return [[self.dataset.path, content.records, content.order_digest]]
+        return [[info.path, info.size_bytes, info.version] for info in self.files]
+
+    def rows(self, columns: Sequence[str] | None) -> Iterator[Rows]:
+        """Yields the rows of all files, some at a time.
+
+        Args:
+            columns: The columns to read; None for all.
+
+        Raises:
+            InputError: A column is not there, or cannot be read as one.
+            CorruptRecordError: A file is damaged.
+        """
+        if self.dataset is not None:
+            yield from _of_dataset(self.dataset, columns)
+            return
+        for file, look in zip(self.files, self.looks, strict=True):
+            if look.is_blank:
+                continue
+            of = _of_parquet if look.content == "Parquet" else _of_json
+            yield from of(file, look, columns)
+
+
+def _is_dataset(path: str) -> bool:
+    try:
+        return read_manifest(path) is not None
+    except (NotADatasetError, OSError):
+        return False
+
+
+def _chosen(
+    there: Sequence[str], columns: Sequence[str] | None, where: str
+) -> Sequence[str]:
+    missing = [name for name in columns or () if name not in there]
+    if missing:
+        raise InputError(
+            f"the table has no column {missing[0]!r}",
+            where=where,
+            expected=f"one of {some_of(there, 20)}",
+            cure="correct the name",
+        )
+    return there if columns is None else columns
+
+
+def _of_parquet(
+    info: FileInfo, look: Look, columns: Sequence[str] | None
+) -> Iterator[Rows]:
+    del look
+    with ParquetFile(info.path, info.size_bytes, info.version or None) as file:
+        chosen = _chosen(file.schema.names, columns, info.path)
+        for group in file.places.groups:
+            row = group.first_row
+            for batch in file.batches(group, chosen):
+                where = f"{info.path}, row {row:,}"
+                yield Rows(where, _columns_of(batch, chosen, where))
+                row += batch.num_rows
+
+
+def _of_json(
+    info: FileInfo, look: Look, columns: Sequence[str] | None
+) -> Iterator[Rows]:
+    try:
+        import pyarrow as pa
+        import pyarrow.json
+    except ModuleNotFoundError as e:
+        raise MissingPackageError.of(e) or e from e
+
+    with storage_for(info.path).open(info.path, version=info.version or None) as file:
+        data = file.read()
+    if look.compression != "none":
+        stream = InflatedStream(
+            pa.BufferReader(data), path=info.path, compression=look.compression
+        )
+        data = b"".join(iter(lambda: stream.read(1 << 20), b""))
+
+    def read(texts: Sequence[str]) -> pa.Table:
+        # As one block, so that a column has one type.
+        size = min(max(len(data), 1 << 20), (1 << 31) - 1)
+        schema = pa.schema([(name, pa.string()) for name in texts])
+        return pyarrow.json.read_json(
+            pa.BufferReader(data),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=size),
+            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema),
+        )
+
+    try:
+        table = read(())
+        # Texts that look like times.
+        if times := [one.name for one in table.schema if _is_time(one.type)]:
+            table = read(times)
+    except pa.ArrowException as e:
+        raise InputError(
+            "lines of JSON cannot be read as a table",
+            where=info.path,
+            got=str(e).splitlines()[0],
+            cure="write the same names with values of one type on each line",
+        ) from e
+    chosen = _chosen(table.column_names, columns, info.path)
+    yield Rows(info.path, _columns_of(table, chosen, info.path))
+
+
+def _is_time(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_temporal(kind))
+
+
+def _columns_of(
+    batch: Any, chosen: Sequence[str], where: str
+) -> dict[str, TypedValues]:
+    return {
+        name: of_arrow(batch.column(name), column=name, where=where) for name in chosen
+    }
+
+
+def _of_dataset(dataset: Dataset, columns: Sequence[str] | None) -> Iterator[Rows]:
+    names = columns
+    if names is None:
+        names = [*(dataset.features or {})]
+        if not names:
+            raise InputError(
+                "it is not known which features the dataset has",
+                where=repr(dataset),
+                cure="name those to attach with --columns",
+            )
+    for begin in range(0, len(dataset), BLOCK_RECORDS):
+        records = dataset[begin : begin + BLOCK_RECORDS]
+        where = f"{dataset.path}, record {begin:,}"
+        yield Rows(where, features_of(records, names, where=where))
+
+
+def features_of(
+    records: Sequence[bytes], names: Sequence[str], *, where: str
+) -> dict[str, TypedValues]:
+    """Returns features of examples: texts, integers, floats, or arrays of these.
+
+    A record without a feature has no value of it.
+
+    Raises:
+        InputError: Records have different numbers of values.
+        DecodeError: Records are no `tf.train.Example`.
+    """
+    scan = scan_examples(records)
+    found = {}
+    for name in names:
+        kinds = scan.column(name.encode()).kinds
+        there = [kind for kind in _KINDS if (kinds == kind).any()]
+        if not there:
+            nothing = np.empty(len(records), object)
+            found[name] = TypedValues(None, nothing, np.ones(len(records), bool))
+            continue
+        kind = _KINDS[there[0]]
+        dtype: Any = bytes if kind.is_text else np.dtype(kind.dtype)
+        ragged = RaggedFeature(dtype, optional=True).arrays(name, scan)[name]
+        counts = np.diff(ragged.row_splits)
+        missing = counts == 0
+        sizes = np.unique(counts[~missing])
+        if len(sizes) != 1 or (kind.is_text and sizes[0] != 1):
+            raise InputError(
+                f"records have several values of the feature {name!r}",
+                where=where,
+                expected="a single text, or as many numbers in each record",
+                got=f"{some_of(sizes)} values",
+                cure="choose another feature",
+            )
+        shape = () if sizes[0] == 1 else (int(sizes[0]),)
+        kind = ColumnType(kind.dtype, shape)
+        values = kind.empty(len(records))
+        given = ragged.values
+        if kind.is_text:
+            given = [_text(value, name, where) for value in given.tolist()]
+        values[~missing] = np.reshape(given, (-1, *shape)) if shape else given
+        found[name] = TypedValues(kind, values, missing)
+    return found
+
+
+def _text(value: bytes, name: str, where: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError as e:
+        raise InputError(
+            f"the feature {name!r} is not text",
+            where=where,
+            got=str(e),
+            cure="choose another feature, or leave it out with --columns",
+        ) from e

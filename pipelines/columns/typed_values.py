@@ -1,0 +1,155 @@
+"""Values of a column as numpy has them: of Arrow, of Python, and missing ones."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.columns.column_type import ColumnType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LEAVE_OUT = "write it with values of one of these types, or leave it out by --columns"
+_EXPECTED = "numbers, true or false, texts, or arrays of numbers of one length"
+
+
+class TypedValues(NamedTuple):
+    """Some values of a column.
+
+    Attributes:
+        kind: Their type; None where all are missing, and none is known.
+        values: [n, *shape], texts as objects; anything where one is missing.
+        missing: bool [n], which of them are missing.
+    """
+
+    kind: ColumnType | None
+    values: npt.NDArray[Any]
+    missing: npt.NDArray[np.bool_]
+
+
+def of_arrow(array: pa.Array, *, column: str, where: str) -> TypedValues:
+    """Returns the values of an Arrow array.
+
+    Raises:
+        InputError: A column cannot hold them.
+    """
+    import pyarrow as pa
+
+    def refused(got: object) -> InputError:
+        return InputError(
+            f"a column cannot hold the values of {column!r}",
+            where=where,
+            expected=_EXPECTED,
+            got=got,
+            cure=_LEAVE_OUT,
+        )
+
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    missing = np.asarray(array.is_null())
+    if pa.types.is_null(kind):
+        return TypedValues(None, np.empty(len(array), object), missing)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return TypedValues(ColumnType("text"), _objects(array.to_pylist()), missing)
+    shape: list[int] = []
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = np.asarray(array.value_lengths().fill_null(-1))
+        sizes = np.unique(lengths[lengths >= 0])
+        if len(sizes) > 1:
+            raise refused(f"lists of {sizes[0]:,} and {sizes[1]:,} values")
+        shape.append(int(sizes[0]) if len(sizes) else 0)
+        array, kind = array.flatten(), kind.value_type
+    while pa.types.is_fixed_size_list(kind):
+        shape.append(kind.list_size)
+        array, kind = array.flatten(), kind.value_type
+    if not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+    ):
+        raise refused(array.type)
+    there = int((~missing).sum())
+    if shape and not there:
+        return TypedValues(None, np.empty(len(missing), object), missing)
+    if shape and (array.null_count or len(array) != there * math.prod(shape)):
+        raise refused("a null in an array")
+    if array.null_count:
+        array = array.fill_null(False if pa.types.is_boolean(kind) else 0)
+    found = np.asarray(array.to_numpy(zero_copy_only=False))
+    values = found
+    if shape:
+        values = np.zeros((len(missing), *shape), found.dtype)
+        values[~missing] = found.reshape(there, *shape)
+    return TypedValues(ColumnType(found.dtype.name, tuple(shape)), values, missing)
+
+
+def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def kind_of(value: Any) -> ColumnType:
+    """Returns the type of a value that a function has returned; raises ValueError.
+
+    Numbers of Python are int64 and float64, those of numpy what they are.
+    """
+    if isinstance(value, str):
+        return ColumnType("text")
+    array = np.asarray(value)
+    return ColumnType(array.dtype.name, array.shape)
+
+
+def of_python(kind: ColumnType, values: Sequence[Any]) -> npt.NDArray[Any]:
+    """Returns values that are all of a type as one array.
+
+    Raises ValueError, with the number of the first of another type in front.
+    """
+    for number, value in enumerate(values):
+        try:
+            found = kind_of(value)
+        except ValueError as e:
+            raise ValueError(number, str(e)) from e
+        if found != kind:
+            raise ValueError(number, f"{found}: {value!r:.100}")
+    out = kind.empty(len(values))
+    if len(values):
+        out[:] = values
+    return out
+
+
+def filled(kind: ColumnType, value: Any, *, column: str) -> Any:
+    """Returns the value for records without one, as numpy has it.
+
+    Raises:
+        InputError: It is not of the column's type.
+    """
+    found: Any = None
+    if kind.is_text:
+        found = value if isinstance(value, str) else None
+    elif isinstance(value, bool) == (kind.dtype == "bool"):
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            given = np.asarray(value)
+            cast = given.astype(kind.dtype)
+            # Floats are rounded; integers are not.
+            if cast.dtype.kind not in "iu" or (cast == given).all():
+                found = np.broadcast_to(cast, kind.shape)
+    if found is not None:
+        return found
+    raise InputError(
+        f"the value for missing ones is not of the type of {column!r}",
+        expected=str(kind),
+        got=f"{value!r:.100}",
+        cure="give one of this type with --missing, or a value by column: "
+        '--missing \'{"score": NaN, "language": ""}\'',
+    )
