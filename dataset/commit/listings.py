@@ -89,11 +89,6 @@ class Listing:
         first, last = np.searchsorted(self.names, ends)
         return self.names[first:last]
 
-    def with_suffix(self, suffix: str) -> list[str]:
-        """Returns the names that end with a text."""
-        found = self.names[np.char.endswith(self.names, _encoded(suffix))]
-        return [decode_name(name) for name in found]
-
 
 def encode_names(names: Iterable[str]) -> Names:
     """Returns names as one array, in UTF-8, padded with zeros to the longest."""

@@ -17,7 +17,6 @@ class SourceFormat(NamedTuple):
         found_as: Its name in `gristmill.dataset.formats.file_formats`.
         module: The module that reads it; it has `make_source`, which takes a
             `SourceSpec` and returns a `Source`.
-        place_unit: Unit of the places of its records, for messages.
         sized: Whether places are offsets in the file as stored: the last record ends
             where an uncompressed file does.
         in_parts: Whether its records are counted by reading, in parts of large files.
@@ -30,7 +29,6 @@ class SourceFormat(NamedTuple):
 
     found_as: str
     module: str
-    place_unit: str = "byte offset"
     sized: bool = True
     in_parts: bool = True
     compressed: bool = True
@@ -51,7 +49,6 @@ FORMATS: dict[str, SourceFormat] = {
     "arrayrecord": SourceFormat(
         "ArrayRecord",
         f"{_HERE}.shards.arrayrecord",
-        place_unit="record",
         sized=False,
         in_parts=False,
         compressed=False,
@@ -59,7 +56,6 @@ FORMATS: dict[str, SourceFormat] = {
     "packed": SourceFormat(
         "packed rows",
         f"{_HERE}.shards.packed",
-        place_unit="document",
         sized=False,
         in_parts=False,
         compressed=False,
@@ -69,7 +65,6 @@ FORMATS: dict[str, SourceFormat] = {
     "parquet": SourceFormat(
         "Parquet",
         f"{_HERE}.parquet.source",
-        place_unit="row",
         sized=False,
         in_parts=False,
         compressed=False,
