@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.resume.cases import CASES
+from benchmarks.resume.environments import LOADERS
 from benchmarks.resume.promises import never_promised, reasons, source_of
 
 _Found = Mapping[str, Any]
@@ -111,6 +112,8 @@ def _promises(results: _Found) -> list[str]:
 
 
 def _ours(results: _Found) -> str:
+    if "gristmill" not in results["loaders"]:
+        return "gristmill was not tried."
     cases = results["loaders"]["gristmill"]["cases"]
     if is_exact(cases):
         return (
@@ -147,6 +150,9 @@ def parts(results: _Found) -> dict[str, str]:
         f"{environment['cpu_count']} processors ({environment['cpu']}), beside other "
         f"work; all loaders took {minutes:.0f} minutes."
     )
+    missing = [name for name in LOADERS if name not in results["loaders"]]
+    if missing:
+        measured += f" Not run at this size yet: {', '.join(missing)}."
     cases = [f"| {_SHORT[case]} | {text} |" for case, text in CASES.items()]
     return {
         "measured": measured,

@@ -21,9 +21,8 @@ class Loader:
     def __init__(self, job):
         if job.packing:
             raise NotOfferedError("WebDataset has no packing")
-        parts = [
-            wds.WebDataset(paths(each, "tar"), resampled=True) for each in job.folders
-        ]
+        how = {"resampled": True, "nodesplitter": wds.split_by_node}
+        parts = [wds.WebDataset(paths(each, "tar"), **how) for each in job.folders]
         data = parts[0] if len(parts) == 1 else wds.RandomMix(parts, job.weights)
         pipeline = wds.DataPipeline(
             data,
