@@ -55,7 +55,8 @@ def what_is_trained(lab: Lab) -> None:
 
 @run("conversations: train, resume exactly, evaluate")
 def conversations(lab: Lab) -> None:
-    resume_exactly(lab, "chats", grain_train_files=lab.path("packed-chat"), **_SFT)
+    files = {"grain_train_files": lab.path("packed-chat"), "eval_split": "train"}
+    resume_exactly(lab, "chats", **files, **_SFT)
 
 
 @run("conversations: by MaxText's own trainer of conversations")
