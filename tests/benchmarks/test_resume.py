@@ -1,7 +1,4 @@
-"""The test of resuming: what it counts, what it says, and that it runs.
-
-Covers: benchmarks/resume.
-"""
+"""The test of resuming: what it counts, what it says, and that it runs."""
 
 from __future__ import annotations
 
