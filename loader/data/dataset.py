@@ -95,6 +95,7 @@ class Dataset(Sequence[bytes]):
         manifest: Manifest | None = None,
         editions: Callable[[int], Dataset] | None = None,
         parts: Sequence[Dataset] = (),
+        select: Callable[[Dataset, Any], Dataset] | None = None,
     ):
         self._path, self._split = path, split
         # One that was asked for is asked for again.
@@ -102,6 +103,7 @@ class Dataset(Sequence[bytes]):
         # It holds no reference to itself, so that its files are closed when it is
         # freed.
         self._joined = tuple(parts)
+        self._select = select
         self._table, self._manifest = table, manifest
         self._reader, self._shards = reader, reader.shards
         self._part_shards = Parts([part.num_shards for part in parts])
@@ -251,6 +253,31 @@ class Dataset(Sequence[bytes]):
         ]
         return Column(name, kind, files, self._shards.ends)
 
+    def select(self, condition: str | npt.ArrayLike) -> Dataset:
+        """Returns a dataset of some of the records: those that fulfil a condition.
+
+        They keep their order and are numbered from 0. It is a dataset as any other, in
+        batches, mixtures and states, and pickles with which records it has. It takes
+        1.125 bits of memory for each record, selected or not.
+
+        Args:
+            condition: An expression over columns that are numbers, booleans or texts,
+                such as `score > 0.5 and language in ("de", "fr")`; or a boolean for
+                each record.
+
+        Raises:
+            InputError: The expression cannot be read, there is no such column, or the
+                booleans are not as many as the records.
+            InvalidDatasetError: A column is damaged, or belongs to other records.
+        """
+        if self._select is None:
+            raise TypeError("this dataset was not made by gristmill.loader.open")
+        return self._select(self, condition)
+
+    def number_here(self, record: int) -> int | None:
+        """Returns the number of a record of its shards; None for one it lacks."""
+        return record
+
     def _column_tables(self, name: str) -> Iterator[ColumnTable]:
         """Yields the table of a column for each edition; compared with its shards."""
         table, split = self._table, self.committed
@@ -334,6 +361,11 @@ class Dataset(Sequence[bytes]):
             self._content_of(shards).is_same(content)
             for shards in range(first, last + 1)
         )
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether the records are packed rows."""
+        return self.packed_counts() is not None
 
     def packed_counts(self, records: int | None = None) -> PackedCounts | None:
         """Returns the counts of its packed rows, None for other records.

@@ -21,6 +21,7 @@ from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
 from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.loader.data.open_directory import open_committed, open_tfds
 from gristmill.loader.data.open_files import HowToRead, open_files
+from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.cached_shards import no_shards_to_cache
 from gristmill.loader.reading.host_files import cache_dir_text
@@ -229,6 +230,7 @@ def join_datasets(
         reader=BatchReader(shards, verify=verify, read_options=read_options),
         recipe=lambda dataset: (_join_again, (dataset.parts, verify, read_options)),
         parts=parts,
+        select=selected,
     )
 
 

@@ -33,6 +33,7 @@ from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.dataset import Dataset, Recipe
 from gristmill.loader.data.open_files import HowToRead, checked_ends
 from gristmill.loader.data.past_dataset import past_dataset
+from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.reading.cached_indexes import footer_cache
 from gristmill.loader.reading.cached_shards import (
     ShardCache,
@@ -124,6 +125,7 @@ def open_committed(
         editions=lambda wanted: editions(edition=wanted),
         reader=how.reader(shards),
         recipe=_by_path(how),
+        select=selected,
     )
 
 
@@ -167,7 +169,9 @@ def open_tfds(path: str, split: str | None, how: HowToRead) -> Dataset:
         footers=footer_cache(how.cache_dir),
     )
     reader = how.reader(shards)
-    return Dataset(path=path, split=own, reader=reader, recipe=_by_path(how))
+    return Dataset(
+        path=path, split=own, reader=reader, recipe=_by_path(how), select=selected
+    )
 
 
 def _until(split: Split, edition: int) -> Split | None:

@@ -16,6 +16,7 @@ from gristmill.dataset.formats.file_formats import check_joined
 from gristmill.dataset.metadata.tfds_info import match_shards
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.reading.batch_reader import BatchReader, Verify
 from gristmill.loader.reading.cached_indexes import footer_cache
 from gristmill.loader.reading.shard_list import CountedFile, ShardList, count_files
@@ -100,4 +101,5 @@ def _open_counted(
         path=shards.paths[0],
         reader=reader,
         recipe=lambda _: (_open_counted, (shards, how)),
+        select=selected,
     )

@@ -22,6 +22,7 @@ from gristmill.loader.base.state_fields import Content
 from gristmill.loader.columns.column import Column
 from gristmill.loader.data.dataset import Dataset, reader_of, table_of
 from gristmill.loader.data.past_states import PastStates
+from gristmill.loader.data.selected_dataset import selected
 
 
 class PastDataset(Dataset):
@@ -44,6 +45,7 @@ class PastDataset(Dataset):
             manifest=now.manifest,
             editions=now.as_of,
             parts=now.parts,
+            select=selected,
         )
         self._now, self._content, self._removed = now, content, removed
 

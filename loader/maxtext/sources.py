@@ -63,7 +63,7 @@ class Sources:
         Raises:
             InputError: Some do, and others do not.
         """
-        packed = [part.dataset.packed_counts() is not None for part in self.parts]
+        packed = [part.dataset.is_packed for part in self.parts]
         if any(packed) and not all(packed):
             raise InputError(
                 "a mixture of packed rows and other records",

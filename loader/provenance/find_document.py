@@ -245,7 +245,10 @@ def _found(
     pieces = []
     placed, removed = placed_pieces(shard, document)
     for row, begin, end, first in placed:
-        record = edition.first_record + shard.info.first_record + row
+        stored = edition.first_record + shard.info.first_record + row
+        record = batches.datasets[edition.number].number_here(stored)
+        if record is None:
+            continue  # It is not among those that were selected.
         sightings = batches.schedule.find(
             record,
             dataset=edition.number,

@@ -1,0 +1,204 @@
+"""Expressions over columns, such as `score > 0.5 and language == 'de'`.
+
+Python's grammar, with a short list of what is allowed. Comparisons mean what they mean
+in Python: a number of 32 bits is compared with all digits of a constant.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import InputError, some_of
+from gristmill.dataset.columns.column_type import ColumnType
+
+Bools = npt.NDArray[np.bool_]
+Values = Mapping[str, npt.NDArray[Any]]
+Evaluate = Callable[[Values], Any]
+_ALLOWED = (
+    "comparisons, and, or, not, in, numbers, texts, True, False, lists of these, and "
+    "names of columns"
+)
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+
+class Expression:
+    """A condition on the columns of a record.
+
+    Args:
+        text: The condition.
+        columns: The columns that there are.
+
+    Attributes:
+        names: Those that it needs, sorted.
+
+    Raises:
+        InputError: It has something else than is allowed, or compares texts with
+            numbers.
+    """
+
+    def __init__(self, text: str, columns: Mapping[str, ColumnType]):
+        self.text, self._columns = text, columns
+        self._used: set[str] = set()
+        try:
+            tree = ast.parse(text.strip(), mode="eval")
+            self._evaluate = self._condition(tree.body)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
+            if isinstance(e, InputError):
+                raise
+            got = e.msg if isinstance(e, SyntaxError) else str(e)
+            raise self._refused("cannot be read", got) from e
+        self.names = sorted(self._used)
+
+    def evaluate(self, values: Values) -> Bools:
+        """Returns whether each of some records fulfils it.
+
+        Args:
+            values: [n], the values of each column of `names`.
+        """
+        found: Bools = np.asarray(self._evaluate(values), np.bool_)
+        return found
+
+    def _refused(self, what: str, got: object, expected: str = _ALLOWED) -> InputError:
+        return InputError(
+            f"the expression {what}",
+            where=self.text,
+            expected=expected,
+            got=got,
+            cure="correct it, such as: score > 0.5 and language == 'de'",
+        )
+
+    def _condition(self, node: ast.expr) -> Evaluate:
+        if isinstance(node, ast.BoolOp):
+            parts = [self._condition(each) for each in node.values]
+            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            return lambda values: join.reduce([part(values) for part in parts])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self._condition(node.operand)
+            return lambda values: np.logical_not(inner(values))
+        if isinstance(node, ast.Compare):
+            terms = [node.left, *node.comparators]
+            pairs = [
+                self._comparison(left, op, right)
+                for left, op, right in zip(terms, node.ops, terms[1:], strict=False)
+            ]
+            return lambda values: np.logical_and.reduce([p(values) for p in pairs])
+        if isinstance(node, ast.Name):
+            kind = self._column(node.id)
+            if kind.dtype == "bool":
+                return operator.itemgetter(node.id)
+        raise self._refused("has a part that is no condition", ast.unparse(node))
+
+    def _column(self, name: str) -> ColumnType:
+        kind = self._columns.get(name)
+        if kind is None:
+            known = some_of(self._columns, 20) or "none"
+            raise self._refused(f"names no column {name!r}", name, f"one of {known}")
+        if kind.shape:
+            raise self._refused(
+                "compares arrays", f"{name}: {kind}", "columns with a single value"
+            )
+        self._used.add(name)
+        return kind
+
+    def _constant(self, node: ast.expr) -> Any:
+        """Returns a number, a text or a truth value."""
+        try:
+            value = ast.literal_eval(node)
+        except (ValueError, TypeError, SyntaxError):
+            value = None
+        if isinstance(value, (bool, int, float, str)):
+            return value
+        raise self._refused("has a part that is not allowed", ast.unparse(node))
+
+    def _term(self, node: ast.expr) -> tuple[Evaluate, bool, Any]:
+        """Returns a side of a comparison, whether it is text, and its constant."""
+        if isinstance(node, ast.Name):
+            kind = self._column(node.id)
+            return operator.itemgetter(node.id), kind.is_text, None
+        value = self._constant(node)
+        return lambda values: value, isinstance(value, str), value
+
+    def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Evaluate:
+        if isinstance(op, (ast.In, ast.NotIn)):
+            inner = self._membership(left, right)
+            if isinstance(op, ast.In):
+                return inner
+            return lambda values: np.logical_not(inner(values))
+        compare = _COMPARISONS.get(type(op))
+        shown = ast.unparse(ast.Compare(left, [op], [right]))
+        if compare is None:
+            raise self._refused("has a part that is not allowed", shown)
+        (first, text, one), (second, other_text, other) = map(self._term, (left, right))
+        if text != other_text:
+            raise self._refused("compares a text with a number", shown)
+        if one is not None and other is not None:
+            raise self._refused("compares two constants", shown)
+        return lambda values: _compared(compare, first(values), second(values))
+
+    def _membership(self, left: ast.expr, right: ast.expr) -> Evaluate:
+        shown = ast.unparse(left)
+        if isinstance(right, ast.Name) and isinstance(left, ast.Constant):
+            part, name = self._constant(left), right.id
+            if not isinstance(part, str) or not self._column(name).is_text:
+                raise self._refused("looks for a part of what is no text", shown)
+            return lambda values: np.array([part in v for v in values[name]], np.bool_)
+        if not isinstance(right, (ast.List, ast.Tuple, ast.Set)) or not isinstance(
+            left, ast.Name
+        ):
+            raise self._refused("has a part that is not allowed", f"in {shown}")
+        column, text, _ = self._term(left)
+        wanted = [self._constant(each) for each in right.elts]
+        if any(isinstance(each, str) != text for each in wanted):
+            raise self._refused("compares a text with a number", shown)
+        if text:
+            known = frozenset(wanted)
+            return lambda values: np.array([v in known for v in column(values)], bool)
+
+        def is_one(values: Values) -> Bools:
+            own = column(values)
+            found: Bools = np.zeros(len(own), np.bool_)
+            for each in wanted:
+                found |= _compared(operator.eq, own, each)
+            return found
+
+        return is_one
+
+
+def _compared(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    return compare(
+        *(_exact(one, other) for one, other in ((left, right), (right, left)))
+    )
+
+
+def _exact(value: Any, other: Any) -> Any:
+    """Returns a side of a comparison so that numpy compares as Python does."""
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):
+        # As a text of its own, numpy would take zeros off its end.
+        return np.array(value, object)
+    if isinstance(value, float):
+        of_integers = getattr(other, "dtype", np.dtype(float)).kind in "iub"
+        # A large integer is not rounded to a float.
+        return int(value) if of_integers and value.is_integer() else np.float64(value)
+    if isinstance(value, int) and getattr(other, "dtype", np.dtype(int)).kind == "f":
+        try:
+            return np.float64(value)
+        except OverflowError:
+            return np.copysign(np.inf, value > 0 or -1)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "b":
+        return value.astype(np.int8)
+    return value
