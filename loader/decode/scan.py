@@ -29,7 +29,7 @@ _ODD = np.uint64(0x9E3779B97F4A7C15)  # Multiplier that spreads bits.
 _TAG = 0x0A  # Field 1, a message, bytes or a packed list; each further field adds 8.
 
 
-class Column(NamedTuple):
+class FeatureColumn(NamedTuple):
     """One feature of every record of a batch. Arrays are [records].
 
     Attributes:
@@ -67,7 +67,7 @@ class Scan(NamedTuple):
     kinds: IntArray
     payloads: IntArray
 
-    def column(self, name: bytes) -> Column:
+    def column(self, name: bytes) -> FeatureColumn:
         """Returns a feature by its encoded name; the last one of several."""
         alone = np.frombuffer(b"\0" + name, np.uint8)
         word = _words(alone, np.array([[1, len(alone)]]))[0]
@@ -80,7 +80,7 @@ class Scan(NamedTuple):
         column = np.zeros((3, self.records), np.int64)
         column[0, rows] = self.kinds[found]
         column[1:, rows] = self.payloads[found].T
-        return Column(*column)
+        return FeatureColumn(*column)
 
     def names_of(self, row: int) -> list[str]:
         """Returns the names of a record's features, sorted, for messages."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.example import BYTES, FLOATS, INTS
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.decode.scan import Column, Scan, lengths_at
+from gristmill.loader.decode.scan import FeatureColumn, Scan, lengths_at
 
 _KINDS = {"b": INTS, "i": INTS, "u": INTS, "f": FLOATS, "O": BYTES}
 
@@ -129,7 +129,7 @@ class Values(NamedTuple):
     counts: IntArray
 
 
-def values_of(scan: Scan, column: Column, kind: int) -> Values:
+def values_of(scan: Scan, column: FeatureColumn, kind: int) -> Values:
     """Decodes a feature of one kind: `BYTES`, `FLOATS` or `INTS`.
 
     A record without it has no values. Integers are int32 if all are in [0, 2^28). A
@@ -228,7 +228,7 @@ def _varint_block(
     return True
 
 
-def _bytes(scan: Scan, column: Column) -> Values:
+def _bytes(scan: Scan, column: FeatureColumn) -> Values:
     """Decodes lists of bytes: the first value of every record, then the second."""
     rows = np.flatnonzero(column.begins < column.ends)
     at, limits = column.begins[rows], column.ends[rows]
