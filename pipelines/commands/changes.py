@@ -166,7 +166,7 @@ class AttachOptions:
 
 @command("attach", AttachOptions)
 def attach(options: AttachOptions, *, as_json: bool) -> None:
-    """Attach columns, such as scores or labels, to the records of a dataset.
+    """Attach columns, such as scores, to the records of a dataset.
 
     FILES are Parquet or JSON lines, or a dataset. The records stay as they are, and so
     do the states of runs. Each column is bound to its records by their digests.

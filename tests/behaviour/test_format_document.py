@@ -59,7 +59,7 @@ def test_the_example_of_dataset_json_has_all_fields():
     document = json.loads(example)
     assert document.keys() == json.loads(Manifest(name="c4", splits={}).encode()).keys()
     split_fields = {field.name for field in dataclasses.fields(Split)} - {"extra"}
-    optional = {"editions", "features", "packed"}
+    optional = {"columns", "editions", "features", "packed"}
     optional |= {"edition", "last_edition", "replaced", "removed"}
     assert document["splits"]["train"].keys() == split_fields - optional
     # Totals and digest are right too.

@@ -128,6 +128,8 @@ METAVARS = {
     "SECONDS": "seconds",
     "FILE": "a file",
     "DIR": "a directory",
+    "FILE,PLACE": "the columns that have them",
+    "VALUE": "a value, as JSON",
     "DATE": "a date",
     "PARTS": "parts of messages",
     "ROLES": "roles of messages",

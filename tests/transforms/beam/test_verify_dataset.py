@@ -344,7 +344,7 @@ def test_tasks_are_small_and_made_on_access():
     table = table_of(shards)
     with peak_memory() as peak:
         tasks = VerifyTasks(
-            dataset, "sha256:" + "5c" * 32, [table, table], [None, None]
+            dataset, "sha256:" + "5c" * 32, [table] * 2, [None] * 2, [()] * 2
         )
         assert len(tasks) == 2 * shards
         for number, task in enumerate(tasks):
