@@ -160,7 +160,7 @@ def parts(results: _Found) -> dict[str, str]:
         "outcomes": "\n".join(_outcomes(results)),
         "left": _left(results),
         "restoring": "\n".join(_restoring(results)),
-        "messages": "\n".join(_messages(results)),
+        "notices": "\n".join(_messages(results)),
         "cases": "\n".join(["| case | |", "| --- | --- |", *cases]),
         "promises": "\n".join(_promises(results)),
     }

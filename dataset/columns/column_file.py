@@ -41,7 +41,7 @@ def encode_column(kind: ColumnType, values: Values, records: RecordsDigest) -> b
 
     Args:
         kind: The type of the values.
-        values: [records, *shape], texts as an array of objects.
+        values: `[records, *shape]`, texts as an array of objects.
         records: Digest of the records that they belong to, in order.
     """
     if len(values) != records.records:

@@ -83,7 +83,7 @@ class ColumnType:
         return math.prod(self.shape) * self.stored.itemsize
 
     def empty(self, records: int = 0) -> npt.NDArray[Any]:
-        """Returns an array for the values of some records: [records, *shape]."""
+        """Returns an array for the values of some records: `[records, *shape]`."""
         kind = np.dtype(object) if self.is_text else np.dtype(self.dtype)
         return np.empty((records, *self.shape), kind)
 

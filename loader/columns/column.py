@@ -169,7 +169,7 @@ class Column:
             yield self.read(np.arange(begin, end))
 
     def read(self, records: IntArray) -> Values:
-        """Returns the values of records, int64 [n] numbers in range: [n, *shape].
+        """Returns the values of records, int64 [n] numbers in range: `[n, *shape]`.
 
         Raises:
             InvalidDatasetError: A file is damaged, or belongs to other records.

@@ -106,7 +106,7 @@ def test_the_tables_say_what_was_found() -> None:
     assert ours.endswith("| refused |")
     assert "| **1,200 / 0 / 3**† |" in other
     assert other.endswith("| **taken**† |")
-    assert "| Ours | other data | refused | no / such state |" in found["messages"]
+    assert "| Ours | other data | refused | no / such state |" in found["notices"]
     assert "| 0.50 (0.50..0.50) | 2.00 (1.00..3.00) | 1,234 |" in found["restoring"]
     assert found["left"].endswith("Other 2.")
     assert found["ours"].startswith("gristmill has no failure")

@@ -206,6 +206,7 @@ def test_joins_are_those_of_brute_force(tmp_path: pathlib.Path, seed: int) -> No
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("block", range(10))
 def test_a_thousand_joins(tmp_path: pathlib.Path, block: int) -> None:
     for seed in range(100 + 100 * block, 200 + 100 * block):
