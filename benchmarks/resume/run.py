@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -245,9 +246,13 @@ class Runner:
         return Came(
             steps=steps,
             states=states,
-            error=errors[0] if errors else None,
+            error=_placeless(errors[0]) if errors else None,
             offered=all(each.get("offered", True) for each in results),
-            said=[line for each in results[:1] for line in each.get("said", ())],
+            said=[
+                _placeless(line)
+                for each in results[:1]
+                for line in each.get("said", ())
+            ],
             first_seconds=max(first, default=0.0),
         )
 
@@ -256,6 +261,11 @@ class Runner:
         if self._starter is not None:
             self._starter.stdin.close()
             self._starter.wait()
+
+
+def _placeless(text: str) -> str:
+    """Returns what a loader says without the folder that the measurement was in."""
+    return re.sub(r"/\S*/resume-[^/\s]+/", "", text)
 
 
 def _steps_of(path: pathlib.Path) -> list[Numbers]:
