@@ -295,7 +295,8 @@ def missing_column(
         return InputError(
             f"the dataset has no column {name!r}",
             where=where,
-            expected=f"one of {some_of(known, 20)}" if [*known] else "any column",
+            expected=f"one of {some_of(known, 20)}" if [*known] else None,
+            got=None if [*known] else "no columns beside its records",
             cure="correct the name, or attach it with `gristmill attach`",
         )
     return InputError(

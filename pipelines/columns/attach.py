@@ -30,6 +30,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import open as open_dataset
+from gristmill.pipelines.columns.attached import SHOWN, Attached
 from gristmill.pipelines.columns.column_values import (
     Matched,
     ShardTask,
@@ -44,12 +45,11 @@ from gristmill.pipelines.columns.table_files import Tables
 from gristmill.pipelines.columns.typed_values import filled
 from gristmill.pipelines.local.pool import Done, run_tasks
 from gristmill.pipelines.removal.find_places import find_places
-from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.formatting import plural
 from gristmill.pipelines.text.location import FilePlace
 from gristmill.transforms.functions.user_functions import code_digest
 
 Repeated = Literal["error", "first", "last"]
-_SHOWN = 20
 _log = logging.getLogger(__name__)
 
 
@@ -70,71 +70,6 @@ class JoinBy:
     repeated: Repeated = "error"
     allow_unmatched: bool = False
     fill: Any = None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Attached:
-    """What was attached.
-
-    Attributes:
-        manifest: The dataset as it is now.
-        split: The split.
-        columns: The types of the columns, by name.
-        file_bytes: Size of the files of their values.
-        rows: Rows of the tables; None of a function.
-        records: Records that have a row.
-        missing: Records that have none, or lack a value.
-        repeated: Rows with the key of another.
-        unmatched: Rows without a record.
-        shown: Keys of some of these, by what they lack.
-        done_before: Whether the same was attached already.
-    """
-
-    manifest: Manifest
-    split: str
-    columns: Mapping[str, ColumnType]
-    file_bytes: int
-    rows: int | None = None
-    records: int = 0
-    missing: int = 0
-    repeated: int = 0
-    unmatched: int = 0
-    shown: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    done_before: bool = False
-
-    def text(self) -> str:
-        """Returns the result for a person."""
-        split = self.manifest.splits[self.split]
-        columns = ", ".join(f"{name} ({kind})" for name, kind in self.columns.items())
-        done = "attached before" if self.done_before else "attached"
-        lines = [
-            f"{self.manifest.name}/{self.split}: {columns} {done} to "
-            f"{plural(split.records, 'record')}; these stay as they were",
-            f"  written      {size_text(self.file_bytes)}",
-        ]
-        if self.rows is not None:
-            lines.append(f"  rows         {self.rows:,}, for {self.records:,} records")
-        for name in ("missing", "repeated", "unmatched"):
-            if count := getattr(self, name):
-                shown = some_of([*self.shown.get(name, ())], _SHOWN)
-                lines.append(f"  {name:<12} {count:,}: {shown}")
-        return "\n".join(lines)
-
-    def json(self) -> str:
-        """Returns the result as one JSON object."""
-        fields = {
-            "split": self.split,
-            "columns": {name: kind.described() for name, kind in self.columns.items()},
-            "file_bytes": self.file_bytes,
-            "rows": self.rows,
-            "matched_records": self.records,
-            "missing": self.missing,
-            "repeated": self.repeated,
-            "unmatched": self.unmatched,
-            "shown": {name: [*shown] for name, shown in self.shown.items()},
-            "done_before": self.done_before,
-        }
-        return json.dumps(fields, ensure_ascii=False)
 
 
 class _Target:
@@ -283,7 +218,7 @@ def attach_tables(
             f"record {number:,}" + (f" ({key})" if by.feature else "")
             for one in matched
             for number, key in one.missing
-        ][:_SHOWN]
+        ][:SHOWN]
         if missing and fill is None:
             raise _refused(
                 f"no row, or no value in it, for {plural(missing, 'record')}",
@@ -291,7 +226,7 @@ def attach_tables(
                 cure="add rows for them, or give a value for them with --missing",
             )
         lost = RowStore(directory).unmatched()
-        lost_keys = writer.shown(lost[:_SHOWN])
+        lost_keys = writer.shown(lost[:SHOWN])
         _, without = writer.keys()
         unmatched = len(lost) + int(without.sum())
         lost_keys += ["none"] * bool(without.any())
@@ -304,7 +239,7 @@ def attach_tables(
         write = functools.partial(
             write_joined, directory=directory, fill=fill or {}, last=last
         )
-        source = {"files": [*inputs][:_SHOWN], "rows": writer.rows, "key": [*by.key]}
+        source = {"files": [*inputs][:SHOWN], "rows": writer.rows, "key": [*by.key]}
         manifest, size = _write(target, attachment, kinds, run, tasks, write, source)
     return Attached(
         manifest=manifest,
@@ -517,5 +452,5 @@ def _keys(target: _Target, writer: RowWriter, by: JoinBy) -> tuple[Any, Any]:
 
 def _refused(what: str, shown: Sequence[str], *, cure: str) -> InputError:
     return InputError(
-        what, got=some_of([*shown], _SHOWN), cure=f"{cure}; nothing was attached"
+        what, got=some_of([*shown], SHOWN), cure=f"{cure}; nothing was attached"
     )

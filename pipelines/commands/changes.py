@@ -24,7 +24,8 @@ from gristmill.pipelines.options.option import (
 )
 
 if TYPE_CHECKING:
-    from gristmill.pipelines.columns.attach import Attached, JoinBy
+    from gristmill.pipelines.columns.attach import JoinBy
+    from gristmill.pipelines.columns.attached import Attached
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

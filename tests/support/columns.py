@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill import dataset
-from gristmill.pipelines.columns.attach import Attached, JoinBy, attach_tables
+from gristmill.pipelines.columns.attach import JoinBy, attach_tables
+from gristmill.pipelines.columns.attached import Attached
 from tests.support.datasets import convert
 
 ID = JoinBy(feature="id", key=("id",))

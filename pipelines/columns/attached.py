@@ -1,0 +1,80 @@
+"""The result of attaching columns, for people and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+
+from gristmill.dataset.base.errors import some_of
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.pipelines.text.formatting import plural, size_text
+
+SHOWN = 20
+"""Keys of rows or records that a result or an error shows."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Attached:
+    """What was attached.
+
+    Attributes:
+        manifest: The dataset as it is now.
+        split: The split.
+        columns: The types of the columns, by name.
+        file_bytes: Size of the files of their values.
+        rows: Rows of the tables; None of a function.
+        records: Records that have a row.
+        missing: Records that have none, or lack a value.
+        repeated: Rows with the key of another.
+        unmatched: Rows without a record.
+        shown: Keys of some of these, by what they lack.
+        done_before: Whether the same was attached already.
+    """
+
+    manifest: Manifest
+    split: str
+    columns: Mapping[str, ColumnType]
+    file_bytes: int
+    rows: int | None = None
+    records: int = 0
+    missing: int = 0
+    repeated: int = 0
+    unmatched: int = 0
+    shown: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    done_before: bool = False
+
+    def text(self) -> str:
+        """Returns the result for a person."""
+        split = self.manifest.splits[self.split]
+        columns = ", ".join(f"{name} ({kind})" for name, kind in self.columns.items())
+        done = "attached before" if self.done_before else "attached"
+        lines = [
+            f"{self.manifest.name}/{self.split}: {columns} {done} to "
+            f"{plural(split.records, 'record')}; these stay as they were",
+            f"  written      {size_text(self.file_bytes)}",
+        ]
+        if self.rows is not None:
+            lines.append(f"  rows         {self.rows:,}, for {self.records:,} records")
+        for name in ("missing", "repeated", "unmatched"):
+            if count := getattr(self, name):
+                shown = some_of([*self.shown.get(name, ())], SHOWN)
+                lines.append(f"  {name:<12} {count:,}: {shown}")
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """Returns the result as one JSON object."""
+        fields = {
+            "split": self.split,
+            "columns": {name: kind.described() for name, kind in self.columns.items()},
+            "file_bytes": self.file_bytes,
+            "rows": self.rows,
+            "matched_records": self.records,
+            "missing": self.missing,
+            "repeated": self.repeated,
+            "unmatched": self.unmatched,
+            "shown": {name: [*shown] for name, shown in self.shown.items()},
+            "done_before": self.done_before,
+        }
+        return json.dumps(fields, ensure_ascii=False)
