@@ -264,7 +264,7 @@ class Runner:
 
 
 def _placeless(text: str) -> str:
-    """Returns what a loader says without the folder that the measurement was in."""
+    """Returns a message without the folder of the measurement."""
     return re.sub(r"/\S*/resume-[^/\s]+/", "", text)
 
 
