@@ -117,6 +117,8 @@ def opened_datasets(
     """
     named = mixture_of(given)
     paths = {"": list(given)} if named is None else named
+    for name, some in paths.items():
+        _check_commas(name, some)
     splits = _of_datasets(split, "--split", paths)
     editions = _of_datasets(edition, "--edition", paths, each=False)
     opened = {
@@ -124,6 +126,24 @@ def opened_datasets(
         for name, some in paths.items()
     }
     return opened[""] if named is None else opened
+
+
+def _check_commas(name: str, paths: Sequence[str]) -> None:
+    """Raises InputError for paths that commas join: arguments join them."""
+    from gristmill.dataset.base.errors import InputError
+
+    for path in paths:
+        parts = path.split(",")
+        if len(parts) < 2 or glob.glob(glob.escape(path)):
+            continue
+        if all("://" in part or glob.glob(glob.escape(part)) for part in parts):
+            prefix = f"{name}=" if name else ""
+            raise InputError(
+                "datasets are joined with commas",
+                expected="an argument for each path",
+                got=prefix + path,
+                cure=f"give {' '.join(prefix + part for part in parts)}",
+            )
 
 
 def _of_datasets(

@@ -307,3 +307,9 @@ def test_a_record_alone_needs_no_order(root):
 def test_options_that_do_not_go_together(root, options, message):
     at = ("--batch-size", SIZE, "--step", 0, "--row", 0)
     assert message in refused(*given(root, options), *at)
+
+
+def test_paths_that_commas_join(root):
+    a, b = f"{root}/a/out", f"{root}/b/out"
+    assert f"give x={a} x={b}\n" in refused(f"x={a},{b}", "--of", "x", "--record", 1)
+    assert f"give {a} {b}\n" in refused(f"{a},{b}", "--record", 1)
