@@ -32,8 +32,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
+from gristmill.transforms.tokens.best_fit import plan_rows
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.packing import plan_rows
 from gristmill.transforms.tokens.row_packer import RowPacker
 
 METHODS = ("best-fit", "concat", "none")

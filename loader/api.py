@@ -22,8 +22,8 @@ from gristmill.loader.feed.step_reads import check_mask, given_rows, host_of
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
-from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import Shuffle, ShuffleName, parse_shuffle
+from gristmill.loader.order.step_records import Schedule
 from gristmill.loader.order.token_run import (
     TokenRun,
     TokensPerRow,
@@ -243,8 +243,8 @@ class GlobalBatches(Batches):
     ) -> grain.IterDataset:
         """Returns the records of one host, bytes, one by one in the order of the steps.
 
-        Grain's pipelines, and trainers that are built of them, go on from there. A host
-        has the same rows of every step as in a feed: its n-th record is row
+        Grain's pipelines, and trainers that are built of them, continue from there. A
+        host has the same rows of every step as in a feed: its n-th record is row
         `process_index * batch_size / process_count + n`. A last batch that is not full
         is divided evenly. A worker of `mp_prefetch` has whole steps: worker w of W the
         steps w, w + W, ...

@@ -41,7 +41,6 @@ from gristmill.transforms.conversion.commit_shards import (
     commit_shards,
 )
 from gristmill.transforms.conversion.count_records import (
-    RecordCounts,
     count_part,
     count_tasks,
     parts_of_files,
@@ -70,6 +69,7 @@ from gristmill.transforms.jobs.conversion_job import (
     waits_for_storage,
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.planning.plan_by_records import RecordCounts
 from gristmill.transforms.sources.find_inputs import look_at_part, looks_of
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import Look, look_at

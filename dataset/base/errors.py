@@ -107,7 +107,7 @@ class CorruptRecordError(CorruptInputError):
 
     Attributes:
         reason: What kind of damage it is, in a word: `truncated`, or `compressed`
-            (the decompression cannot go on), or another of the format's own.
+            (the decompression cannot continue), or another of the format's own.
         offset: Where the record begins, or would.
         end: Where it ends, if that can be trusted, else None.
         detail: Expected and got in a few words, for the quarantine list.
@@ -186,7 +186,7 @@ class FalseStartError(CorruptInputError):
 class FastTokenizerDiffersError(GristmillError, RuntimeError):
     """The fast path gives other tokens than the tokenizer: the shard is made again.
 
-    The job goes on.
+    The job continues.
     """
 
 

@@ -6,7 +6,7 @@ belong to one command. That describes its work under the number before it makes 
 once, one gets to write the description. It looks for it before it publishes a shard and
 before it commits: who finds another one has lost the output.
 
-A later command goes on with what it has begun itself. What another one has begun, it
+A later command continues with what it has begun itself. What another one has begun, it
 deletes if it may, and replaces.
 """
 

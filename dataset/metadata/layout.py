@@ -18,7 +18,7 @@ c4/                                           the dataset's directory
   columns/                                    only if there are columns
     c4-train.array_record-00000-of-00064.score-0123456789abcdef
   quarantine/                                 only if bad input was set aside
-  tmp-c4-train/                               only while work goes on
+  tmp-c4-train/                               only while work continues
 ```
 """
 

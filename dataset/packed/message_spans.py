@@ -134,7 +134,7 @@ class MessageSpans(NamedTuple):
         return type(self)(ends, *(column[spans] for column in self.columns))
 
     def joined(self) -> Self:
-        """Returns the spans with those as one that go on from each other.
+        """Returns the spans with those as one that continue from each other.
 
         Untrained ones get weight 1. So spans that are cut at any token come back.
         """

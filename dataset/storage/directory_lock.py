@@ -145,7 +145,7 @@ def _lock(
                     where=path,
                     expected=f"the lock within {wait_seconds:,.0f} seconds",
                     got="a process that is stopped, or waits for its disk",
-                    cure="let it go on or end it (`lslocks` names it), then run the "
+                    cure="let it continue or end it (`lslocks` names it), then run the "
                     "same command again: finished shards are kept",
                 ) from e
             time.sleep(pause_seconds)

@@ -1,4 +1,4 @@
-"""Beginning to write a split: its output is taken, or what was begun there goes on."""
+"""Beginning to write a split: its output is taken, or earlier work continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def take_output(
 
     Args:
         job: The job.
-        resume: Whether to go on with what the same job has begun, or committed.
+        resume: Whether to continue with what the same job has begun, or committed.
         overwrite: Whether to replace what the output holds of the split.
 
     Returns:
@@ -132,7 +132,7 @@ def _check_replaceable(
             "unfinished parts were written with other options",
             where=job.where,
             got="; ".join(differences),
-            cure="give the same options to go on, or resume=False to begin again",
+            cure="give the same options to continue, or resume=False to begin again",
         )
     old = PartsJob.described(claim, begun)
     if not overwrite and (finished := old.finished_parts()):

@@ -44,7 +44,7 @@ class Writer:
     When the `with` statement ends, the split is committed, with the shards, indexes,
     digests and table of a conversion. If an error leaves it, or the process is killed,
     nothing is visible. Finished shards are kept in the dataset's directory: a writer
-    with the same arguments and `resume` goes on after them, and any other one deletes
+    with the same arguments and `resume` continues after them, and any other one deletes
     them.
 
     With `parts`, several writers, in processes or machines that share the output, each
@@ -73,8 +73,8 @@ class Writer:
         writer: How shards are encoded.
         features: What the records hold, where they are `tf.train.Example`, so that
             `loader.ExampleDecoder.of` decodes them.
-        resume: Whether to go on with what an earlier writer with the same arguments has
-            finished: ask `position_records` where.
+        resume: Whether to continue with what an earlier writer with the same arguments
+            has finished: ask `position_records` where.
         overwrite: Whether to replace what the output holds of this split, once the new
             one is finished. A part that was finished is written again.
         keep_replaced: Whether what is replaced is kept, to go back to, until
@@ -138,7 +138,7 @@ class Writer:
         """How many records the part has: the number of the one to write next.
 
         After a restart with `resume`: how many are kept in finished shards. Seek there,
-        and go on. If the split is committed already, all of its part.
+        and continue. If the split is committed already, all of its part.
         """
         return self._kept_records + self._records
 
@@ -320,8 +320,9 @@ class Writer:
         return InputError(
             f"the writer takes no records: {self._closed}",
             where=f"{self._job.where}, record {self.position_records:,}",
-            cure="write within `with Writer(...)`; to go on after an error, use a new "
-            "Writer with resume=True; to write a finished split again, overwrite=True",
+            cure="write within `with Writer(...)`; to continue after an error, use a "
+            "new Writer with resume=True; to write a finished split again, "
+            "overwrite=True",
         )
 
 

@@ -16,7 +16,7 @@ from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.past_states import removed_since
 from gristmill.loader.order.mixture import Weight
-from gristmill.loader.order.schedule import (
+from gristmill.loader.order.step_records import (
     ALL_ROWS,
     MixedBatch,
     RowsBySize,
@@ -218,7 +218,7 @@ class Batches:
                 where=repr(dataset),
                 expected="an edition of one split, to read it as it was before",
                 got="joined datasets",
-                cure="go on from a later step, or join the editions from before",
+                cure="continue from a later step, or join the editions from before",
             )
         return dataset.as_of(edition)
 
@@ -298,7 +298,7 @@ class Batches:
     def with_weights(self, weights: Mapping[str, Weight], *, step: int) -> Self:
         """Returns these batches with other weights from a step on.
 
-        Batches before the step stay as they are, and every dataset goes on where it
+        Batches before the step stay as they are, and every dataset continues where it
         stands there. Earlier changes at that step or later are replaced.
 
         Raises:
@@ -314,7 +314,7 @@ class Batches:
         """Returns these batches with another batch size from a step on.
 
         Batches before the step stay as they are, and no record is left out or repeated:
-        positions go on. Weights and datasets that change at other steps still do.
+        positions continue. Weights and datasets that change at other steps still do.
         Earlier changes of the size at that step or later are replaced.
 
         Raises:

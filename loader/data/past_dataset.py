@@ -120,8 +120,8 @@ class PastDataset(Dataset):
                 where=self._shards.name,
                 expected=f"a record that is still there in edition {self._now.edition}",
                 got=f"record {int(records[lost][0]):,} of edition {self.edition}",
-                cure="go on from a later step, with batches.extended(dataset, step=s) "
-                "at the first step s that the run has not seen",
+                cure="continue from a later step, with batches.extended(dataset, "
+                "step=s) at the first step s that the run has not seen",
             )
         return self._removed.closed(records)
 

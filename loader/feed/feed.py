@@ -36,7 +36,7 @@ from gristmill.loader.feed.workers import (
     explained,
     iterate_in_workers,
 )
-from gristmill.loader.order.schedule import Rows, RowsBySize
+from gristmill.loader.order.step_records import Rows, RowsBySize
 from gristmill.loader.stats.feed_stats import (
     RECEIVE,
     WAIT,
@@ -236,7 +236,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes to the step of a state, whichever host wrote it.
 
-        If records were appended to a dataset since, the feed goes on without them:
+        If records were appended to a dataset since, the feed continues without them:
         `batches` are those of the edition that the state names then.
 
         Raises:

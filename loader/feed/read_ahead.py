@@ -27,8 +27,8 @@ from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.order.schedule import Rows, RowsBySize, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle
+from gristmill.loader.order.step_records import Rows, RowsBySize, Schedule
 from gristmill.loader.stats.feed_stats import BatchesRead, thread_times
 
 # The time and the records of a pass, and its steps: more of them save little.

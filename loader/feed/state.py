@@ -42,8 +42,8 @@ from gristmill.loader.feed.state_changes import (
 from gristmill.loader.order.batch_sizes import BatchSizes, Resize
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import Extension, Schedule
 from gristmill.loader.order.shuffle import shuffle_from_state
+from gristmill.loader.order.step_records import Extension, Schedule
 
 B = TypeVar("B", bound=Batches)
 
@@ -359,7 +359,7 @@ def refuse_grains(state: object, of: str) -> None:
             "the state is that of Grain's own order, not of gristmill's",
             expected=f"what get_state of {of} returned",
             got=f"{state!r:.200}",
-            cure="go on with the pipeline that wrote it, or begin the data anew: "
+            cure="continue with the pipeline that wrote it, or begin the data anew: "
             "restore the model without the iterator",
         )
 

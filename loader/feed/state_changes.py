@@ -1,7 +1,7 @@
 """Changes at steps in the state of a feed: weights, batch sizes and datasets.
 
-What changed before the step of a state must be the same in the batches that go on from
-there. What changes later may be replaced by another change, but not forgotten.
+What changed before the step of a state must be the same in the batches that continue
+from there. What changes later may be replaced by another change, but not forgotten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gristmill.loader.base.state_fields import (
 )
 from gristmill.loader.order.batch_sizes import BatchSizes, Resize
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import Schedule
+from gristmill.loader.order.step_records import Schedule
 
 _REMOVED = "records", "digest"
 

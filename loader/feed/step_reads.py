@@ -26,7 +26,7 @@ from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.loader.base.indices import IntArray, checked_indices
 from gristmill.loader.data.batches import Batches, describe_row, noted
 from gristmill.loader.feed.read_ahead import WindowReads
-from gristmill.loader.order.schedule import MixedBatch, RowsBySize, Schedule
+from gristmill.loader.order.step_records import MixedBatch, RowsBySize, Schedule
 from gristmill.loader.reading.shard_list import NOT_CACHED
 from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch, thread_times
 

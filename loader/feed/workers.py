@@ -157,7 +157,7 @@ def explained(error: Exception) -> Exception:
 def _died(got: str, code: int) -> GristmillError:
     if code == _NO_GUARD:
         return _no_guard(sys.modules.get("__main__"))
-    cure = "see its output above; the feed goes on after set_state(get_state())"
+    cure = "see its output above; the feed continues after set_state(get_state())"
     if code == -signal.SIGKILL:
         cure = "check whether the kernel ran out of memory (dmesg); use fewer workers "
         cure += "or a smaller prefetch"

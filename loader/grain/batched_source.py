@@ -73,7 +73,7 @@ class _TogetherIterator(grain.DatasetIterator):  # type: ignore[misc]
     """The elements of lists, with the state that Grain has for the elements.
 
     Grain's state counts elements, also those that were filtered out. So the pipeline
-    that wrote a checkpoint and the one that goes on may be of either kind.
+    that wrote a checkpoint and the one that continues may be of either kind.
     """
 
     def __init__(self, parent: grain.DatasetIterator, size: int, records: int):

@@ -13,7 +13,7 @@ from gristmill.dataset.base.errors import OutOfRangeError
 from gristmill.loader.base.indices import IntArray, checked_indices
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
-from gristmill.loader.order.schedule import MixedBatch
+from gristmill.loader.order.step_records import MixedBatch
 
 # Grain asks for single elements. The order of a thousand positions costs as much as
 # that of one, and several threads are at about the same place.

@@ -173,7 +173,7 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
 
         The state of a feed of whole batches is that of all hosts: it goes to its step.
 
-        If only the weights of the mixture differ, it goes on with the weights of the
+        If only the weights of the mixture differ, it continues with the weights of the
         state up to the end of its step, and with the others from there on. With several
         hosts or workers that must be a step that all of them have before them, and the
         batches must say which.
@@ -223,7 +223,7 @@ def _batches_after(
     """Returns the start for a state, which must be of this reader.
 
     Returns:
-        The batches to go on with, the state for their feed, and the row of its step.
+        The batches to continue with, the state for their feed, and the row of its step.
 
     Raises:
         StateMismatchError: It is of other datasets, of another order or reader.
@@ -301,5 +301,5 @@ def _with_weights_of(
             "batches.with_weights(weights, step=...) with a step that no host or "
             "worker has reached",
         ) from error
-    _log.warning("%s goes on with the weights of its state, %s", reader, since)
+    _log.warning("%s continues with the weights of its state, %s", reader, since)
     return found

@@ -128,7 +128,7 @@ def check_reader(fields: StateFields, reader: Reader, step: Any, row: int) -> No
         cure = (
             f"run {theirs.process_count} hosts: no state says where all of them are. "
         )
-        cure += "Another number can go on from the state of a feed, batches.feed()"
+        cure += "Another number can continue from the state of a feed, batches.feed()"
     elif theirs.process_index != reader.process_index:
         cure = "give each host the state that it wrote itself"
     else:

@@ -56,7 +56,7 @@ def install(
     Args:
         order: Whose order single records have: "gristmill", that of
             `loader.global_batches`, or "grain", that of MaxText's own pipeline, whose
-            checkpoints go on with it.
+            checkpoints continue with it.
         shuffle: "global" or "block": which shuffle `enable_data_shuffling` asks for.
         cache: Local directory for copies of what is in object storage.
         cache_bytes: Bytes of all copies of shards in it; none by default.

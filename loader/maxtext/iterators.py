@@ -114,7 +114,7 @@ def _records_iterator(
         made = own(config, mesh, process_indices)
     finally:
         processing.get_datasets, processing.ElasticIterator = theirs
-    # Several where this host goes on for several; then each has its own dataset.
+    # Several where this host continues for several; then each has its own dataset.
     iterators = made if isinstance(made, list) else [made]
     for iterator, reader in zip(iterators, datasets.made, strict=False):
         iterator.gristmill_readers = [reader]

@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import StateMismatchError
 def raising_guard(guard: Callable[[Any], AbstractContextManager[Any]]) -> Any:
     """Returns MaxText's `loader_exception_guard` for the end of the data alone.
 
-    Errors go on as they are, also those that elastic training takes.
+    Errors propagate unchanged, also those that elastic training takes.
     """
 
     @contextlib.contextmanager
@@ -70,7 +70,7 @@ _Load = Callable[[Any, Any], Any]
 
 
 def train_hook(load: _Load) -> _Load:
-    """Returns `load_next_train_batch` of MaxText's hooks, as a run that goes on has it.
+    """Returns `load_next_train_batch` of MaxText's hooks, for a resumed run.
 
     Before the first batch it goes to the step that the trainer has restored. An error
     of the data, for which MaxText's own returns no batch, is raised.
@@ -120,12 +120,14 @@ def _go_to(hooks: Any, step: int) -> None:
     if isinstance(feed, loader.Feed):
         steps = feed.batches.steps
         if steps is None or step <= steps:
-            _log.warning("post-training goes on with batch %s of the data", f"{step:,}")
+            _log.warning(
+                "post-training continues with batch %s of the data", f"{step:,}"
+            )
             feed.set_state({**feed.get_state(), "step": step})
             return
     _log.warning(
-        "post-training goes on with batch %s of the data; those before it are read and "
-        "left out",
+        "post-training continues with batch %s of the data; those before it are read "
+        "and left out",
         f"{step:,}",
     )
     given = 0
@@ -138,6 +140,6 @@ def _go_to(hooks: Any, step: int) -> None:
             "the data end before the step of the checkpoint",
             expected=f"{step:,} batches that it was trained on",
             got=f"{given:,} batches",
-            cure="go on with the data and the batch size of that run, or begin anew "
+            cure="continue with the data and the batch size of that run, or begin anew "
             "with another run_name",
         ) from e

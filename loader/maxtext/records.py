@@ -91,7 +91,7 @@ class RecordDatasets:
         """Returns the result of MaxText's `get_datasets`, read by our source.
 
         Elements, order and states are the same, so that a run of MaxText's own
-        pipeline goes on.
+        pipeline continues.
 
         Raises:
             InputError: A mixture is to be elastic, which MaxText cannot do.

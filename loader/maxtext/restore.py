@@ -1,7 +1,7 @@
 """The state of MaxText's data: saved for any number of hosts, and restored.
 
 States of other kinds are refused. From a state of other weights or batch sizes a run
-goes on with its own from the first step that no host has begun.
+continues with its own from the first step that no host has begun.
 
 The state of Grain's own elastic iterator is a position alone, which fits every order.
 That of `OrderedIterator` says of which order it is, so that another one is refused.
@@ -66,7 +66,7 @@ class OrderedIterator(grain.DatasetIterator):  # type: ignore[misc]
                 "not the state of an elastic iterator in gristmill's order",
                 expected=f"{_POSITION} and {_ORDER}",
                 got=f"{state!r:.200}",
-                cure="go on with the settings of the run that wrote it",
+                cure="continue with the settings of the run that wrote it",
             )
         feed = self._feed(0)
         feed.set_state(state[_ORDER])
@@ -132,12 +132,12 @@ def check_kind(checkpoint: Any, iterator: Any, order: Order) -> None:
         return
     if one != (ONE_FILE in names):
         expected, got = _OF_ALL if one else _OF_HOSTS, some_of(names)
-        cure = "go on with the data of that run"
+        cure = "continue with the data of that run"
         if (found := _order_of(files[0].read_text())) != order:
             cure += f" and {PREFIX}order={found}"
     elif not one and (found := _order_of(files[0].read_text())) != order:
         expected, got = f"the order of {order}", f"the order of {found}"
-        cure = f"go on with {PREFIX}order={found}"
+        cure = f"continue with {PREFIX}order={found}"
     else:
         return
     raise StateMismatchError(
@@ -193,7 +193,7 @@ class IteratorReads:
 
 
 def change_batches(iterators: Iterable[Any], states: Iterable[str]) -> None:
-    """Lets MaxText's iterators go on from states of other weights or batch sizes.
+    """Lets MaxText's iterators continue from states of other weights or batch sizes.
 
     Up to the first step that no host has begun they have those of the states, and from
     there on their own. It restarts them, as they are about to be restored.
@@ -303,7 +303,7 @@ def places_of(state: Any, held: int = 0) -> Iterator[tuple[dict[str, Any], int]]
 
     Args:
         state: A state of one of MaxText's iterators, or a part of it.
-        held: Steps that the operation around it reads again, to go on in a record.
+        held: Steps that the operation around it reads again, to continue in a record.
     """
     if isinstance(state, dict):
         if {"feed", "next_row"} <= state.keys():

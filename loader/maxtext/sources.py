@@ -199,8 +199,8 @@ def _listed(pattern: str) -> list[str]:
     if found != sorted(found):
         _log.warning(
             "MaxText numbers the records of %s in the order in which this file system "
-            "lists the files, so that runs of its own pipeline go on; hosts with other "
-            "orders would read some records twice and others never",
+            "lists the files, so that runs of its own pipeline continue; hosts with "
+            "other orders would read some records twice and others never",
             pattern,
         )
     return found

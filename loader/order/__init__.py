@@ -15,14 +15,6 @@ if TYPE_CHECKING:
     from gristmill.loader.order.mixture import Mixture, Phase, Weight
     from gristmill.loader.order.permutation import Permutation
     from gristmill.loader.order.quality import ShuffleQuality, shuffle_quality
-    from gristmill.loader.order.schedule import (
-        Extension,
-        MixedBatch,
-        Rows,
-        RowsBySize,
-        Schedule,
-        Sighting,
-    )
     from gristmill.loader.order.shuffle import (
         BlockShuffle,
         GlobalShuffle,
@@ -30,6 +22,14 @@ if TYPE_CHECKING:
         Shuffle,
         ShuffleKey,
         ShuffleName,
+    )
+    from gristmill.loader.order.step_records import (
+        Extension,
+        MixedBatch,
+        Rows,
+        RowsBySize,
+        Schedule,
+        Sighting,
     )
     from gristmill.loader.order.token_run import TokenRun, TokensPerRow
 

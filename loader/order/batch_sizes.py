@@ -1,6 +1,6 @@
 """The positions of each step, with batch sizes that change at steps.
 
-Positions go on where the batch size changes: from step s on, step s + k begins at
+Positions continue where the batch size changes: from step s on, step s + k begins at
 position `s * old + k * new`.
 """
 

@@ -15,7 +15,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.order.schedule import Sighting
+from gristmill.loader.order.step_records import Sighting
 from gristmill.loader.provenance.document_source import (
     offset_between,
     shard_origins,

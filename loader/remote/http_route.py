@@ -128,7 +128,7 @@ class Route:
         try:
             self._addresses = lookup.result(min(max(left, 0.0), _LONGEST_SECONDS))
         except TimeoutError:
-            # The lookup goes on. The next caller does not wait as long again.
+            # The lookup continues. The next caller does not wait as long again.
             self._problem = (
                 f"no address of {name} in {self._timeout_seconds:,.4g} seconds"
             )

@@ -22,9 +22,9 @@ from gristmill.pipelines.advice.sample_places import (
 from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.record_source import certain_place, source_of
 
 _PARTS = 48

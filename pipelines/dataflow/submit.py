@@ -270,5 +270,5 @@ def _unknown_end(submission: Submission, got: str) -> JobError:
         where=submission.url,
         expected=permission and f"the permission {permission}",
         got=got,
-        cure=f"{cure}; the job goes on",
+        cure=f"{cure}; the job continues",
     )

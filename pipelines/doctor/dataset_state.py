@@ -41,7 +41,7 @@ def look_at_jobs(place: DatasetPlace) -> Iterator[Finding]:
         # A job that was killed as it began, beside splits that can be read.
         yield (error if manifest is None else warning)(
             f"{e.summary}, {e.where}",
-            why="no job can go on with it, and readers do not see the split",
+            why="no job can continue with it, and readers do not see the split",
             cure=e.cure or "run the same command again with --overwrite",
         )
         return

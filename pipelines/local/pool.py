@@ -72,7 +72,7 @@ def map_unordered(
         alone_seconds: How much of its own time this process takes for one item after
             the other, before it starts processes for those that are left.
         patience_seconds: How long processes may take to end when all items are done.
-            Those that go on, for a thread that was left in them, are then killed.
+            Those that continue, for a thread that was left in them, are then killed.
 
     Raises:
         WorkerDiedError: A worker process was killed, or ended itself.

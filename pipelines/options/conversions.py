@@ -201,7 +201,7 @@ class ConvertOptions:
         "choice",
         "Damaged input",
         "What to do with damaged input: fail, or copy it to quarantine/ in the output "
-        "and go on.",
+        "and continue.",
         default="fail",
         choices=get_args(OnCorrupt),
         group="Damaged input",

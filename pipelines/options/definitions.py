@@ -1,4 +1,4 @@
-"""Every option of every pipeline, described once.
+"""Options of verify, index and launching, and the options of each pipeline.
 
 The command line, the metadata of the Dataflow templates and the tables in
 docs/reference/cli.md are built from these descriptions. Nothing heavy is

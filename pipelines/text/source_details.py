@@ -27,9 +27,9 @@ from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.provenance.locate import Location
 from gristmill.loader.provenance.source_fields import Piece, SourcePlace
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.record_source import source_of
 
 LINE_FORMATS = ("csv", "jsonl", "text", "tsv")

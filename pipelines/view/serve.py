@@ -217,7 +217,7 @@ def answered(opened: Opened, address: str) -> tuple[int, dict[str, Any]]:
             cure="see that it is there, and that this user may read it",
         )
         return status_of(error), error_answer(error)
-    except Exception as e:  # The server goes on, and the page says that it is a bug.
+    except Exception as e:  # The server continues, and the page says that it is a bug.
         _log.exception("%s cannot be answered", address)
         failed = GristmillError(
             "this cannot be answered",

@@ -385,7 +385,7 @@ ROWS = [
         "convert a.jsonl out --num-shards 5",
     ),
     Row(
-        "transforms/sources/damage.py too_much_damage",
+        "transforms/sources/quarantine.py too_much_damage",
         "convert data/tfrecords/* out --on-corrupt quarantine --max-corrupt 0",
         "convert data/tfrecords/* out --on-corrupt quarantine --max-corrupt 1",
         cut("data/tfrecords/demo.tfrecord-00002-of-00004"),
@@ -737,7 +737,7 @@ ROWS = [
         text("d/index/d-train.job.json", "{"),
     ),
     Row(
-        "transforms/sources/damage.py nothing_read",
+        "transforms/sources/quarantine.py nothing_read",
         "convert b.csv out --on-corrupt quarantine",
         "convert b.csv out --input-format csv --overwrite",
         text("b.csv", "a\n1\n"),
@@ -897,7 +897,7 @@ ELSEWHERE = {
         "pipelines/text/split_description.py",
         "transforms/sources/lines/csv_rows.py CsvRows._explained",
         "transforms/sources/lines/json_rows.py JsonRows._explained",
-        "transforms/sources/lines/row_lines.py _made",
+        "transforms/sources/lines/line_records.py _made",
         "transforms/tables/example_rows.py",
         "transforms/tables/leaves.py _check_lengths",
     ),

@@ -20,7 +20,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import OPTIONAL, PackedCounts
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.pipelines.text.supervision import spans_of_piece
-from gristmill.transforms.tokens.packing import plan_rows
+from gristmill.transforms.tokens.best_fit import plan_rows
 from tests.support.conversation_rows import spans_of
 from tests.support.shards import report
 from tests.support.supervised import conversations

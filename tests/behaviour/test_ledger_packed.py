@@ -23,7 +23,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens import row_packer
-from gristmill.transforms.tokens.packing import Packing
+from gristmill.transforms.tokens.best_fit import Packing
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support import conversion
 from tests.support.ledger import FAULTS, SHARDS, Case, Fault

@@ -30,7 +30,7 @@ from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.tokens.packing import plan_rows
+from gristmill.transforms.tokens.best_fit import plan_rows
 from tests.support.records import frames_of, read_array_records
 
 STRIDE = 1 << 10

@@ -24,7 +24,7 @@ from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.tokens.packing import plan_rows
+from gristmill.transforms.tokens.best_fit import plan_rows
 
 FORMAT = RowFormat(32)
 PLACE_BYTES = 100  # From one document to the next.

@@ -24,13 +24,13 @@ import apache_beam as beam
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.delete_replaced import DeleteReplaced
 from gristmill.transforms.beam.job_metrics import (
     count,
     count_made,
     report_sink,
     report_sources,
 )
+from gristmill.transforms.beam.parallel_deletions import DeleteReplaced
 from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,

@@ -30,8 +30,8 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.delete_replaced import DeleteReplaced
 from gristmill.transforms.beam.job_metrics import count, count_made, report_sink
+from gristmill.transforms.beam.parallel_deletions import DeleteReplaced
 from gristmill.transforms.beam.pipeline_input import (
     check_collection,
     check_known,

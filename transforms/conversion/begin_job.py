@@ -34,9 +34,7 @@ from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.convert_shard import finished_shard
 from gristmill.transforms.conversion.count_records import (
-    RecordCounts,
     count_files,
-    plan_by_records,
 )
 from gristmill.transforms.conversion.job_inputs import (
     CompareShards,
@@ -56,6 +54,7 @@ from gristmill.transforms.jobs.prepared_job import (
     PreparedJob,
     described_shards,
 )
+from gristmill.transforms.planning.plan_by_records import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import ShardPlan, plan_by_bytes
 from gristmill.transforms.sources.find_inputs import LookAt
 from gristmill.transforms.sources.formats import FORMATS

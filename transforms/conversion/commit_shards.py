@@ -36,7 +36,7 @@ from gristmill.transforms.directories.tfds_directory import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
-from gristmill.transforms.sources.damage import nothing_read, too_much_damage
+from gristmill.transforms.sources.quarantine import nothing_read, too_much_damage
 from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.tokens.packed_documents import described_rows, row_features

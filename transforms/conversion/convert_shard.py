@@ -41,7 +41,7 @@ from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler, Quarantine
+from gristmill.transforms.sources.quarantine import DamageHandler, Quarantine
 from gristmill.transforms.sources.range_reader import KeptPass, RangeReader
 from gristmill.transforms.sources.record_source import certain_place, source_of
 from gristmill.transforms.tokens.row_packer import RowPacker

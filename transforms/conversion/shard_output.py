@@ -33,8 +33,8 @@ from gristmill.transforms.functions.user_functions import (
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import RangeReader
 from gristmill.transforms.sources.record_source import Source, source_of
 from gristmill.transforms.sources.shards.packed import (

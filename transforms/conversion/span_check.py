@@ -15,8 +15,8 @@ from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.record_source import Source
 
 

@@ -47,7 +47,7 @@ class ConversionJob:
         writer: How shards are encoded.
         map: `module:function` to call on every record, or None.
         map_code_digest: Digest of the file that holds it, set when the job is planned.
-        on_corrupt: `fail` at damaged input, or `quarantine` it and go on.
+        on_corrupt: `fail` at damaged input, or `quarantine` it and continue.
         max_corrupt: Maximum damaged regions to set aside, in the whole split.
         check: How a finished shard is compared with what was written; see
             `ShardWriter.finish`.

@@ -1,7 +1,7 @@
 """The claim of a removal: it is described beside the dataset before work begins.
 
 It stands under the number of the edition that it makes, as that of an append. Workers
-read from there what to remove, and the same command goes on with it.
+read from there what to remove, and the same command continues with it.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.quarantine import DamageHandler
 
 Opened = TypeVar("Opened")
 

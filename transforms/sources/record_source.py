@@ -18,7 +18,6 @@ from gristmill.dataset.base.errors import MissingPackageError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import (
     FORMATS,
     TFRECORD,
@@ -26,6 +25,7 @@ from gristmill.transforms.sources.formats import (
     SourceSpec,
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import KeptPass, RangeReader, ReadRequest
 
 

@@ -55,7 +55,7 @@ class OneFeature:
         if record[0] != 0x0A or at + size != end:
             return None
         found = found_stop = -1
-        # Each entry: a name, then a value that goes on to its end.
+        # Each entry: a name, then a value that extends to its end.
         while at < end:
             if record[at] != 0x0A:
                 return None

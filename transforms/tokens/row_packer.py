@@ -34,8 +34,8 @@ from gristmill.dataset.packed.message_spans import STORED, MessageSpans
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.transforms.tokens.best_fit import Packing, begins_of, plan_rows
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.packing import Packing, begins_of, plan_rows
 
 _BATCH_BYTES = 1 << 20
 _CHUNK = 1 << 16

@@ -50,7 +50,7 @@ class RandomReader(io.RawIOBase):
 
         Args:
             streams: How many.
-            run_bytes: Approximate bytes read in each before it goes on elsewhere.
+            run_bytes: Approximate bytes read in each before it continues elsewhere.
         """
         kept = max(1, streams) * (2 + _AHEAD)
         share = min(_KEPT_BYTES // kept, run_bytes)

@@ -312,12 +312,12 @@ class MemberReader:
             if found or stop - at > _ZEROS_BYTES:
                 raise BrokenError(
                     "zeros",
-                    "tar goes on after the mark of its end",
+                    "tar continues after the mark of its end",
                     at,
                     expected="zeros up to the end of the file",
                     cure="write the file again from its source; if tars were joined "
                     "with cat, convert each by itself, or join them with tar "
-                    "--concatenate: other readers do not go on here either",
+                    "--concatenate: other readers do not continue here either",
                     got=f"{stop - at:,} zeros, then other bytes"
                     if found
                     else f"more than {_ZEROS_BYTES:,} zeros",

@@ -216,7 +216,7 @@ class SampleReader(MemberReader):
             key = broken.member.key if first is None else first.key
             doubt = Doubt(key, resume=broken.member.stop)
         elif broken.reason == "truncated":
-            # Raised once: a caller that sets the damage aside goes on after it.
+            # Raised once: a caller that sets the damage aside continues after it.
             error, self.stream_error = self.stream_error, None
             if error is None:
                 end = self.end_offset()

@@ -211,7 +211,7 @@ class FrameReader(StreamBuffer):
             )
 
     def _check_stream(self) -> None:
-        # Raised once: a caller that sets the damage aside goes on after it.
+        # Raised once: a caller that sets the damage aside continues after it.
         error, self._stream_error = self._stream_error, None
         if error is not None:
             raise self._corrupt(

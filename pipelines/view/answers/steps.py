@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.data.dataset import Dataset, shards_of
-from gristmill.loader.order.schedule import by_dataset
+from gristmill.loader.order.step_records import by_dataset
 from gristmill.pipelines.view.answers.opened_datasets import Opened, checked_number
 from gristmill.pipelines.view.answers.record import (
     checked_record,

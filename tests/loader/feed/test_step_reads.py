@@ -24,8 +24,8 @@ from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
 from gristmill.loader.feed.workers import BatchSource
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from gristmill.loader.order.step_records import Schedule
 from gristmill.loader.reading.shard_list import NOT_CACHED
 from tests.support.buckets import upload
 from tests.support.datasets import convert

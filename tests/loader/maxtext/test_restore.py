@@ -79,7 +79,7 @@ def test_states_of_another_kind_are_refused_with_what_to_do(
         return
     with pytest.raises(StateMismatchError) as refused:
         restore(manager, 7, iterator, -1)
-    assert refused.value.cure.startswith(f"go on with {cure}; or begin")
+    assert refused.value.cure.startswith(f"continue with {cure}; or begin")
     assert f"load_full_state_path={tmp_path}/7/items" in refused.value.cure
 
 

@@ -15,8 +15,8 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.indices import POSITION_LIMIT, Removed
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import Extension, Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from gristmill.loader.order.step_records import Extension, Schedule
 
 SHUFFLES = [
     NoShuffle(),

@@ -27,8 +27,8 @@ from gristmill.loader.order.mixture import (
     Phase,
     exact_weights,
 )
-from gristmill.loader.order.schedule import Schedule, Sighting
 from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
+from gristmill.loader.order.step_records import Schedule, Sighting
 
 SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
 # Heavy ones leave int64 on the way.

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import Schedule
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from gristmill.loader.order.step_records import Schedule
 from gristmill.loader.order.token_run import (
     HeldTokens,
     TokenRun,

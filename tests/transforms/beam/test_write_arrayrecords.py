@@ -1,6 +1,6 @@
 """WriteArrayRecords: all records, once, in bytes that depend on them alone.
 
-Covers: transforms/beam/delete_replaced.py, transforms/writing/begin_write.py,
+Covers: transforms/beam/parallel_deletions.py, transforms/writing/begin_write.py,
 transforms/writing/commit_write.py, transforms/writing/write_group.py,
 transforms/writing/write_group.py.
 """
@@ -33,7 +33,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import WriteArrayRecords
-from gristmill.transforms.beam import delete_replaced
+from gristmill.transforms.beam import parallel_deletions
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.planning.write_plan import (
@@ -675,7 +675,7 @@ def test_what_is_replaced_is_deleted_by_workers(
 ) -> None:
     out = tmp_path / "out"
     write_plainly(out, num_shards=30)
-    monkeypatch.setattr(delete_replaced, "_BATCH_FILES", 7)
+    monkeypatch.setattr(parallel_deletions, "_BATCH_FILES", 7)
     # As if a run was killed between the commit and the deletion.
     rows = rows_of(
         plan := plan_of(out, RECORDS[:9], num_shards=2, overwrite=True), RECORDS[:9]

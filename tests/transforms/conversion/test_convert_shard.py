@@ -1,7 +1,7 @@
 """Whole conversions with real files: nothing lost, nothing changed, always the same.
 
 Covers: transforms/conversion/begin_job.py, transforms/conversion/shard_tasks.py,
-transforms/sources/damage.py, transforms/conversion/shard_output.py.
+transforms/sources/quarantine.py, transforms/conversion/shard_output.py.
 """
 
 from __future__ import annotations

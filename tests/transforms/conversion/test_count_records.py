@@ -21,7 +21,6 @@ from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.count_records import (
     count_part,
     count_tasks,
-    plan_by_records,
     total_counts,
 )
 from gristmill.transforms.conversion.counted_parts import (
@@ -33,6 +32,7 @@ from gristmill.transforms.conversion.counted_parts import (
 )
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.planning.plan_by_records import plan_by_records
 from tests.support.conversion import (
     contents,
     convert,

@@ -16,7 +16,7 @@ from gristmill.transforms.sources.lines.csv_rows import (
     other_header,
 )
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
-from gristmill.transforms.sources.lines.row_lines import (
+from gristmill.transforms.sources.lines.line_records import (
     CsvLines,
     column_of,
     described,

@@ -66,7 +66,7 @@ class CsvSplitter:
         return ends
 
     def _wrong_at(self, data: bytes, at: int) -> int | None:
-        """Returns the place of the fault in a row; None if the row only goes on."""
+        """Returns the place of the fault in a row; None if the row only continues."""
         while True:
             if (match := self._field.match(data, at)) is None:
                 closing = re.compile(rb'"[^"]*+(?:""[^"]*+)*+"').match(data, at)

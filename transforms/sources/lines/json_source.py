@@ -20,14 +20,14 @@ from gristmill.transforms.sources.lines.json_types import (
     joined,
     type_of,
 )
-from gristmill.transforms.sources.lines.parser import newline_ends
-from gristmill.transforms.sources.lines.row_lines import (
+from gristmill.transforms.sources.lines.line_records import (
     JsonLines,
     column_of,
     described,
     make_records,
     refuse_columns,
 )
+from gristmill.transforms.sources.lines.parser import newline_ends
 from gristmill.transforms.sources.lines.schema import (
     LineSchema,
     Sample,

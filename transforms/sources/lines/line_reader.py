@@ -31,7 +31,7 @@ _MOST_BYTES = 1 << 30  # Maximum bytes of several lines: parsers count in 32 bit
 
 
 class LineReader(StreamBuffer):
-    """Reads lines forward from one stream, and goes on after bad ones.
+    """Reads lines forward from one stream, and continues after bad ones.
 
     Memory: some blocks, or one line, whichever is larger.
 
@@ -210,7 +210,7 @@ class LineReader(StreamBuffer):
         )
 
     def _check_stream(self) -> None:
-        # Raised once: a caller that sets the damage aside goes on after it.
+        # Raised once: a caller that sets the damage aside continues after it.
         error, self._stream_error = self._stream_error, None
         if error is not None:
             raise self._corrupt(

@@ -18,7 +18,6 @@ from gristmill.dataset.formats.parquet.row_places import RowGroup
 from gristmill.dataset.formats.parquet.stored_group import stored_group
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.damage import DamageHandler, Rows, stored_pieces
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.parquet.table_records import (
     columns_to_read,
@@ -26,6 +25,7 @@ from gristmill.transforms.sources.parquet.table_records import (
     kept_rows,
     make_records,
 )
+from gristmill.transforms.sources.quarantine import DamageHandler, Rows, stored_pieces
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 
 if TYPE_CHECKING:

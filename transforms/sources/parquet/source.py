@@ -11,7 +11,6 @@ from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.transforms.sources.damage import Rows
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.parquet.parquet_range import ParquetRange
@@ -19,6 +18,7 @@ from gristmill.transforms.sources.parquet.table_records import (
     features_of_spec,
     find_spec,
 )
+from gristmill.transforms.sources.quarantine import Rows
 from gristmill.transforms.sources.range_reader import ReadRequest
 from gristmill.transforms.sources.record_source import PartCount, Source
 

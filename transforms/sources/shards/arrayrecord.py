@@ -16,13 +16,13 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.transforms.sources.damage import DamageHandler, stored_pieces
 from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,
     refuse_record_options,
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.quarantine import DamageHandler, stored_pieces
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 from gristmill.transforms.sources.record_source import PartCount, Source
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard

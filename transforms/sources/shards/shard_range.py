@@ -12,10 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord import walk
-from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
+from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.damage import DamageHandler, Rows
+from gristmill.transforms.sources.quarantine import DamageHandler
+from gristmill.transforms.sources.shards.damaged_chunks import (
+    DamagedChunks,
+    one_by_one,
+)
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 
@@ -81,9 +85,9 @@ class ShardRange:
     ):
         self._opened = opened
         self._first, self._stop = first, stop
-        self._on_damage = on_damage
-        self._region_end = -1  # State of the damaged chunks that were set aside last.
-        self._end_record = 0
+        self._damaged = (
+            None if on_damage is None else DamagedChunks(opened, first, on_damage)
+        )
 
     def open(self, *, wait: bool = True) -> BinaryIO:
         """Opens the file where the first chunk begins."""
@@ -120,6 +124,10 @@ class ShardRange:
                 yield from map(self._trimmed, self._good(chunks))
         self._end_region()
 
+    def _end_region(self) -> None:
+        if self._damaged is not None:
+            self._damaged.end_region()
+
     def _trimmed(self, batch: RecordBatch) -> RecordBatch:
         """Returns the records of a batch that are in the range."""
         places = batch.places
@@ -142,13 +150,13 @@ class ShardRange:
             if not again and storage_for(chunks.path).remote:
                 yield from self._good(self._fetched(chunks), again=True)
                 return
-            if self._on_damage is None:
+            if self._damaged is None:
                 raise
-            for chunk in _one_by_one(chunks):
+            for chunk in one_by_one(chunks):
                 try:
                     batch = self._decoded(chunk)
                 except CorruptShardError as error:
-                    self._set_aside(chunk, error)
+                    self._damaged.set_aside(chunk, error)
                 else:
                     self._end_region()
                     yield from batch
@@ -178,51 +186,6 @@ class ShardRange:
         ) as file:
             data = walk.read_bytes(file, end - begin)
         return dataclasses.replace(chunks, data=data)
-
-    def _set_aside(self, chunk: walk.ChunkRange, error: CorruptShardError) -> None:
-        handler = self._on_damage
-        assert handler is not None
-        offsets = self._opened.footer.chunk_offsets
-        begin, end = offsets[[chunk.first_chunk, chunk.last_chunk]].tolist()
-        if chunk.first_record < self._first:
-            handler.pass_over()
-            return
-        if self._region_end != begin:
-            self._end_region()
-            damage = CorruptRecordError(**error.facts())
-            damage.reason, damage.offset, damage.end = "chunk", begin, end
-            damage.detail = error.got or error.what
-            first = chunk.first_record
-            handler.begin(damage, chunk.path, rows=Rows(first, first, begin))
-        handler.add(chunk.data)
-        self._region_end = end
-        self._end_record = chunk.first_record + int(chunk.chunk_records.sum())
-
-    def _end_region(self) -> None:
-        """Ends the region of damaged chunks that was set aside last."""
-        if self._region_end >= 0:
-            assert self._on_damage is not None
-            size_bytes = self._opened.shard.size_bytes
-            end_bytes = min(self._region_end, size_bytes)
-            self._on_damage.end(end_bytes, end_row=self._end_record)
-        self._region_end = -1
-
-
-def _one_by_one(chunks: walk.ChunkRange) -> Iterator[walk.ChunkRange]:
-    """Yields each chunk of a range as its own range."""
-    footer = chunks.footer
-    offsets = footer.chunk_offsets - footer.chunk_offsets[chunks.first_chunk]
-    record = chunks.first_record
-    for chunk in range(chunks.first_chunk, chunks.last_chunk):
-        data = chunks.data[offsets[chunk] : offsets[chunk + 1]]
-        yield dataclasses.replace(
-            chunks,
-            first_chunk=chunk,
-            last_chunk=chunk + 1,
-            first_record=record,
-            data=data,
-        )
-        record += int(footer.chunk_records[chunk])
 
 
 def _check(

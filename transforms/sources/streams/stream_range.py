@@ -15,9 +15,9 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 from gristmill.transforms.sources.record_source import PartCount, Source
 from gristmill.transforms.sources.streams.stream_reader import (

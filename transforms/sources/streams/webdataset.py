@@ -23,9 +23,9 @@ from gristmill.dataset.formats.tar.samples import (
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.storage.base import map_all
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import ReadRequest
 from gristmill.transforms.sources.streams.stream_range import StreamRange, StreamSource
 

@@ -352,7 +352,7 @@ class TestDamage:
     def test_a_tar_behind_the_end_of_another(self):
         joined = TAR + tar_of(members_of(4, seed=3, sizes=[9]))
         with pytest.raises(
-            CorruptRecordError, match="goes on after the mark"
+            CorruptRecordError, match="continues after the mark"
         ) as caught:
             read(joined)
         assert "tar --concatenate" in str(caught.value)

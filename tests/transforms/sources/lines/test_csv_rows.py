@@ -15,8 +15,8 @@ from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.transforms.sources.lines.csv_rows import CsvRows, column_type
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.line_reader import LineReader
+from gristmill.transforms.sources.lines.line_records import CsvLines
 from gristmill.transforms.sources.lines.parser import BadLineError, Lines
-from gristmill.transforms.sources.lines.row_lines import CsvLines
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
 

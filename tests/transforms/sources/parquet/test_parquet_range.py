@@ -18,9 +18,9 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
 )
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.tables import encode_rows, features_of
 from tests.support.gcs_server import GcsServer

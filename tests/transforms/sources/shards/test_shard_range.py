@@ -1,4 +1,7 @@
-"""Ranges of shards: every record once, and none that is bad."""
+"""Ranges of shards: every record once, and none that is bad.
+
+Covers: transforms/sources/shards/damaged_chunks.py.
+"""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import KeptPass
 from gristmill.transforms.sources.record_source import certain_place, source_of
 from tests.support.conversion import nested_records

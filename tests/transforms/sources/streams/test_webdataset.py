@@ -25,10 +25,10 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.damage import DamageHandler
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.record_source import certain_place, source_of
 from tests.support.conversion import convert, job_of, quarantined, read_output
 from tests.support.tars import (

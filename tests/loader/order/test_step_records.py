@@ -10,8 +10,8 @@ from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.schedule import Schedule, Sighting
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from gristmill.loader.order.step_records import Schedule, Sighting
 
 SHUFFLES = st.sampled_from(
     [NoShuffle(), GlobalShuffle(), BlockShuffle(block_records=3, window_blocks=4)]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.transforms.tokens.packing import Packing, plan_rows
+from gristmill.transforms.tokens.best_fit import Packing, plan_rows
 
 METHODS = ("best-fit", "concat", "none")
 

@@ -375,7 +375,7 @@ class Schedule:
     def resized(self, batch_size: int, *, step: int) -> Schedule:
         """Returns this schedule with batches of another size from a step on.
 
-        Positions go on: step `step + k` begins `k * batch_size` after step `step`.
+        Positions continue: step `step + k` begins `k * batch_size` after step `step`.
         Other changes stay at their steps. Earlier changes of the size at that step or
         later are replaced.
 

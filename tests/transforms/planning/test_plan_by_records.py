@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.transforms.conversion.count_records import (
-    RecordCounts,
-    plan_by_records,
     stride_for,
 )
+from gristmill.transforms.planning.plan_by_records import RecordCounts, plan_by_records
 from gristmill.transforms.planning.shard_plan import ShardPlan, SourceRange
 
 _PART_BYTES = 9
