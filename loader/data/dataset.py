@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata.column_table import (
     ColumnTable,
@@ -499,11 +500,16 @@ class Dataset(Sequence[bytes]):
                 got=f"shape {checked.shape}",
                 cure="read(records.ravel()) reads them one after the other",
             )
-        return self.read_unchecked(checked)
+        return self.read_unchecked(checked, threads=usable_cores())
 
-    def read_unchecked(self, records: IntArray) -> list[bytes]:
-        """As `read`, of int64 [n] numbers that are known to be in range."""
-        return self._reader.read(records)
+    def read_unchecked(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
+        """As `read`, of int64 [n] numbers that are known to be in range.
+
+        Args:
+            records: The numbers.
+            threads: Maximum threads that decode. Feeds have threads of their own.
+        """
+        return self._reader.read(records, threads=threads)
 
     @overload
     def __getitem__(self, index: int | np.integer[Any]) -> bytes: ...

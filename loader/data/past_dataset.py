@@ -105,12 +105,12 @@ class PastDataset(Dataset):
         (now,) = self._numbers_now(np.array([checked], np.int64)).tolist()
         return self._now.offset_bytes(now)
 
-    def read_unchecked(self, records: IntArray) -> list[bytes]:
+    def read_unchecked(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
         """As `read`, of int64 [n] numbers that are known to be in range.
 
         Raises OutOfRangeError if one was removed.
         """
-        return self._now.read_unchecked(self._numbers_now(records))
+        return self._now.read_unchecked(self._numbers_now(records), threads=threads)
 
     def _numbers_now(self, records: IntArray) -> IntArray:
         lost = self._removed.has(records)

@@ -135,9 +135,10 @@ class SelectedDataset(Dataset):
         (number,) = self._selection.numbers(np.array([checked])).tolist()
         return self._whole.offset_bytes(number)
 
-    def read_unchecked(self, records: IntArray) -> list[bytes]:
+    def read_unchecked(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
         """As `read`, of int64 [n] numbers that are known to be in range."""
-        return self._whole.read_unchecked(self._selection.numbers(records))
+        numbers = self._selection.numbers(records)
+        return self._whole.read_unchecked(numbers, threads=threads)
 
 
 def selected(dataset: Dataset, condition: Any) -> SelectedDataset:

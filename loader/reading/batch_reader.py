@@ -15,6 +15,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar, cast
 
 import google_crc32c
@@ -33,6 +34,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.decode_chunks import (
     OfficialShards,
+    ReadPlan,
     Wanted,
     decode_planned,
     deliver,
@@ -55,6 +57,10 @@ Verify = Literal["always", "never"]
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+
+# Below this a thread gains nothing: Python's lock is held for most of the work.
+_THREAD_BYTES = 1 << 20
 
 
 class BatchReader:
@@ -95,10 +101,12 @@ class BatchReader:
         self._own_fetcher: RangeFetcher | None = None
         self._official = OfficialShards(reader_options or {})
 
-    def read(self, records: IntArray) -> list[bytes]:
+    def read(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
         """Returns records, in the order of their numbers in `records`.
 
-        The numbers are int64 [n], all in range, repeats included.
+        Args:
+            records: int64 [n], numbers that are all in range, repeats included.
+            threads: Maximum threads that decode large chunks of local shards.
 
         Raises:
             CorruptShardError: A shard is truncated, or does not hold what was written.
@@ -108,7 +116,7 @@ class BatchReader:
             StorageError: The disk cannot read a shard.
         """
         try:
-            return self._read(records)
+            return self._read(records, threads)
         except (CorruptShardError, StorageError):
             if self.shards.remote is None:
                 # A file that is put back in their place is another one.
@@ -119,7 +127,7 @@ class BatchReader:
                 raise error from e
             raise
 
-    def _read(self, records: IntArray) -> list[bytes]:
+    def _read(self, records: IntArray, threads: int) -> list[bytes]:
         if len(records) == 1:
             record = self._read_lone(int(records[0]))
             if record is not None:
@@ -158,13 +166,13 @@ class BatchReader:
             else:
                 stored.append(wanted)
             if not remote and len(local) >= most_used:
-                self._read_local(local, out)
+                self._read_local(local, out, threads)
                 local = []
         if local and remote:
             local, damaged = self._read_copies(local, out)
             stored += damaged
         elif local:
-            self._read_local(local, out)
+            self._read_local(local, out, threads)
         if stored:
             plan = plan_reads(stored, name=self.shards.name)
             decode = functools.partial(decode_planned, limits=self._limits)
@@ -239,17 +247,31 @@ class BatchReader:
         # It compares hashes faster than numpy does.
         return shard.version is None and self._checks(shard)[1]
 
-    def _read_local(self, wanted: list[Wanted], out: list[bytes]) -> None:
+    def _read_local(
+        self, wanted: list[Wanted], out: list[bytes], threads: int = 1
+    ) -> None:
         """Reads records of local shards, or of local copies."""
         if not wanted:
             return
         plan = plan_reads(wanted, name=self.shards.name)
         files = [shard.data for shard in plan.files]
-        for part in plan.parts(self._limits.part_bytes):
+
+        def read(part: ReadPlan) -> None:
             chosen = [files[file] for file in part.file.tolist()]
             bounds = part.begin.tolist(), part.end.tolist()
-            read = functools.partial(_read_chunks, chosen, *bounds)
-            decode_planned(part, read, out, self._limits)
+            chunks = functools.partial(_read_chunks, chosen, *bounds)
+            decode_planned(part, chunks, out, self._limits)
+
+        size_bytes = int((plan.end - plan.begin).sum())
+        threads = min(threads, size_bytes // _THREAD_BYTES)
+        if threads < 2:
+            for part in plan.parts(self._limits.part_bytes):
+                read(part)
+            return
+        part_bytes = min(-(-size_bytes // threads), self._limits.part_bytes)
+        with ThreadPoolExecutor(threads, "gristmill-read") as pool:
+            for _ in pool.map(read, plan.parts(part_bytes)):
+                pass
 
     def _read_copies(
         self, copies: list[Wanted], out: list[bytes]
