@@ -73,6 +73,14 @@ WIDER = """() => [...document.querySelectorAll("main *")]
     .filter((each) => !each.closest("pre, .pst-scrollable-table-container"))
     .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
     .map((each) => each.textContent.trim())"""
+# The first block of code, and tables, that cannot be read without scrolling.
+CUT = """() => [document.querySelector("article pre"),
+        ...document.querySelectorAll("article table")]
+    .filter((each) => each)
+    .map((each) => [each, each.tagName == "PRE" ? each : each.parentElement])
+    .filter(([each, box]) => each.scrollWidth > box.clientWidth + 8)
+    .map(([each]) => each.innerText.slice(0, 80))"""
+SMALL_LAPTOP = {"width": 1300, "height": 850}
 # An entry of the catalogue: its heading, and what the error said.
 _ENTRY = re.compile(r"^### (.+)\n\n.+\n\n```text\n((?:.+\n)+)```", re.MULTILINE)
 
@@ -188,3 +196,21 @@ def test_pages_that_users_want_are_found_first() -> None:
         if not place.startswith(pages):
             wrong.append(f"{question}: {place} {title}")
     assert wrong == []
+
+
+@pytest.mark.slow
+def test_first_commands_and_tables_fit_a_small_laptop() -> None:
+    """Measurements are left out: their tables have as many columns as they need."""
+    site = shared.made_once("documentation", build_once) / "7.0"
+    cut = {}
+    with chromium() as browser:
+        page = browser.new_context(viewport=SMALL_LAPTOP).new_page()
+        for path in sorted([site / "README.html", *site.glob("d*/**/*.html")]):
+            name = path.relative_to(site).as_posix()
+            if "/performance/" in name or "/api/" in name:
+                continue
+            page.goto(path.as_uri())
+            found = page.evaluate(CUT)
+            if found:
+                cut[name] = found
+    assert cut == {}
