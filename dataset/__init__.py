@@ -49,10 +49,12 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.shard_table import ShardTable
     from gristmill.dataset.metadata.splits import Split
     from gristmill.dataset.packed.counts import PackedCounts
+    from gristmill.dataset.writer.column_writer import ColumnWriter, commit_columns
     from gristmill.dataset.writer.commit_parts import commit_parts
     from gristmill.dataset.writer.writer import Writer
 
 __all__ = [
+    "ColumnWriter",
     "CorruptFrameError",
     "CorruptInputError",
     "CorruptRecordError",
@@ -92,6 +94,7 @@ __all__ = [
     "WorkerDiedError",
     "Writer",
     "WriterOptions",
+    "commit_columns",
     "commit_parts",
     "encode_example",
     "encode_frame",

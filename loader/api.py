@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -18,6 +18,7 @@ from gristmill.loader.base.state_fields import (
 )
 from gristmill.loader.data.batches import Batches, ordered_weights
 from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.feed.batch_columns import checked_columns
 from gristmill.loader.feed.step_reads import check_mask, given_rows, host_of
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
@@ -164,6 +165,7 @@ class GlobalBatches(Batches):
         prefetch: int = 2,
         start_step: int = 0,
         mask: str | None = None,
+        columns: Sequence[str] = (),
     ) -> Feed:
         """Returns an iterator of one host's rows of the batches, read ahead.
 
@@ -184,12 +186,16 @@ class GlobalBatches(Batches):
                 dict of arrays that decode returns. A last batch that is not full is
                 filled up with rows of zeros, for which the mask is False. So all hosts
                 have equally many batches of one size.
+            columns: Names of columns beside the records of all datasets. Their values,
+                [rows, *shape] each, are added to the dict of arrays that decode
+                returns: of packed rows, a column of shape [length] has a value a token.
 
         Raises:
             InputError: The host is not given, or given twice; a batch from the first
                 step on does not divide among the hosts; a number is out of range;
-                decode is not a function, or not for what the datasets hold; or there
-                is a mask and no decode, no end, or no last batch that is kept.
+                decode is not a function, or not for what the datasets hold; a dataset
+                lacks a column; or there is a mask and no decode, no end, or no last
+                batch that is kept.
         """
         if decode is not None and not callable(decode):
             raise InputError(
@@ -202,6 +208,7 @@ class GlobalBatches(Batches):
         check_decode(decode, self.datasets)
         if mask is not None:
             check_mask(mask, decode, self.schedule)
+        columns = checked_columns(columns, self, decode)
         # Imported here: `global_batches` without a feed needs no Grain.
         with packages_named():
             from gristmill.loader.feed.feed import Feed
@@ -236,6 +243,7 @@ class GlobalBatches(Batches):
             prefetch=prefetch,
             start_step=start_step,
             mask=mask,
+            columns=columns,
         )
 
     def records(

@@ -13,6 +13,7 @@ from gristmill.dataset.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.findings import Finding
+    from gristmill.transforms.beam.attach_columns import AttachColumns, AttachResult
     from gristmill.transforms.beam.convert_files import ConvertFiles, ConvertTFRecords
     from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
     from gristmill.transforms.beam.read_arrayrecords import (
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from gristmill.transforms.writing.commit_write import WriteResult
 
 __all__ = [
+    "AttachColumns",
+    "AttachResult",
     "ChatOptions",
     "ConversionJob",
     "ConversionResult",

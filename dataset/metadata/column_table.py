@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.columns import Texts, columns_of, encode_texts, load_arrays
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
+from gristmill.dataset.columns.column_file import Values, decode_column
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -268,6 +269,15 @@ def read_column_table(
             cure="attach it again with --overwrite: a shard was written again since",
         )
     return table
+
+
+def read_values(
+    dataset: str, kind: ColumnType, table: ColumnTable, shard: int
+) -> Values:
+    """Returns all values of a shard; raises InvalidDatasetError if they are damaged."""
+    place = layout.join(dataset, table.paths[shard])
+    data, records = storage_for(dataset).read(place), table.records(shard)
+    return decode_column(data, path=place, kind=kind, records=records)
 
 
 def named_values(dataset: str, split: Split) -> set[str]:

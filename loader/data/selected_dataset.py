@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.columns.expression import Expression
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.base.indices import IntArray, checked_index, checked_indices
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.columns.column import Column
-from gristmill.loader.columns.expression import Expression
 from gristmill.loader.columns.selection import Selection
 from gristmill.loader.data.dataset import Dataset, ShardInfo, reader_of, table_of
 

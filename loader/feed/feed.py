@@ -11,7 +11,7 @@ import functools
 import itertools
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn, Self, TypeAlias
 
@@ -89,6 +89,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         every: int = 1,
         divides_last: bool = False,
         mask: str | None = None,
+        columns: Sequence[str] = (),
         silent_seconds: float = 20,
     ):
         super().__init__()
@@ -97,7 +98,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self._every, self._divides_last = every, divides_last
         self.batches, self._rows_of = batches, rows_of
         self._decode, self._silent_seconds = decode, silent_seconds
-        self.mask = mask
+        self.mask, self._columns = mask, columns
         self._workers = checked_count(workers, what="workers", least=0)
         self._prefetch = checked_count(prefetch, what="prefetch")
         most = POSITION_LIMIT if batches.steps is None else batches.steps
@@ -224,6 +225,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             decode=self._decode,
             in_turn=in_turn,
             mask=self.mask,
+            columns=self._columns,
         )
 
     def get_state(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.loader.base.indices import IntArray, checked_indices
 from gristmill.loader.data.batches import Batches, describe_row, noted
+from gristmill.loader.feed.batch_columns import BatchColumns, with_columns
 from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.order.step_records import MixedBatch, RowsBySize, Schedule
 from gristmill.loader.reading.shard_list import NOT_CACHED
@@ -46,6 +47,7 @@ class StepReads:
             next, if these are read one after the other: then what several need is
             prepared together.
         mask: The name of a mask; with it, a last batch that is not full is filled up.
+        columns: Columns beside the records, added to what `decode` returns.
     """
 
     def __init__(
@@ -56,8 +58,10 @@ class StepReads:
         decode: Decode | None,
         in_turn: tuple[int, int] | None = None,
         mask: str | None = None,
+        columns: Sequence[str] = (),
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
+        self._columns = BatchColumns(batches, columns)
         self._mask = mask
         self._windows: WindowReads | None = None
         self._ahead: BatchesAhead | None = None
@@ -77,6 +81,7 @@ class StepReads:
         started = thread_times()
         try:
             parts, worked_seconds = self._read(steps)
+            columns = self._columns_of(steps, self._rows)
         except BaseException as e:
             # What ends the process, as Ctrl-C does, is of no step.
             if len(steps) > 1 and isinstance(e, Exception):
@@ -86,9 +91,9 @@ class StepReads:
         read = done.since(started)
         decoded: list[Any] = []
         error: BaseException | None = None
-        for step, records in zip(steps, parts, strict=True):
+        for step, records, values in zip(steps, parts, columns, strict=True):
             try:
-                decoded.append(self._decoded(step, records))
+                decoded.append(self._decoded(step, records, values))
             except BaseException as e:
                 error = noted(e, step)
                 break
@@ -142,7 +147,29 @@ class StepReads:
         sizes = (len(batch.records) for batch in wanted)
         return [list(itertools.islice(records, size)) for size in sizes], 0.0
 
-    def _decoded(self, step: int, records: list[bytes]) -> Any:
+    def _columns_of(
+        self, steps: Sequence[int], rows: RowsBySize
+    ) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
+        """Returns the columns of each step's rows, those of all steps read together."""
+        if not self._columns.names:
+            return [{} for _ in steps]
+        schedule, ahead = self._batches.schedule, self._ahead
+        if rows is not self._rows or ahead is None:
+            wanted = [schedule.batch(step, rows) for step in steps]
+        else:
+            wanted = [ahead.batch(step) for step in steps]
+        together = MixedBatch(*map(np.concatenate, zip(*wanted, strict=True)))
+        ends = np.cumsum([len(batch.records) for batch in wanted[:-1]])
+        values = self._columns.read(together)
+        parts = (np.split(each, ends) for each in values.values())
+        return [dict(zip(values, own, strict=True)) for own in zip(*parts, strict=True)]
+
+    def _decoded(
+        self,
+        step: int,
+        records: list[bytes],
+        columns: Mapping[str, npt.NDArray[Any]],
+    ) -> Any:
         if self._decode is None:
             return records
         schedule, rows = self._batches.schedule, self._rows
@@ -151,6 +178,7 @@ class StepReads:
             # All rows of this host are padding: the first of all tells their shapes.
             rows = slice(0, 1)
             records = self._batches.read(step, rows)
+            (columns,) = self._columns_of([step], rows)
         try:
             batch = self._decode(records)
         except DecodeError as e:
@@ -166,6 +194,7 @@ class StepReads:
                 got=repr(e),
                 cure="let decode raise an error of its own",
             ) from e
+        batch = with_columns(batch, columns)
         if self._mask is None or there is None:
             return batch
         return filled_up(batch, there, mask=self._mask)

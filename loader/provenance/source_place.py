@@ -68,8 +68,13 @@ def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str,
     function = options.get("map") if isinstance(options, dict) else None
     if info.dropped_records or info.added_records:
         return file_and_range(spans, files) | {
-            "source_note": f"the function {function} returned more or fewer records "
-            "than it was given: the place of each record was not kept"
+            "source_note": (
+                f"records were selected, {split.source['selected']}"
+                if "selected" in split.source
+                else f"the function {function} returned more or fewer records than it "
+                "was given"
+            )
+            + ": the place of each record was not kept"
         }
     ends = np.cumsum([span.records for span in spans])
     if not spans or ends[-1] != info.records:

@@ -1,4 +1,4 @@
-"""The values of a shard: of the rows that its records match, or of a function."""
+"""The values of a shard: those of the rows that its records match."""
 
 from __future__ import annotations
 
@@ -8,51 +8,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import InputError, UserFunctionError
-from gristmill.dataset.columns.column_file import encode_column
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit.attachment import Attachment
-from gristmill.dataset.metadata.column_table import StoredColumn
+from gristmill.dataset.commit.attached_split import (
+    ShardTask,
+    Written,
+    write_values,
+)
 from gristmill.loader import Dataset
 from gristmill.loader import open as open_dataset
 from gristmill.pipelines.columns.row_store import is_key, key_numbers, row_store
 from gristmill.pipelines.columns.table_files import BLOCK_RECORDS, features_of
-from gristmill.pipelines.columns.typed_values import kind_of, of_python
-from gristmill.transforms.functions.user_functions import call_on_record, load_function
 
-Values = npt.NDArray[Any]
 _SHOWN = 20
-_CURE = "fix the function, and run the same command again"
-
-
-class ShardTask(NamedTuple):
-    """A shard whose records get values.
-
-    Attributes:
-        attachment: The columns that are attached.
-        shard: Its path, relative to the dataset.
-        edition: The number of its edition.
-        number: Its number in the edition.
-        first_record: Number, in the split, of its first record.
-        digest: The digest of its records.
-        file_bytes: Its size.
-    """
-
-    attachment: Attachment
-    shard: str
-    edition: int
-    number: int
-    first_record: int
-    digest: RecordsDigest
-    file_bytes: int
-
-    @property
-    def stop_record(self) -> int:
-        """Number, in the split, of the record after its last."""
-        return self.first_record + self.digest.records
 
 
 class Matched(NamedTuple):
@@ -67,18 +36,6 @@ class Matched(NamedTuple):
     task: ShardTask
     found: int
     missing: Sequence[tuple[int, str]]
-
-
-class Written(NamedTuple):
-    """The values of a shard were written.
-
-    Attributes:
-        task: The shard.
-        files: The file of each column.
-    """
-
-    task: ShardTask
-    files: Mapping[str, StoredColumn]
 
 
 @functools.lru_cache(maxsize=2)
@@ -169,91 +126,4 @@ def write_joined(
         name: (kind, store.values(name, rows, fill.get(name)))
         for name, kind in store.kinds.items()
     }
-    return _write(task, values)
-
-
-def _write(task: ShardTask, values: Mapping[str, tuple[ColumnType, Values]]) -> Written:
-    files = {}
-    for name, (kind, column) in values.items():
-        data = encode_column(kind, column, task.digest)
-        files[name] = task.attachment.publish(task.shard, name, data)
-    return Written(task, files)
-
-
-def kinds_of_function(spec: str, record: bytes) -> dict[str, ColumnType]:
-    """Returns the columns that a function computes, by its result for a record.
-
-    Raises:
-        UserFunctionError: It failed, or returned something else.
-    """
-    found = _called(load_function(spec), record, "record 0")
-    kinds = {}
-    for name, value in found.items():
-        try:
-            kinds[name] = kind_of(value)
-        except ValueError as e:
-            raise UserFunctionError(
-                f"the --map function returned no value of a column for {name!r}",
-                where=spec,
-                expected="a number, True or False, a text, or an array of numbers",
-                got=str(e),
-                cure=_CURE,
-            ) from e
-    return kinds
-
-
-def _called(function: Any, record: bytes, source: str) -> dict[str, Any]:
-    found = call_on_record(function, record, source=source, cure=_CURE)
-    if isinstance(found, dict) and found and all(isinstance(n, str) for n in found):
-        return found
-    raise UserFunctionError(
-        "the --map function returned no columns",
-        where=source,
-        expected="a dict with a value for each name of a column",
-        got=f"{found!r:.200}",
-        cure=_CURE,
-    )
-
-
-def write_computed(
-    task: ShardTask, *, function: str, kinds: Mapping[str, ColumnType]
-) -> Written:
-    """Writes the values of a shard that a function computes from its records.
-
-    Args:
-        task: The shard.
-        function: `module:function`, which returns the values of a record by column.
-        kinds: The columns, as it returns them for the first record.
-
-    Raises:
-        UserFunctionError: It failed, or returned something else.
-    """
-    run = load_function(function)
-    values: dict[str, list[Any]] = {name: [] for name in kinds}
-    for begin in range(task.first_record, task.stop_record, BLOCK_RECORDS):
-        for number, record in enumerate(_records(task, begin), begin):
-            found = _called(run, record, f"record {number:,}")
-            if found.keys() != kinds.keys():
-                raise UserFunctionError(
-                    "the --map function returned other columns than before",
-                    where=f"{function}, record {number:,}",
-                    expected=", ".join(kinds),
-                    got=", ".join(found),
-                    cure=_CURE,
-                )
-            for name, value in found.items():
-                values[name].append(value)
-    typed = {}
-    for name, kind in kinds.items():
-        try:
-            typed[name] = kind, of_python(kind, values[name])
-        except ValueError as e:
-            row, got = e.args
-            raise UserFunctionError(
-                f"the --map function returned values of several types for {name!r}",
-                where=f"{function}, record {task.first_record + row:,}",
-                expected=f"{kind}, as for the first record",
-                got=got,
-                cure="return values of one type, such as float(...) for all",
-            ) from e
-    return _write(task, typed)
+    return write_values(task, values)

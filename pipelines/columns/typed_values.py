@@ -99,35 +99,6 @@ def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:
     return out
 
 
-def kind_of(value: Any) -> ColumnType:
-    """Returns the type of a value that a function has returned; raises ValueError.
-
-    Numbers of Python are int64 and float64, those of numpy what they are.
-    """
-    if isinstance(value, str):
-        return ColumnType("text")
-    array = np.asarray(value)
-    return ColumnType(array.dtype.name, array.shape)
-
-
-def of_python(kind: ColumnType, values: Sequence[Any]) -> npt.NDArray[Any]:
-    """Returns values that are all of a type as one array.
-
-    Raises ValueError, with the number of the first of another type in front.
-    """
-    for number, value in enumerate(values):
-        try:
-            found = kind_of(value)
-        except ValueError as e:
-            raise ValueError(number, str(e)) from e
-        if found != kind:
-            raise ValueError(number, f"{found}: {value!r:.100}")
-    out = kind.empty(len(values))
-    if len(values):
-        out[:] = values
-    return out
-
-
 def filled(kind: ColumnType, value: Any, *, column: str) -> Any:
     """Returns the value for records without one, as numpy has it.
 

@@ -24,8 +24,8 @@ from gristmill.pipelines.options.option import (
 )
 
 if TYPE_CHECKING:
-    from gristmill.pipelines.columns.attach import JoinBy
     from gristmill.pipelines.columns.attached import Attached
+    from gristmill.pipelines.columns.row_keys import JoinBy
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,6 +163,12 @@ class AttachOptions:
     overwrite: bool = flag("Replace columns of these names.")
     split: str | None = split_name("Split whose records get the columns.")
     workers: int | None = worker_count()
+    runner: str | None = like(
+        LaunchOptions,
+        "runner",
+        help="With --map: run on this Beam runner instead of local processes. Beam's "
+        "options can follow, or stand after --.",
+    )
 
 
 @command("attach", AttachOptions)
@@ -181,10 +187,18 @@ def _attached(options: AttachOptions) -> Attached:
     from gristmill.dataset.base.errors import InputError
     from gristmill.pipelines.columns.attach import attach_computed, attach_tables
 
+    run = run_of(launch := LaunchOptions(runner=options.runner), options.workers)
+    if launch.on_dataflow or (launch.runner and options.map is None):
+        raise InputError(
+            "only --map runs on Beam, and not on Dataflow by this command",
+            got=f"--runner {options.runner}",
+            cure="leave --runner out, or use gristmill.transforms.AttachColumns in a "
+            "pipeline of your own",
+        )
     common: dict[str, Any] = {
         "split": options.split,
         "overwrite": options.overwrite,
-        "workers": options.workers,
+        "workers": run.workers,
         "show_progress": not is_quiet(),
     }
     given = [
@@ -201,7 +215,10 @@ def _attached(options: AttachOptions) -> Attached:
                 got=f"--map and {', '.join(given)}",
                 cure="leave out --map, or the others",
             )
-        return attach_computed(options.dataset, options.map, **common)
+        given_beam = run.beam_options
+        return attach_computed(
+            options.dataset, options.map, beam_options=given_beam, **common
+        )
     if not options.files:
         raise InputError(
             "there is nothing to attach",
@@ -215,7 +232,7 @@ def _attached(options: AttachOptions) -> Attached:
 
 def _join_by(options: AttachOptions) -> JoinBy:
     from gristmill.dataset.base.errors import InputError
-    from gristmill.pipelines.columns.attach import JoinBy
+    from gristmill.pipelines.columns.row_keys import JoinBy
 
     ways = [name for name in ("key", "place", "number") if getattr(options, name)]
     if len(ways) != 1:

@@ -179,6 +179,7 @@ def _job_of(
             columns=tuple(options.columns.split(",")) if options.columns else (),
             record=options.record or "",
             nulls=options.nulls,
+            select=options.select or "",
         ),
         pack=pack,
     )

@@ -86,6 +86,16 @@ class ConvertOptions:
         group="Source",
         example="skip",
     )
+    select: str | None = option(
+        "text",
+        "Condition",
+        "Take only the records of a dataset whose columns fulfil this condition, such "
+        "as: score > 0.5 and language in ('de', 'fr').",
+        shown="all records",
+        metavar="CONDITION",
+        group="Source",
+        example="score > 0.5",
+    )
     map: str | None = option(
         "text",
         "Function on records",

@@ -151,6 +151,7 @@ class RepackOptions(PackingOptions):
     columns: None = None
     record: None = None
     nulls: Nulls = "fail"
+    select: None = None
     map: None = None
     split: str | None = like(
         ConvertOptions,

@@ -22,6 +22,7 @@ from gristmill.pipelines.text.split_description import (
     map_text,
     packed_facts,
     quarantined_text,
+    selected_text,
     source_text,
 )
 from gristmill.pipelines.text.supervision import template_lines
@@ -114,6 +115,8 @@ def _split_lines(split: Split, dataset: str) -> list[str]:
         lines.append(f"  source    {source}")
     if not several and (mapped := map_text(split)) is not None:
         lines.append(f"  --map     {mapped}")
+    if not several and (selected := selected_text(split)) is not None:
+        lines.append(f"  selected  {selected}")
     if split.quarantined_regions:
         lines.append(f"  left out  {quarantined_text(split)}: see quarantine/")
     return lines

@@ -19,6 +19,7 @@ from gristmill.pipelines.text.split_description import (
     packed_lines,
     packed_split,
     quarantined_text,
+    selected_text,
 )
 
 
@@ -83,6 +84,10 @@ class Outcome:
                 lines.append(f"  nulls        {plural(nulls, 'row')} left out")
             if (mapped := map_text(split)) is not None:
                 lines.append(f"  --map        {mapped}")
+            if (selected := selected_text(split)) is not None:
+                lines.append(f"  selected     {selected}")
+            if split.columns:
+                lines.append(f"  columns      {some_of(sorted(split.columns))}")
             if (packed := packed_split(split, self.output)) is not None:
                 tokens += packed.counts.tokens
                 lines += [
@@ -191,12 +196,13 @@ def _source_notes(edition: Split) -> list[str]:
     inputs, split = source.get("inputs"), source.get("split")
     if "shards_digest" not in source or not isinstance(inputs, list):
         return []
-    found = None
+    there = None
     with contextlib.suppress(GristmillError):  # It may be gone by now.
         manifest = read_manifest(str(inputs[0]))
-        found = None if manifest is None else manifest.splits.get(str(split))
-    parts = () if found is None else found.parts
-    names = sorted({name for part in parts for name in part.columns})
+        there = None if manifest is None else manifest.splits.get(str(split))
+    parts = () if there is None else there.parts
+    found = {name for part in parts for name in part.columns}
+    names = sorted(found - edition.columns.keys())
     if not names:
         return []
     return [

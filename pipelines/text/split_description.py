@@ -254,6 +254,15 @@ def map_name(split: Split) -> str | None:
     return None if name is None or found else str(name)
 
 
+def selected_text(split: Split) -> str | None:
+    """Returns how many records a condition has selected; None if there was none."""
+    if (condition := split.source.get("selected")) is None:
+        return None
+    read, left_out = split.source["records"], split.dropped_records
+    noun = plural(read, "record")
+    return f"{condition}: {read - left_out:,} of {noun}; {left_out:,} left out"
+
+
 def map_text(split: Split) -> str | None:
     """Returns the effect of a user's function on the records of a split.
 
@@ -261,7 +270,9 @@ def map_text(split: Split) -> str | None:
     """
     changed = split.source.get("changed_records")
     counted = isinstance(changed, int)
-    if not (counted or split.dropped_records or split.added_records):
+    if "selected" in split.source or not (
+        counted or split.dropped_records or split.added_records
+    ):
         return None
     name = map_name(split)
     text = (f"{name}: " if name else "") + (

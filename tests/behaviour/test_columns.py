@@ -120,13 +120,6 @@ def test_appended_records_have_no_values(tmp_path: pathlib.Path, output: str) ->
     assert loader.open(output).column("score")[10] == 10 / 13
 
 
-def test_resharding_says_what_it_leaves(tmp_path: pathlib.Path, output: str) -> None:
-    result = run("convert", output, tmp_path / "again")
-    assert result.exit_code == 0, result.output
-    said = " ".join(result.output.split())
-    assert f"the columns language, score of {output} are not carried along" in said
-
-
 def test_states_of_runs_stay(tmp_path: pathlib.Path) -> None:
     output = examples(tmp_path, [7, 5])
     batches = loader.global_batches(loader.open(output), batch_size=2, epochs=2)

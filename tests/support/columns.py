@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill import dataset
-from gristmill.pipelines.columns.attach import JoinBy, attach_tables
+from gristmill.pipelines.columns.attach import attach_tables
 from gristmill.pipelines.columns.attached import Attached
+from gristmill.pipelines.columns.row_keys import JoinBy
 from tests.support.datasets import convert
 
 ID = JoinBy(feature="id", key=("id",))

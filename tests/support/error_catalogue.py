@@ -22,7 +22,8 @@ from unittest import mock
 from gristmill import loader
 from gristmill.dataset import Writer, WriterOptions, encode_example
 from gristmill.dataset.base import errors
-from gristmill.pipelines.columns.attach import JoinBy, attach_tables
+from gristmill.pipelines.columns.attach import attach_tables
+from gristmill.pipelines.columns.row_keys import JoinBy
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions

@@ -15,7 +15,11 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
     with_versions,
 )
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
+from gristmill.dataset.base.errors import (
+    InvalidDatasetError,
+    JobChangedError,
+    some_of,
+)
 from gristmill.dataset.commit.claim import Claim, again_if_changed
 from gristmill.dataset.commit.editions import changed_split
 from gristmill.dataset.commit.garbage import garbage_editions, tidy_split
@@ -288,6 +292,14 @@ def _take(
             notes = (
                 f"split {name} gets back the records that were removed from it: the "
                 "inputs hold them",
+            )
+        names = {
+            name for part in (split.parts if split else ()) for name in part.columns
+        }
+        if names:
+            notes += (
+                f"the columns {some_of(sorted(names))} of split {name} go with the "
+                "records that are replaced",
             )
         # What was begun of a split that is not there, or appended, is begun again.
         own = own and appended == 1 and claim.edition > 1

@@ -25,6 +25,7 @@ from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.splits import Split
+from gristmill.transforms.conversion.carried_columns import carried_columns
 from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
 from gristmill.transforms.conversion.shard_tasks import ShardResult
 from gristmill.transforms.conversion.span_check import spans_join
@@ -168,8 +169,10 @@ def finish_split(
             collected.add(made)
         reports = collected.reports()
     mapped = job.map is not None
-    for row in reports.miscounted(mapped=mapped):
-        check_counts(reports[row], mapped=mapped)
+    # Where records are selected, each shard was compared when it was made.
+    selects = bool(job.records.select)
+    for row in reports.miscounted(mapped=mapped or selects):
+        check_counts(reports[row], mapped=mapped or selects)
     table = reports.table
     regions = table.total("quarantined_regions")
     allowed = job.max_corrupt if job.on_corrupt == "quarantine" else 0
@@ -192,6 +195,8 @@ def finish_split(
         changed = {"changed_records": reports.changed_records}
     if job.records.nulls == "skip":
         changed["null_rows"] = reports.null_rows
+    if selects:
+        changed["selected"] = job.records.select
     split = write_table(
         job.output,
         job.name,
@@ -214,6 +219,7 @@ def finish_split(
             "options": job.options(),
         },
     )
+    split = dataclasses.replace(split, columns=carried_columns(prepared, table))
     if job.pack is not None and (counts := table.packed_total()) is not None:
         split = dataclasses.replace(
             split,

@@ -49,6 +49,7 @@ from gristmill.transforms.tokens.row_packer import RowPacker
 # How much of the ranges after the one that is read is fetched: files can be small.
 _AHEAD_BYTES = 4 << 20
 _AHEAD_RANGES = 16
+_NOTHING = RecordsDigest()
 
 
 def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
@@ -186,7 +187,7 @@ def _convert(
             file_crc32c=written.file_crc32c,
             read=tally.read,
             written=written.digest,
-            dropped_records=tally.dropped_records,
+            dropped_records=tally.dropped_records + tally.left_out.records,
             added_records=tally.added_records,
             changed_records=tally.changed_records,
             null_rows=tally.null_rows,
@@ -195,7 +196,7 @@ def _convert(
             spans=tuple(tally.spans),
             packed=packed,
         )
-        check_counts(report, mapped=job.map is not None)
+        check_counts(report, mapped=job.map is not None, left_out=tally.left_out)
         check_current(prepared)  # Another job may have begun hours ago.
         quarantine.publish()
         return place.publish(local, written, report, segments=segments)
@@ -254,17 +255,20 @@ def read_again(
         begin = report.spans[0].start_bytes
         if begin is None:
             begin = ranges[0].end_bytes  # All is in a record that begins before.
-    for _, batch in _batches(prepared, ranges, begin, DamageHandler(), tally, kept):
-        tally.count(batch)
+    for _ in _batches(prepared, ranges, begin, DamageHandler(), tally, kept):
+        pass
     return tally.read, tuple(tally.spans)
 
 
-def check_counts(report: ShardReport, *, mapped: bool) -> None:
+def check_counts(
+    report: ShardReport, *, mapped: bool, left_out: RecordsDigest = _NOTHING
+) -> None:
     """Checks that a shard holds what was read for it.
 
     Args:
         report: What was counted.
         mapped: Whether a function of the user's may have changed records.
+        left_out: Digest of those that were not selected.
 
     Raises:
         DataLossError: It does not.
@@ -283,11 +287,11 @@ def check_counts(report: ShardReport, *, mapped: bool) -> None:
             got=f"{got:,}" + " documents" * (packed is not None),
             cure="run again; if it repeats, please report it",
         )
-    if not mapped and packed is None and report.written != report.read:
+    if not mapped and packed is None and report.written + left_out != report.read:
         raise DataLossError(
             "records changed on the way into a shard",
             where=report.path,
-            expected=f"digest {report.read.hex}",
+            expected=f"digest {(report.read - left_out).hex}",
             got=report.written.hex,
             cure="check disk and memory of this machine, then run again",
         )
@@ -308,9 +312,10 @@ def _batches(
         check = SpanCheck(source, reader.path, on_damage)
         for batch in reader.batches():
             check.follow(batch)
-            yield reader.path, batch
+            tally.count(batch)
+            yield reader.path, reader.taken(batch)
         check.finish(reader.span)
-        tally.spans.append(reader.span)
+        tally.end_range(reader)
 
 
 def _readers(

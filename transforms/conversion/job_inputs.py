@@ -196,6 +196,7 @@ def check_job(job: ConversionJob) -> None:
     if job.map is not None:
         load_function(job.map)
     _check_repacked(job)
+    _check_selected(job)
 
 
 def match_job(job: ConversionJob) -> list[FileInfo] | None:
@@ -257,6 +258,23 @@ def _check_records(directory: str, split: str) -> None:
             cure="make rows of another length, or fewer shards, by gristmill repack; "
             "for all else pack the documents again",
         )
+
+
+def _check_selected(job: ConversionJob) -> None:
+    """Raises InputError if records cannot be selected from the inputs of a job."""
+    if not job.records.select:
+        return
+    dataset = len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON)
+    if dataset and job.map is None and job.records.input_format != "packed":
+        return
+    raise InputError(
+        "records are selected from a dataset, and are then taken as they are",
+        where=some_of(job.inputs),
+        expected="a dataset of records, without --map",
+        got=f"--select {job.records.select}"
+        + (f", --map {job.map}" if dataset and job.map else ""),
+        cure="leave out --select, or select first and convert the result",
+    )
 
 
 def _check_repacked(job: ConversionJob) -> None:

@@ -54,6 +54,7 @@ class Tally:
 
     Attributes:
         read: Digest of the records.
+        left_out: Digest of those that were not selected.
         dropped_records: Those for which the user's function returned nothing.
         added_records: Those that it returned beyond one for each.
         changed_records: Those of which it returned only others.
@@ -63,6 +64,7 @@ class Tally:
     """
 
     read: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
+    left_out: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
     dropped_records: int = 0
     added_records: int = 0
     changed_records: int = 0
@@ -75,6 +77,11 @@ class Tally:
         self.null_rows += batch.null_rows
         lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
         self.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
+
+    def end_range(self, reader: RangeReader[Any]) -> None:
+        """Counts a range that was read to its end."""
+        self.left_out += reader.left_out
+        self.spans.append(reader.span)
 
     def show(self, progress: Progress | None) -> None:
         """Tells how much was read, if somebody asks."""
@@ -127,7 +134,6 @@ def write_records(
     function = None if spec is None else load_function(spec)
     place_text = source_of(prepared.files.spec).place_text
     for path, batch in batches:
-        tally.count(batch)
         if function is None:
             writer.write(batch.records, batch.crc32cs)
         else:
@@ -199,7 +205,6 @@ def write_rows(
         for _ in range(spans, len(tally.spans)):
             packer.end_span()
         spans = len(tally.spans)
-        tally.count(batch)
         _check_records(batch, path, source)
         records: list[bytes] = []
         places: list[int] = []
@@ -315,17 +320,18 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
     if pack is not None:
         pack = dataclasses.replace(pack, found=find_tokenizer(pack))
         pack = pack if pack.chat is None else with_template(pack)
-    for file in files:
+    for number, file in enumerate(files):
         plain = file.compression == "none"
         beginning = SourceRange(
-            file_index=0,
+            file_index=number,
             begin_bytes=0,
             end_bytes=min(file.size_bytes, _READ_BYTES) if plain else -1,
             exact=True,
         )
         damage = DamageHandler() if job.on_corrupt == "quarantine" else None
         source = source_of(file.spec)
-        for batch in source.read(file, beginning, on_damage=damage).batches():
+        ranges = source.read(file, beginning, on_damage=damage)
+        for batch in map(ranges.taken, ranges.batches()):
             reader = None
             if pack is not None:
                 # A shard finds out whether the fast path differs.
@@ -392,6 +398,6 @@ def copied_records(
             check.add(copied)
             check.finish(reader.span)
             tally.read += copied
-            tally.spans.append(reader.span)
+            tally.end_range(reader)
             tally.show(progress)
         return copier.finish()

@@ -131,8 +131,10 @@ class ConversionJob:
             del fields[other]
         if self.records == RecordOptions():  # As it was before there were others.
             del fields["records"]
-        elif self.records.nulls == "fail":
-            del fields["records"]["nulls"]
+        else:
+            for name, usual in (("nulls", "fail"), ("select", "")):
+                if fields["records"][name] == usual:
+                    del fields["records"][name]
         if self.pack is None:
             del fields["pack"]
         else:  # Its content counts, wherever it lies.

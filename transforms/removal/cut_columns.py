@@ -12,7 +12,7 @@ import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.columns.column_file import decode_column, encode_column
+from gristmill.dataset.columns.column_file import encode_column
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
@@ -20,6 +20,7 @@ from gristmill.dataset.metadata.column_table import (
     StoredColumn,
     column_entries,
     read_column_table,
+    read_values,
     write_column_table,
 )
 from gristmill.dataset.metadata.manifest import read_table
@@ -70,13 +71,7 @@ def _cut(
     ends = np.cumsum(before.records)
     files = [table.file(shard) for shard in range(len(table))]
     for shard in cut.tolist():
-        place = layout.join(dataset, files[shard].path)
-        values = decode_column(
-            storage.read(place),
-            path=place,
-            kind=entry.kind,
-            records=table.records(shard),
-        )
+        values = read_values(dataset, entry.kind, table, shard)
         if one.pieces is None:
             begin, end = int(ends[shard] - before.records[shard]), int(ends[shard])
             own = slice(*np.searchsorted(one.records, [begin, end]))

@@ -102,12 +102,15 @@ class RecordOptions:
             object; `line`. "" for the format's default.
         nulls: What to do with a row with a null in a column to take: `fail` if no
             record can be made from it, or `skip` it.
+        select: Condition on the columns beside the records of a dataset, for those to
+            take; "" for all.
     """
 
     input_format: str = "auto"
     columns: tuple[str, ...] = ()
     record: str = ""
     nulls: Nulls = "fail"
+    select: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))

@@ -88,6 +88,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
     Attributes:
         path: The file.
         ahead_bytes: The result of `open_ahead`.
+        left_out: Digest of the records that are read and not taken.
     """
 
     def __init__(self, request: ReadRequest):
@@ -95,6 +96,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
         self._kept = request.kept
         self.path = request.file.path
         self.ahead_bytes = 0
+        self.left_out = RecordsDigest()
         self._coming: Callable[[], Opened] = self._open
         self._start: int | None = None
         self._stop: int | None = None
@@ -135,6 +137,10 @@ class RangeReader(abc.ABC, Generic[Opened]):
         source = self._source
         end = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
         return min(end - source.begin_bytes, BLOCK_BYTES)
+
+    def taken(self, batch: RecordBatch) -> RecordBatch:
+        """Returns the records of a batch that are taken, and counts the others."""
+        return batch
 
     @abc.abstractmethod
     def _open(self) -> Opened:

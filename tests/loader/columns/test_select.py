@@ -1,6 +1,6 @@
 """Records that conditions on columns select: as Python's own `eval` does.
 
-Covers: loader/columns/selection.py, loader/columns/expression.py,
+Covers: loader/columns/selection.py, dataset/columns/expression.py,
 loader/data/selected_dataset.py.
 """
 
@@ -18,7 +18,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.loader.columns.expression import Expression
+from gristmill.dataset.columns.expression import Expression
 from gristmill.loader.columns.selection import Selection
 from gristmill.loader.feed.state import state_of, step_of
 from tests.support.columns import attach_numbers, example, examples

@@ -1,7 +1,8 @@
 """Columns joined to records by keys, places and numbers, or computed from them.
 
 Covers: pipelines/columns/attach.py, pipelines/columns/attached.py,
-pipelines/columns/column_values.py,
+pipelines/columns/column_values.py, pipelines/columns/row_keys.py,
+dataset/commit/attached_split.py,
 pipelines/columns/row_store.py, pipelines/columns/table_files.py,
 pipelines/columns/typed_values.py.
 """
@@ -27,11 +28,8 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.pipelines.columns.attach import (
-    JoinBy,
-    attach_computed,
-    attach_tables,
-)
+from gristmill.pipelines.columns.attach import attach_computed, attach_tables
+from gristmill.pipelines.columns.row_keys import JoinBy
 from gristmill.pipelines.commands.main import cli
 from tests.support.columns import (
     ID,

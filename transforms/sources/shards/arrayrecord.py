@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, BinaryIO, NamedTuple
 
@@ -29,6 +30,10 @@ from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 from gristmill.transforms.sources.shards.shard_range import ShardRange
 from gristmill.transforms.sources.shards.source_split import SourceSplit
+from gristmill.transforms.sources.shards.split_columns import (
+    BoolArray,
+    selected_records,
+)
 
 
 class _Begun(NamedTuple):
@@ -45,10 +50,17 @@ class ShardRangeReader(RangeReader[_Begun]):
     Args:
         request: The range.
         shard: The file, and what its dataset says of it.
+        selected: Returns which of its records are taken; None for all.
     """
 
-    def __init__(self, request: ReadRequest, shard: ListedShard):
+    def __init__(
+        self,
+        request: ReadRequest,
+        shard: ListedShard,
+        selected: Callable[[], BoolArray | None] = lambda: None,
+    ):
         super().__init__(request)
+        self._selected = selected
         self._shard = shard
         self._start = self._stop = 0
 
@@ -86,6 +98,21 @@ class ShardRangeReader(RangeReader[_Begun]):
         self._whole = self._stop == begun.opened.records
         self._check_unchanged()
 
+    def taken(self, batch: RecordBatch) -> RecordBatch:
+        """Returns the selected records of a batch; see `RangeReader`."""
+        if (selected := self._selected()) is None or not batch.records:
+            return batch
+        taken = selected[np.asarray(batch.places)]
+        crc32cs = np.array(batch.crc32cs, np.uint32)
+        lengths = np.fromiter(map(len, batch.records), np.int64, len(taken))
+        self.left_out += RecordsDigest.of(crc32cs[~taken], lengths[~taken])
+        rows = np.flatnonzero(taken).tolist()
+        return RecordBatch(
+            [batch.places[row] for row in rows],
+            [batch.records[row] for row in rows],
+            [batch.crc32cs[row] for row in rows],
+        )
+
     def copy(self, copier: ShardCopier, options: WriterOptions) -> RecordsDigest | None:
         """Appends the records to a shard; see `RangeReader`."""
         opened, _, file = self._coming()
@@ -106,8 +133,13 @@ class ShardRangeReader(RangeReader[_Begun]):
                 crc32cs=opened.crc32cs,
                 open=lambda begin, end: nullcontext(file),
             )
-            taken = np.ones(self._stop - self._start, np.bool_)
-            digest = RecordsDigest.of(*copier.copy(stored, self._start, taken))
+            taken = self._selected()
+            if taken is None:
+                taken = np.ones(opened.records, np.bool_)
+            taken = taken[self._start : self._stop]
+            crc32cs, lengths = copier.copy(stored, self._start, taken)
+            digest = RecordsDigest.of(crc32cs, lengths)
+            self.left_out = RecordsDigest.of(crc32cs[~taken], lengths[~taken])
         self._records = digest.records
         self._whole = self._stop == opened.records
         self._check_unchanged()
@@ -147,7 +179,10 @@ class ArrayRecordSource(Source):
 
     def reader(self, request: ReadRequest) -> ShardRangeReader:
         """Returns a reader of one range of a file. Nothing has to be searched for."""
-        return ShardRangeReader(request, self._shard(request.file))
+        selected = functools.partial(
+            selected_records, self.spec, request.source.file_index
+        )
+        return ShardRangeReader(request, self._shard(request.file), selected)
 
     def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
         """Counts the records of a file from its footer, damaged ones too."""

@@ -18,10 +18,13 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     some_of,
 )
+from gristmill.dataset.columns.expression import Expression
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import common_columns
 from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
 from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.storage.base import FileInfo
@@ -33,6 +36,7 @@ from gristmill.transforms.sources.formats import (
 )
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.shards.shard_list import ListedShard
+from gristmill.transforms.sources.shards.split_columns import SplitColumns
 
 
 class SourceSplit(NamedTuple):
@@ -49,6 +53,8 @@ class SourceSplit(NamedTuple):
         packed: For packed rows whose documents are read: the description of the rows in
             `dataset.json`, with that of the tokenizer in `found`. The records are then
             the documents. None if records are read as they are.
+        selection: For a part of the records: the `expression` that selects them, and
+            its columns as `SplitColumns.editions`. None for all.
     """
 
     directory: str
@@ -59,11 +65,14 @@ class SourceSplit(NamedTuple):
     records_digest: str
     features: dict[str, Any] | None = None
     packed: dict[str, Any] | None = None
+    selection: dict[str, Any] | None = None
 
     @property
     def spec(self) -> SourceSpec:
         """The facts that the readers of its shards need."""
         fields = self._asdict()
+        if self.selection is None:
+            del fields["selection"]
         if self.packed is not None:
             return SourceSpec(format="packed", schema=json.dumps(fields))
         del fields["packed"]
@@ -245,6 +254,7 @@ def find_split(
         records_digest=digest.hex,
         features=None if found.features is None else dict(found.features),
         packed=packed,
+        selection=_selection(directory, found, table, options),
     )
     shards = len(table)
     return InputFiles(
@@ -256,6 +266,18 @@ def find_split(
         noted_ns=np.zeros(shards, np.int64),
         spec=source.spec,
     )
+
+
+def _selection(
+    directory: str, split: Split, table: ShardTable, options: RecordOptions | None
+) -> dict[str, Any] | None:
+    """Returns `SourceSplit.selection`; raises InputError if it cannot be evaluated."""
+    if options is None or not options.select:
+        return None
+    expression = Expression(options.select, common_columns(split, directory))
+    columns = SplitColumns.of(directory, split, table, expression.names)
+    columns.check()
+    return {"expression": options.select, "editions": columns.editions}
 
 
 def _documents_of(

@@ -1,0 +1,204 @@
+"""A split whose records get columns: its shards as tasks, and the commit of all."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy.typing as npt
+
+from gristmill import __version__
+from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.columns.column_file import encode_column
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.commit.attachment import Attachment
+from gristmill.dataset.metadata.column_table import (
+    ColumnEntry,
+    ColumnTable,
+    StoredColumn,
+    column_entries,
+    write_column_table,
+)
+from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
+
+
+class ShardTask(NamedTuple):
+    """A shard whose records get values.
+
+    Attributes:
+        attachment: The columns that are attached.
+        shard: Its path, relative to the dataset.
+        edition: The number of its edition.
+        number: Its number in the edition.
+        first_record: Number, in the split, of its first record.
+        digest: The digest of its records.
+        file_bytes: Its size.
+    """
+
+    attachment: Attachment
+    shard: str
+    edition: int
+    number: int
+    first_record: int
+    digest: RecordsDigest
+    file_bytes: int
+
+    @property
+    def stop_record(self) -> int:
+        """Number, in the split, of the record after its last."""
+        return self.first_record + self.digest.records
+
+
+class Written(NamedTuple):
+    """The values of a shard were written.
+
+    Attributes:
+        task: The shard.
+        files: The file of each column.
+    """
+
+    task: ShardTask
+    files: Mapping[str, StoredColumn]
+
+    def gather(self, gathered: Gathered) -> None:
+        """Notes the files."""
+        place = self.task.edition, self.task.number
+        gathered.notes["files"][place] = self.files
+
+
+Typed = Mapping[str, tuple[ColumnType, npt.NDArray[Any]]]
+"""Types and values of columns, by name."""
+
+
+def write_values(task: ShardTask, values: Typed) -> Written:
+    """Writes the values of a shard."""
+    files = {}
+    for name, (kind, column) in values.items():
+        data = encode_column(kind, column, task.digest)
+        files[name] = task.attachment.publish(task.shard, name, data)
+    return Written(task, files)
+
+
+class AttachedSplit:
+    """A split that gets columns, as it is now.
+
+    Args:
+        dataset: The dataset's directory.
+        split: The split; None for the only one.
+        overwrite: Whether columns of the same names are replaced.
+    """
+
+    def __init__(self, dataset: str, split: str | None, *, overwrite: bool = False):
+        self.dataset, self.overwrite = dataset, overwrite
+        self.manifest = open_manifest(dataset)
+        self.name = chosen_split(dataset, self.manifest, split)
+        self.split: Split = self.manifest.splits[self.name]
+
+    def attachment(self, columns: Sequence[str], how: Any) -> Attachment:
+        """Returns the description of columns, given all that decides on their values.
+
+        Raises:
+            InputError: A column of this name is there, and is to stay.
+        """
+        editions = {part.edition: part.shards_digest for part in self.split.parts}
+        text = json.dumps([how, sorted(columns), sorted(editions.items())])
+        key = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        found = Attachment(
+            dataset=self.dataset,
+            name=self.manifest.name,
+            split=self.name,
+            editions=editions,
+            columns=tuple(columns),
+            key=key,
+            replaces=self.overwrite,
+        )
+        taken = [n for n in columns if any(n in p.columns for p in self.split.parts)]
+        if taken and not self.overwrite and not self.has(found):
+            raise InputError(
+                f"there is a column {taken[0]!r} already",
+                where=f"{self.dataset}, split {self.name}",
+                cure="add --overwrite to replace it, or rename the column",
+            )
+        return found
+
+    def has(self, attachment: Attachment) -> bool:
+        """Returns whether the split has these columns already."""
+        return all(
+            part.columns.get(column, {}).get("table")
+            == attachment.table_path(part.edition, column)
+            for part in self.split.parts
+            for column in attachment.columns
+        )
+
+    def entries(self) -> list[dict[str, ColumnEntry]]:
+        """Returns the columns of each edition."""
+        return [column_entries(part, self.dataset) for part in self.split.parts]
+
+    def tasks(self, attachment: Attachment) -> Iterator[ShardTask]:
+        """Yields a task for each shard."""
+        first = 0
+        for part in self.split.parts:
+            table = self.table(part.edition)
+            for number, path in enumerate(table.paths):
+                digest = table.digest(number)
+                size = int(table.file_bytes[number])
+                yield ShardTask(
+                    attachment, path, part.edition, number, first, digest, size
+                )
+                first += digest.records
+
+    @functools.lru_cache(maxsize=4)  # noqa: B019
+    def table(self, edition: int) -> ShardTable:
+        """Returns the table of the shards of an edition."""
+        return read_table(self.dataset, self.split.part(edition))
+
+    def commit(
+        self,
+        attachment: Attachment,
+        kinds: Mapping[str, ColumnType],
+        gathered: Gathered,
+        *,
+        source: Mapping[str, Any],
+    ) -> tuple[Manifest, int]:
+        """Adds columns of which all files are written.
+
+        Args:
+            attachment: Their description.
+            kinds: Their types.
+            gathered: What `Written` has gathered, of each shard.
+            source: What attached them, and from what.
+
+        Returns:
+            The dataset as it is now, and the size of the files.
+
+        Raises:
+            JobChangedError: The work was given up meanwhile.
+            StorageChangedError: The split has other editions by now.
+        """
+        attachment.check_current()
+        files = gathered.notes["files"]
+        made: dict[int, dict[str, ColumnEntry]] = {}
+        source = {**source, "gristmill_version": __version__}
+        for part in self.split.parts:
+            shards, number = self.table(part.edition), part.edition
+            own = [files[number, shard] for shard in range(len(shards))]
+            made[number] = {
+                name: write_column_table(
+                    self.dataset,
+                    attachment.table_path(number, name),
+                    kind,
+                    ColumnTable.of((each[name] for each in own), shards),
+                    source=source,
+                )
+                for name, kind in kinds.items()
+            }
+        size = sum(one.file_bytes for each in made.values() for one in each.values())
+        return attachment.commit(made), size

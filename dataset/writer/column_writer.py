@@ -1,0 +1,335 @@
+"""`ColumnWriter`: values of a Python loop as columns beside a dataset's records."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.errors import DataLossError, InputError, InvalidDatasetError
+from gristmill.dataset.columns.column_file import decode_column
+from gristmill.dataset.columns.column_type import ColumnType, check_column_name
+from gristmill.dataset.commit.attached_split import (
+    AttachedSplit,
+    ShardTask,
+    Written,
+    write_values,
+)
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import StoredColumn
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.storage.paths import StrPath, path_text
+
+Types = Mapping[str, str | tuple[str, Sequence[int]]]
+"""The type of each column: a number's name as numpy has it, or `text`; with a shape."""
+
+
+class ColumnWriter:
+    """Writes columns that a program computes, such as logits, weights or scores.
+
+    ::
+
+        with ColumnWriter("c4", {"score": "float32"}, source="model 7") as writer:
+            for scores in batches_of_scores:
+                writer.write({"score": scores})
+
+    The values come in the order of the records, any number at a time. When the `with`
+    statement ends, the columns are committed. If an error leaves it, or the process is
+    killed, nothing is visible. The values of finished shards are kept: a writer with
+    the same arguments and `resume` continues after them.
+
+    With `parts`, several writers, in processes or machines, each write the values of
+    some shards. `commit_columns` then commits all parts together.
+
+    For one thread at a time. Memory: the values of a shard.
+
+    Args:
+        path: The dataset's directory, local or `gs://`.
+        columns: The types of the columns, by name: such as `float32`, `text`, or for an
+            array a record `("float16", (2048,))`.
+        source: What computes them, such as a model and its version. It tells them from
+            others, so that no writer continues with values of another source.
+        split: The split; None for the only one.
+        part: Number of the part that this writer writes, from 0.
+        parts: In how many parts the columns are written.
+        resume: Whether to continue after the shards that are finished: ask
+            `position_records` where.
+        overwrite: Whether columns of these names are replaced.
+
+    Raises:
+        InputError: A type is none, or a column of this name is there.
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        columns: Types,
+        *,
+        source: str = "",
+        split: str | None = None,
+        part: int | None = None,
+        parts: int | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+    ):
+        number, count = (0, 1) if parts is None else (part, parts)
+        if (part is None) != (parts is None) or not 0 <= (number or 0) < count:
+            raise InputError(
+                "not the number of a part",
+                expected="part in [0, parts), or neither",
+                got=f"part={part}, parts={parts}",
+                cure="give both",
+            )
+        self._columns = _Columns(path, columns, source, split, overwrite=overwrite)
+        every = self._columns.tasks
+        first, stop = (
+            len(every) * n // count for n in (number or 0, (number or 0) + 1)
+        )
+        self._tasks, self._commits = every[first:stop], parts is None
+        self._begin = every[first].first_record if self._tasks else 0
+        self._stop = self._tasks[-1].stop_record if self._tasks else 0
+        self._resume, self._gathered = resume, Gathered()
+        self._held: dict[str, npt.NDArray[Any]] = {}
+        self._done, self._records, self._open = 0, 0, False
+
+    @property
+    def records(self) -> range:
+        """The numbers of the records whose values this writer takes."""
+        return range(self._begin, self._stop)
+
+    @property
+    def position_records(self) -> int:
+        """The number of the record whose values come next."""
+        return self._begin + self._records
+
+    def __enter__(self) -> Self:
+        """Takes over the work; raises StorageError."""
+        columns = self._columns
+        if columns.target.has(columns.attachment):
+            self._done, self._records = len(self._tasks), len(self.records)
+            return self
+        columns.attachment.begin()
+        if not self._resume:
+            columns.delete(self._tasks)
+        for task in self._tasks if self._resume else ():
+            if (found := columns.finished(task)) is None:
+                break
+            self._keep(found)
+        self._records = sum(task.digest.records for task in self._tasks[: self._done])
+        self._held = {name: kind.empty() for name, kind in columns.kinds.items()}
+        self._open = True
+        return self
+
+    def write(self, values: Mapping[str, npt.ArrayLike]) -> None:
+        """Appends values of the next records.
+
+        Args:
+            values: Those of each column, by name: `[n, *shape]`.
+
+        Raises:
+            InputError: They are of other columns, types or shapes, or there are more
+                than records.
+            StorageError: They cannot be written.
+        """
+        if not self._open:
+            raise self._refused(
+                "the writer takes no values: they are committed, or its `with` "
+                "statement has ended",
+                "write within `with ColumnWriter(...)`, or replace them with "
+                "overwrite=True",
+            )
+        kinds = self._columns.kinds
+        given = {name: _typed(kinds.get(name), values[name], name) for name in values}
+        counts = {len(each) for each in given.values()}
+        if given.keys() != kinds.keys() or len(counts) > 1:
+            raise self._refused(
+                f"values of {', '.join(given) or 'no column'}, {counts or 0} records",
+                f"give as many values of each of {', '.join(kinds)}",
+            )
+        (count,) = counts
+        if self.position_records + count > self._stop:
+            raise self._refused(
+                f"there are values for more records than the {len(self.records):,}",
+                "give one for each record",
+            )
+        for name, added in given.items():
+            self._held[name] = np.concatenate([self._held[name], added])
+        self._records += count
+        self._write_whole_shards()
+
+    def _write_whole_shards(self) -> None:
+        while self._done < len(self._tasks):
+            task = self._tasks[self._done]
+            count = task.digest.records
+            if min(map(len, self._held.values())) < count:
+                return
+            own = {name: values[:count] for name, values in self._held.items()}
+            self._held = {name: values[count:] for name, values in self._held.items()}
+            kinds = self._columns.kinds
+            self._keep(write_values(task, {n: (kinds[n], own[n]) for n in own}))
+
+    def _keep(self, written: Written) -> None:
+        self._gathered.add(written)
+        self._done += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Commits the columns, unless an error leaves the statement.
+
+        Raises:
+            InputError: There are no values for the last records.
+            JobChangedError: The work was given up meanwhile.
+            StorageChangedError: The split was changed meanwhile.
+        """
+        was_open, self._open = self._open, False
+        if error is not None or not was_open:
+            return
+        self._write_whole_shards()
+        if self._done < len(self._tasks):
+            raise self._refused(
+                f"there are no values for the records from {self.position_records:,} "
+                f"to {self._stop:,}",
+                "continue with resume=True: finished shards are kept",
+            )
+        if self._commits:
+            self._columns.commit(self._gathered)
+
+    def _refused(self, what: str, cure: str) -> InputError:
+        where = f"{self._columns.where}, record {self.position_records:,}"
+        return InputError(what, where=where, cure=cure)
+
+
+def commit_columns(
+    path: StrPath,
+    columns: Types,
+    *,
+    source: str = "",
+    split: str | None = None,
+    overwrite: bool = False,
+) -> Manifest:
+    """Commits columns of which several writers have written all parts.
+
+    Call it once all writers have ended, with their arguments. It can be repeated.
+
+    Returns:
+        The dataset as it is now.
+
+    Raises:
+        DataLossError: Values of a shard are not written.
+        InputError: As for `ColumnWriter`.
+        JobChangedError: No writer has begun, or the work was given up.
+    """
+    found = _Columns(path, columns, source, split, overwrite=overwrite)
+    if found.target.has(found.attachment):
+        return found.target.manifest
+    written = [found.finished(task) for task in found.tasks]
+    if missing := written.count(None):
+        raise DataLossError(
+            f"values of {missing:,} of {len(written):,} shards are not written",
+            where=found.where,
+            got=f"none for {found.tasks[written.index(None)].shard}",
+            cure="write these parts with resume=True, then commit again",
+        )
+    return found.commit(Gathered.of(one for one in written if one is not None))
+
+
+class _Columns:
+    """The columns that are written, and the shards of their records."""
+
+    def __init__(
+        self,
+        path: StrPath,
+        columns: Types,
+        source: str,
+        split: str | None,
+        *,
+        overwrite: bool,
+    ):
+        dataset = path_text(path, "dataset")
+        self.kinds = {check_column_name(name): _kind(columns[name]) for name in columns}
+        if not self.kinds:
+            raise InputError("no column is given", cure='such as {"score": "float32"}')
+        self.target = AttachedSplit(
+            dataset.rstrip("/") or dataset, split, overwrite=overwrite
+        )
+        types = {name: str(kind) for name, kind in self.kinds.items()}
+        self._source = {"writer": source}
+        self.attachment = self.target.attachment([*types], [self._source, types])
+        self.tasks = [*self.target.tasks(self.attachment)]
+        self.where = f"{self.target.dataset}, split {self.target.name}"
+
+    def _paths(self, task: ShardTask) -> dict[str, str]:
+        key = self.attachment.key
+        return {name: layout.column_path(task.shard, name, key) for name in self.kinds}
+
+    def delete(self, tasks: Sequence[ShardTask]) -> None:
+        """Deletes what an earlier writer has left of shards."""
+        dataset = self.target.dataset
+        gone = {path for task in tasks for path in self._paths(task).values()}
+        storage, prefix = storage_for(dataset), layout.join(dataset, "")
+        there = storage.scan(layout.join(dataset, layout.COLUMNS_DIR))
+        storage.delete_all(
+            info for info in there if info.path.removeprefix(prefix) in gone
+        )
+
+    def finished(self, task: ShardTask) -> Written | None:
+        """Returns the files of a shard if all are there and whole."""
+        files = {}
+        for name, path in self._paths(task).items():
+            place = layout.join(self.target.dataset, path)
+            content = storage_for(place).load(place)
+            if content is None:
+                return None
+            data, kind = content.data, self.kinds[name]
+            with contextlib.suppress(InvalidDatasetError):
+                decode_column(data, path=place, kind=kind, records=task.digest)
+                files[name] = StoredColumn(path, len(data), google_crc32c.value(data))
+        return Written(task, files) if files.keys() == self.kinds.keys() else None
+
+    def commit(self, gathered: Gathered) -> Manifest:
+        """Commits all; raises as `AttachedSplit.commit` does."""
+        given = self.attachment, self.kinds, gathered
+        return self.target.commit(*given, source=self._source)[0]
+
+
+def _kind(given: str | tuple[str, Sequence[int]]) -> ColumnType:
+    try:
+        dtype, shape = (given, ()) if isinstance(given, str) else given
+        return ColumnType(dtype, tuple(shape))
+    except (ValueError, TypeError) as e:
+        raise InputError(
+            "not the type of a column",
+            expected='such as "float32", "text" or ("float16", (2048,))',
+            got=repr(given),
+            cure="correct it",
+        ) from e
+
+
+def _typed(kind: ColumnType | None, values: Any, name: str) -> npt.NDArray[Any]:
+    """Returns values as an array of a column's type; numbers are not cut off."""
+    array = np.asarray(values, object if kind is not None and kind.is_text else None)
+    if kind is not None and array.ndim and array.shape[1:] == kind.shape:
+        if kind.is_text and all(isinstance(each, str) for each in array):
+            return array
+        wanted = np.dtype("O") if kind.is_text else np.dtype(kind.dtype)
+        if not kind.is_text and np.can_cast(array.dtype, wanted, "same_kind"):
+            return array.astype(wanted)
+        if not array.size:
+            return kind.empty()
+    raise InputError(
+        f"not values of the column {name!r}",
+        expected="no such column" if kind is None else f"an array of {kind}, [n, ...]",
+        got=f"{array.dtype} of shape {array.shape}",
+        cure="give one value of this type for each record",
+    )

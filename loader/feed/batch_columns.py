@@ -1,0 +1,117 @@
+"""The columns beside the records of batches, read with them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import InputError
+from gristmill.loader.columns.column import Column
+from gristmill.loader.data.batches import Batches
+from gristmill.loader.order.step_records import MixedBatch, by_dataset
+
+Values = npt.NDArray[Any]
+
+
+class BatchColumns:
+    """Reads the columns of batches. Safe to share by threads; opens them when it reads.
+
+    Args:
+        batches: The batches.
+        names: The columns.
+    """
+
+    def __init__(self, batches: Batches, names: Sequence[str]):
+        self.names = tuple(names)
+        self._batches = batches
+        self._column = functools.lru_cache(maxsize=64)(self._opened)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchColumns, (self._batches, self.names)
+
+    def _opened(self, number: int, name: str, extension: int | None = None) -> Column:
+        """Returns a column of a dataset, or of what it was before an extension."""
+        if extension is None:
+            return self._batches.datasets[number].column(name)
+        return self._batches.dataset_before(number, extension).column(name)
+
+    def read(self, batch: MixedBatch) -> dict[str, Values]:
+        """Returns the values of a batch's records, each `[rows, *shape]`, by name."""
+        return {name: self._values(name, batch) for name in self.names}
+
+    def _values(self, name: str, batch: MixedBatch) -> Values:
+        parts = by_dataset(batch.datasets)
+        first = int(batch.datasets[0]) if len(batch.datasets) else 0
+        out = self._column(first, name).kind.empty(len(batch.records))
+        for number, rows in parts:
+            records = batch.records[rows]
+            values = out[rows]  # A copy, unless the rows are a slice.
+            there = records >= 0
+            values[there] = self._column(number, name).read(records[there])
+            lost = np.flatnonzero(~there)
+            # Records that were removed since, of which a run still has steps.
+            if lost.size:
+                order = self._batches.schedule.grown[number]
+                for extension, own, numbers in order.before_removal(records[lost]):
+                    before = self._column(number, name, extension)
+                    values[lost[own]] = before.read(numbers)
+            out[rows] = values
+        return out
+
+
+def checked_columns(
+    columns: Sequence[str], batches: Batches, decode: object
+) -> tuple[str, ...]:
+    """Returns the names of columns that a feed adds to its batches.
+
+    Raises:
+        InputError: They are not names, a dataset of the batches lacks one or has it
+            with another type than the others, or there is no dict to add them to.
+    """
+    names = () if isinstance(columns, str) else tuple(columns)
+    if isinstance(columns, str) or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            "columns are not a list of names",
+            got=f"columns={columns!r:.100}",
+            cure='give a list, such as columns=["score"]',
+        )
+    if names and decode is None:
+        raise InputError(
+            "columns are arrays beside others, and the feed makes no arrays",
+            got=f"columns={[*names]} without decode",
+            cure="give the feed a decode that returns a dict of arrays",
+        )
+    for name in names:
+        kinds = {str(dataset.column(name).kind) for dataset in batches.datasets}
+        if len(kinds) > 1:
+            raise InputError(
+                f"the datasets of the mixture have the column {name!r} with other "
+                "types",
+                got=", ".join(sorted(kinds)),
+                cure="attach it again with one type for all",
+            )
+    return names
+
+
+def with_columns(batch: Any, columns: Mapping[str, Values]) -> Any:
+    """Adds columns to what decode returned of their records.
+
+    Raises:
+        InputError: It is not a dict of arrays, or has an array of such a name.
+    """
+    if not columns:
+        return batch
+    taken = sorted(columns.keys() & batch) if isinstance(batch, Mapping) else []
+    if isinstance(batch, Mapping) and not taken:
+        return {**batch, **columns}
+    raise InputError(
+        "decode did not return a dict that columns can be added to",
+        expected=f"a dict of arrays, without {', '.join(columns)}",
+        got=f"a dict with {', '.join(taken)}" if taken else type(batch).__name__,
+        cure="let decode return a dict of arrays; PackedRows leaves an array out with "
+        "names={NAME: None}",
+    )

@@ -1,0 +1,181 @@
+"""Columns that a program writes: in parts, after a restart, and refused ones."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import ColumnWriter, commit_columns
+from gristmill.dataset.base.errors import (
+    DataLossError,
+    InputError,
+    JobChangedError,
+)
+from tests.support.columns import example, examples
+from tests.support.editions import add_edition, files_of
+
+TYPES: dict[str, Any] = {"score": "float32", "vector": ("int16", (2,)), "note": "text"}
+
+
+def values_of(numbers: range) -> dict[str, Any]:
+    return {
+        "score": [n / 7 for n in numbers],
+        "vector": np.array([[n, -n] for n in numbers], np.int16).reshape(-1, 2),
+        "note": [f"number {n}" for n in numbers],
+    }
+
+
+def check(output: str, records: int) -> None:
+    opened = loader.open(output)
+    wanted = values_of(range(records))
+    for name in TYPES:
+        found = opened.column(name)[:]
+        expected = np.asarray(wanted[name], found.dtype)
+        assert found.dtype == opened.column(name).dtype
+        assert found.tolist() == expected.tolist()
+
+
+@pytest.fixture
+def output(tmp_path: pathlib.Path) -> str:
+    found = examples(tmp_path, [7, 0, 5])
+    add_edition(tmp_path, found, 2, [example(12), example(13)])
+    return found
+
+
+class StoppedError(Exception):
+    """Stops a writer."""
+
+
+def write(writer: ColumnWriter, rng: random.Random, stop: int | None = None) -> None:
+    end = writer.records.stop
+    with writer:
+        while (begin := writer.position_records) < end:
+            if stop is not None and begin >= stop:
+                raise StoppedError
+            size = rng.randrange(5)
+            writer.write(values_of(range(begin, min(begin + size, end))))
+
+
+def check_writers(output: str, seed: int) -> None:
+    rng = random.Random(seed)
+    parts = rng.choice([None, 1, 2, 3, 9])
+    for part in [None] if parts is None else rng.sample(range(parts), parts):
+        how: dict[str, Any] = {"source": "m", "part": part, "parts": parts}
+        while True:
+            writer = ColumnWriter(output, TYPES, resume=rng.random() < 0.7, **how)
+            stop = rng.choice([None, rng.randrange(14)])
+            try:
+                write(writer, rng, stop)
+            except StoppedError:
+                continue
+            break
+        assert not (parts and loader.open(output).columns)
+    for _ in range(2 if parts else 0):
+        commit_columns(output, TYPES, source="m")
+    check(output, 14)
+    made = files_of(output)
+    write(ColumnWriter(output, TYPES, source="m"), rng)
+    assert files_of(output) == made
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_values_are_there_at_last(output: str, seed: int) -> None:
+    check_writers(output, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(6, 1006))
+def test_all_values_are_there_many_times(output: str, seed: int) -> None:
+    check_writers(output, seed)
+
+
+def test_what_is_left_of_another_run_is_not_taken(output: str) -> None:
+    rng = random.Random(1)
+    with pytest.raises(StoppedError):
+        write(ColumnWriter(output, TYPES), rng, 8)
+    assert ColumnWriter(output, TYPES, source="other").position_records == 0
+    resumed = ColumnWriter(output, TYPES, resume=True)
+    with pytest.raises(StoppedError):
+        write(resumed, rng, 0)
+    assert resumed.position_records == 7
+    for values in (pathlib.Path(output) / "columns").glob("*score*"):
+        data = values.read_bytes()
+        values.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    writer = ColumnWriter(output, TYPES, resume=True)
+    with writer:
+        assert writer.position_records == 0
+        writer.write(values_of(range(14)))
+    check(output, 14)
+
+
+def test_parts_that_are_missing_are_said(output: str) -> None:
+    with pytest.raises(DataLossError, match="values of 5 of 5 shards"):
+        commit_columns(output, TYPES)
+    write(ColumnWriter(output, TYPES, part=1, parts=2), random.Random(1))
+    with pytest.raises(DataLossError, match="are not written"):
+        commit_columns(output, TYPES)
+    # A writer without `resume` takes nothing of an earlier one.
+    write(ColumnWriter(output, TYPES, part=0, parts=2), random.Random(1))
+    with pytest.raises(StoppedError):
+        write(ColumnWriter(output, TYPES, part=0, parts=2), random.Random(1), 0)
+    with pytest.raises(DataLossError, match="are not written"):
+        commit_columns(output, TYPES)
+
+
+def test_the_work_can_be_given_up(output: str) -> None:
+    writer = ColumnWriter(output, TYPES)
+    writer.__enter__()
+    writer.write(values_of(range(14)))
+    (begun,) = (pathlib.Path(output) / "index").glob("*attach-*")
+    begun.unlink()
+    with pytest.raises(JobChangedError, match="given it up"):
+        writer.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"score": [1.0]}, "values of score, "),
+        ({**values_of(range(1)), "note": ["a", "b"]}, "values of"),
+        ({**values_of(range(1)), "other": [1]}, "not values of the column 'other'"),
+        ({**values_of(range(1)), "note": [1]}, "not values of the column 'note'"),
+        ({**values_of(range(1)), "vector": [1]}, "not values of the column 'vector'"),
+        ({**values_of(range(1)), "vector": [[1.5, 0]]}, "not values of the column"),
+        ({**values_of(range(1)), "score": 1.0}, "not values of the column 'score'"),
+        (values_of(range(15)), "for more records than the 14"),
+    ],
+)
+def test_other_values_are_refused(
+    output: str, values: dict[str, Any], message: str
+) -> None:
+    with ColumnWriter(output, TYPES) as writer:
+        writer.write(values_of(range(0)))
+        with pytest.raises(InputError, match=message):
+            writer.write(values)
+        writer.write(values_of(range(14)))
+    check(output, 14)
+    with pytest.raises(InputError, match="takes no values"):
+        writer.write(values_of(range(1)))
+    with pytest.raises(InputError, match="there is a column 'score' already"):
+        ColumnWriter(output, TYPES, source="other")
+    with ColumnWriter(output, TYPES, source="other", overwrite=True) as writer:
+        writer.write(values_of(range(14)))
+
+
+def test_arguments_that_are_none_are_refused(output: str) -> None:
+    writer = ColumnWriter(output, TYPES)
+    writer.__enter__()
+    writer.write(values_of(range(3)))
+    with pytest.raises(InputError, match="no values for the records from 3 to 14"):
+        writer.__exit__(None, None, None)
+    for columns in ({"score": "number"}, {"score": ("text", (2,))}, {"score": 3}, {}):
+        with pytest.raises(InputError):
+            ColumnWriter(output, columns)  # type: ignore[arg-type]
+    for part, parts in ((0, None), (None, 2), (2, 2), (-1, 2)):
+        with pytest.raises(InputError, match="not the number of a part"):
+            ColumnWriter(output, TYPES, part=part, parts=parts)

@@ -1,0 +1,177 @@
+"""The values of a shard that a function computes from its records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.errors import InputError, UserFunctionError
+from gristmill.dataset.columns.column_type import (
+    ColumnType,
+    check_column_name,
+    kind_of,
+    of_python,
+)
+from gristmill.dataset.commit.attached_split import (
+    AttachedSplit,
+    ShardTask,
+    Written,
+    write_values,
+)
+from gristmill.dataset.commit.attachment import Attachment
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.transforms.functions.user_functions import (
+    call_on_record,
+    code_digest,
+    load_function,
+)
+from gristmill.transforms.sources.shards.open_shard import open_shard
+from gristmill.transforms.sources.shards.shard_list import ListedShard
+from gristmill.transforms.sources.shards.shard_range import ShardRange
+
+_CURE = "fix the function, and run the same command again"
+
+
+class ComputedColumns(NamedTuple):
+    """Columns that are computed, or are there already.
+
+    Attributes:
+        function: `module:function`.
+        digest: Digest of the file that holds it.
+        attachment: Their description.
+        kinds: Their types.
+    """
+
+    function: str
+    digest: str
+    attachment: Attachment
+    kinds: Mapping[str, ColumnType]
+
+    def gather(self, gathered: Gathered) -> None:
+        """Notes what was begun."""
+        gathered.notes["begun"][""] = self
+
+
+def begin_columns(target: AttachedSplit, function: str) -> ComputedColumns:
+    """Finds out which columns a function computes, by its first record.
+
+    Args:
+        target: The split.
+        function: `module:function`.
+
+    Raises:
+        InputError: There is no such function, or no record; or the columns are there.
+        UserFunctionError: It failed, or returned something else.
+    """
+    digest = code_digest(function)
+    if not target.split.records:
+        raise InputError(
+            "the split has no records to compute columns from",
+            where=f"{target.dataset}, split {target.name}",
+            cure="choose another with --split",
+        )
+    tasks = target.tasks(target.attachment([], ""))
+    first = next(task for task in tasks if task.digest.records)
+    kinds = kinds_of_function(function, next(_records(first, 1)))
+    for name in kinds:
+        check_column_name(name)
+    attachment = target.attachment([*kinds], [function, digest])
+    return ComputedColumns(function, digest, attachment, kinds)
+
+
+def commit_columns(
+    target: AttachedSplit, computed: ComputedColumns, gathered: Gathered
+) -> tuple[Manifest, int]:
+    """Commits columns of which all shards are written; see `AttachedSplit.commit`."""
+    source = {"map": computed.function, "code_digest": computed.digest}
+    return target.commit(computed.attachment, computed.kinds, gathered, source=source)
+
+
+def _records(task: ShardTask, stop: int | None = None) -> Iterator[bytes]:
+    """Yields the records of a shard, at most some first ones."""
+    dataset = task.attachment.dataset
+    path = layout.join(dataset, task.shard)
+    chars = len(path) - len(task.shard)
+    opened = open_shard(ListedShard(path, task.file_bytes, chars, task.digest.records))
+    for batch in ShardRange(opened, 0, stop or opened.records).batches():
+        yield from batch.records
+
+
+def kinds_of_function(spec: str, record: bytes) -> dict[str, ColumnType]:
+    """Returns the columns that a function computes, by its result for a record.
+
+    Raises:
+        UserFunctionError: It failed, or returned something else.
+    """
+    found = _called(load_function(spec), record, "record 0")
+    kinds = {}
+    for name, value in found.items():
+        try:
+            kinds[name] = kind_of(value)
+        except ValueError as e:
+            raise UserFunctionError(
+                f"the --map function returned no value of a column for {name!r}",
+                where=spec,
+                expected="a number, True or False, a text, or an array of numbers",
+                got=str(e),
+                cure=_CURE,
+            ) from e
+    return kinds
+
+
+def _called(function: Any, record: bytes, source: str) -> dict[str, Any]:
+    found = call_on_record(function, record, source=source, cure=_CURE)
+    if isinstance(found, dict) and found and all(isinstance(n, str) for n in found):
+        return found
+    raise UserFunctionError(
+        "the --map function returned no columns",
+        where=source,
+        expected="a dict with a value for each name of a column",
+        got=f"{found!r:.200}",
+        cure=_CURE,
+    )
+
+
+def write_computed(
+    task: ShardTask, *, function: str, kinds: Mapping[str, ColumnType]
+) -> Written:
+    """Writes the values of a shard that a function computes from its records.
+
+    Args:
+        task: The shard.
+        function: `module:function`, which returns the values of a record by column.
+        kinds: The columns, as it returns them for the first record.
+
+    Raises:
+        UserFunctionError: It failed, or returned something else.
+    """
+    run = load_function(function)
+    values: dict[str, list[Any]] = {name: [] for name in kinds}
+    for number, record in enumerate(_records(task), task.first_record):
+        found = _called(run, record, f"record {number:,}")
+        if found.keys() != kinds.keys():
+            raise UserFunctionError(
+                "the --map function returned other columns than before",
+                where=f"{function}, record {number:,}",
+                expected=", ".join(kinds),
+                got=", ".join(found),
+                cure=_CURE,
+            )
+        for name, value in found.items():
+            values[name].append(value)
+    typed = {}
+    for name, kind in kinds.items():
+        try:
+            typed[name] = kind, of_python(kind, values[name])
+        except ValueError as e:
+            row, got = e.args
+            raise UserFunctionError(
+                f"the --map function returned values of several types for {name!r}",
+                where=f"{function}, record {task.first_record + row:,}",
+                expected=f"{kind}, as for the first record",
+                got=got,
+                cure="return values of one type, such as float(...) for all",
+            ) from e
+    return write_values(task, typed)

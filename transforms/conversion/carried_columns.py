@@ -1,0 +1,116 @@
+"""The columns of a dataset that is converted: those of the records that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.errors import StorageChangedError
+from gristmill.dataset.columns.column_file import encode_column
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import (
+    ColumnEntry,
+    ColumnTable,
+    StoredColumn,
+    common_columns,
+    write_column_table,
+)
+from gristmill.dataset.metadata.manifest import read_split_table
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.sources.shards.source_split import SourceSplit
+from gristmill.transforms.sources.shards.split_columns import (
+    SplitColumns,
+    selected_records,
+)
+
+
+def carried_columns(
+    prepared: PreparedJob, table: ShardTable
+) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the columns of a finished split, for `Split.columns`; writes their files.
+
+    They are those that all editions of the input have alike. There are none where it is
+    not known which record became which: of packed rows, and where a function of the
+    user's was called or damage was set aside.
+
+    Args:
+        prepared: The job.
+        table: The shards that it has made.
+
+    Raises:
+        InvalidDatasetError: A column is damaged, or belongs to other records.
+        StorageChangedError: The input was replaced meanwhile.
+    """
+    source, job = SourceSplit.of_spec(prepared.files.spec), prepared.job
+    if source is None or job.map is not None or job.pack is not None:
+        return {}
+    if table.total("quarantined_regions"):
+        return {}
+    dataset = source.directory.rstrip("/") or "/"
+    manifest = open_manifest(dataset)
+    split = manifest.splits.get(source.split)
+    if split is None or not common_columns(split, dataset):
+        return {}
+    shards = read_split_table(dataset, manifest, source.split)
+    if shards.shards_digest != source.shards_digest:
+        raise StorageChangedError(
+            "the dataset was changed while it was converted",
+            where=f"{dataset}, split {source.split}",
+            expected=source.shards_digest,
+            got=shards.shards_digest,
+            cure="run the same command again with --overwrite, when nothing writes to "
+            "the dataset",
+        )
+    columns = SplitColumns.of(dataset, split, shards)
+    return {
+        name: _carried(prepared, columns, name, entry, table).described()
+        for name, entry in columns.entries.items()
+    }
+
+
+def _carried(
+    prepared: PreparedJob,
+    columns: SplitColumns,
+    name: str,
+    entry: ColumnEntry,
+    table: ShardTable,
+) -> ColumnEntry:
+    job, files = prepared.job, []
+    storage = storage_for(job.output)
+    for shard, path in enumerate(table.paths):
+        parts = [entry.kind.empty(), *_parts(prepared, columns, name, table, shard)]
+        data = encode_column(entry.kind, np.concatenate(parts), table.digest(shard))
+        place = layout.column_path(path, name, prepared.fingerprint)
+        storage.write(layout.join(job.output, place), data)
+        files.append(StoredColumn(place, len(data), google_crc32c.value(data)))
+    return write_column_table(
+        job.output,
+        layout.column_table_path(job.name, job.split, name, prepared.fingerprint),
+        entry.kind,
+        ColumnTable.of(files, table),
+        source=entry.source,
+    )
+
+
+def _parts(
+    prepared: PreparedJob,
+    columns: SplitColumns,
+    name: str,
+    table: ShardTable,
+    shard: int,
+) -> Iterator[npt.NDArray[Any]]:
+    """Yields the values of a shard's records, of each range that it was made of."""
+    for span in table.spans(shard):
+        if span.start_bytes is None:
+            continue
+        rows = slice(span.start_bytes, span.stop_bytes)  # They are numbers of records.
+        values = columns.values(name, span.file_index)[rows]
+        taken = selected_records(prepared.files.spec, span.file_index)
+        yield values if taken is None else values[taken[rows]]
