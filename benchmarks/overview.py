@@ -269,7 +269,7 @@ machine and the same data, and ratios are computed round by round. All on
 - "?" is a version that the benchmark did not record. "Not measured yet": there is a
   benchmark, but no run of it on a quiet machine.
 - LitData 0.2.76, Megatron-Energon 7.4.1 and OLMo-core 3.0.0 were not measured.
-  [Beside other tools](../migration/comparison.md) says what they do.
+  [Comparison with other tools](../migration/comparison.md) says what they do.
 - Megatron-LM and datatrove were given a tenth of gristmill's text, as they take longer.
   Compared is the text for a second.
 
