@@ -182,7 +182,7 @@ _ABOUT_METRICS = """\
 # Metrics
 
 What a feed counts; [jobs on Beam](#jobs-on-beam) follow. `feed.stats` has the fields,
-[`export_stats`](../train/waiting.md#exported) exports them to Prometheus and
+[`export_stats`](../train/waiting.md#exported-metrics) exports them to Prometheus and
 `export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the name given to
 the export. In Prometheus names have underscores, in OpenTelemetry dots. Times are
 added over all threads and workers of a host, so they can exceed the time that passed.
