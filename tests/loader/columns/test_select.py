@@ -46,7 +46,10 @@ def test_a_bitmap_finds_what_an_array_of_numbers_does(
     blocks = [mask[at : at + 65_536] for at in range(0, records, 65_536)]
     found, numbers = Selection.of(blocks, records), np.flatnonzero(mask)
     assert len(found) == len(numbers)
-    assert np.array_equal(found.numbers(np.arange(len(numbers))), numbers)
+    ranks = np.arange(len(numbers))
+    bitmap = Selection(found.words, records, table_records=-1)
+    assert np.array_equal(found.numbers(ranks), numbers)
+    assert np.array_equal(bitmap.numbers(ranks), numbers)
     before = np.concatenate([[0], np.cumsum(mask)])
     assert np.array_equal(found.ranks(np.arange(records + 1)), before)
     if records:
