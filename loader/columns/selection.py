@@ -61,6 +61,11 @@ class Selection:
             bits = np.unpackbits(octets, bitorder="little")
             self._table = np.flatnonzero(bits).astype(np.uint32)
 
+    @staticmethod
+    def empty_words(total: int) -> npt.NDArray[np.uint64]:
+        """Returns the words of a selection of no record."""
+        return np.zeros(-(-total // _BLOCK_BITS) * _BLOCK_WORDS, np.uint64)
+
     @classmethod
     def of(cls, blocks: Iterable[npt.NDArray[np.bool_]], total: int) -> Selection:
         """Returns the records for which there is a True.
@@ -69,7 +74,7 @@ class Selection:
             blocks: bool [records] each, of multiples of 512 records but the last.
             total: Number of all records.
         """
-        data = np.zeros(-(-total // _BLOCK_BITS) * _BLOCK_BITS // 8, np.uint8)
+        data = cls.empty_words(total).view(np.uint8)
         at = 0
         for block in blocks:
             packed = np.packbits(block, bitorder="little")

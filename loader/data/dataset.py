@@ -279,6 +279,14 @@ class Dataset(Sequence[bytes]):
         """Returns the number of a record of its shards; None for one it lacks."""
         return record
 
+    def numbers_here(self, records: IntArray) -> IntArray:
+        """Returns how many of its records come before each of its shards' records.
+
+        Args:
+            records: int64 [n], numbers of records of the shards, or one past the last.
+        """
+        return records
+
     def _column_tables(self, name: str) -> Iterator[ColumnTable]:
         """Yields the table of a column for each edition; compared with its shards."""
         table, split = self._table, self.committed

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.errors import OutOfRangeError
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.loader.base.indices import (
+    NOTHING,
     IntArray,
     Removed,
     checked_index,
@@ -124,6 +125,17 @@ class PastDataset(Dataset):
                 "step=s) at the first step s that the run has not seen",
             )
         return self._removed.closed(records)
+
+
+def present(dataset: Dataset) -> tuple[Dataset, Removed]:
+    """Returns a dataset of which all records can be read, and what it lacks.
+
+    That is the dataset as it is now for an earlier state of which files are gone, with
+    the numbers, in that state, of the records that were removed since; or itself.
+    """
+    if isinstance(dataset, PastDataset):
+        return dataset._now, dataset._removed
+    return dataset, NOTHING
 
 
 def past_dataset(now: Dataset, edition: int) -> PastDataset | None:

@@ -19,7 +19,7 @@ import numpy as np
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.metadata.removed import read_removed
-from gristmill.loader.base.indices import NOTHING, Removed
+from gristmill.loader.base.indices import NOTHING, IntArray, Removed
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset
 
@@ -110,6 +110,32 @@ class PastStates:
             parts.append(first + line.lost(old, new).numbers)
             first += line.editions[old].records
         return Removed(np.concatenate(parts))
+
+    def removed_documents(
+        self, contents: Sequence[Content]
+    ) -> Iterator[tuple[int, IntArray, IntArray]]:
+        """Yields the documents that were removed from packed rows.
+
+        Args:
+            contents: What batches began with, and were extended to.
+
+        Yields:
+            How many of the contents had the documents, all before the others; int64
+            [documents] row in which each begins; and its first piece there.
+        """
+        states = [self.find(content) for content in contents]
+        first = 0
+        for number, line in enumerate(self._all):
+            for depth, edition in enumerate(line.editions):
+                if line.keeps_numbers and edition.lost is not None:
+                    lost = read_removed(line.path, edition.lost)
+                    had = [
+                        state is not None and (state[number:] or (depth,))[0] >= depth
+                        for state in states
+                    ]
+                    if lost.pieces is not None:
+                        yield sum(had), first + lost.records, lost.pieces
+            first += line.editions[0].records
 
     @property
     def _all(self) -> list[_Line]:

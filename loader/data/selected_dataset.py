@@ -115,6 +115,10 @@ class SelectedDataset(Dataset):
             return None
         return int(self._selection.ranks(number)[0])
 
+    def numbers_here(self, records: IntArray) -> IntArray:
+        """Returns how many selected records come before each record of the whole."""
+        return self._selection.ranks(records)
+
     def find(self, records: npt.ArrayLike) -> tuple[IntArray, IntArray]:
         """Returns the shard of each record, and its number in the shard."""
         checked = checked_indices(records, stop=len(self), what="record")

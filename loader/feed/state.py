@@ -182,14 +182,42 @@ def _as_of(dataset: Dataset, entry: StateFields, *, past: bool = False) -> Datas
         return dataset
     if "edition" in entry.value:
         edition = entry.get("edition")
-        kept = edition in _kept_editions(committed)
-        known = past and edition is not None and PastStates(dataset).at(edition)
-        return dataset.as_of(edition) if kept or known else dataset
+        if past:
+            return _as_of_edition(dataset, edition)
+        return (
+            dataset.as_of(edition) if edition in _kept_editions(committed) else dataset
+        )
     for edition in _kept_editions(committed):
         earlier = committed.until(edition)
         if earlier.records_digest == entry.value["records_digest"]:
             return dataset.as_of(edition)
     return dataset
+
+
+def _as_of_edition(dataset: Dataset, edition: int | None) -> Dataset:
+    """Returns a dataset as of an edition, also of one of which files are gone.
+
+    It is the dataset itself if it has no editions, or never had this one.
+    """
+    committed = dataset.committed
+    if committed is None or edition is None:
+        return dataset
+    known = edition in _kept_editions(committed) or PastStates(dataset).at(edition)
+    return dataset.as_of(edition) if known else dataset
+
+
+def _check_last(dataset: Dataset, last: Content) -> None:
+    """Raises InputError if a dataset had the records of a state, with other numbers."""
+    if dataset.content.is_same(last) or dataset.begins_with(last):
+        return
+    if PastStates(dataset).find(last) is not None:
+        raise InputError(
+            "records were removed since from datasets that are joined",
+            where=repr(dataset),
+            expected=f"the {last.records:,} records of the state",
+            got=f"{len(dataset):,}",
+            cure="give the editions that the run had, such as --edition 1,last",
+        )
 
 
 def _kept_editions(split: Split) -> list[int]:
@@ -258,9 +286,11 @@ def batches_of_state(
         # The dataset may have changed since.
         name: _as_of(named[name], entry, past=True)
         if len(contents[name]) == 1
-        else named[name]
+        else _as_of_edition(named[name], contents[name][-1].edition)
         for name, entry in entries.items()
     }
+    for name, dataset in opened.items():
+        _check_last(dataset, contents[name][-1])
     removed = {
         name: iter(removed_between(opened[name], contents[name])) for name in opened
     }

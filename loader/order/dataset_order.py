@@ -30,6 +30,7 @@ from gristmill.loader.order.shuffle import (
     ShuffleKey,
     check_shuffle,
 )
+from gristmill.loader.order.whole_epochs import WholeEpochs, whole_epochs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -268,6 +269,10 @@ class DatasetOrder:
         key = self._lane_key(lane, np.array([epoch], np.int64))
         return self.shuffle.map_unchecked(numbers, key, inverse=True)
 
+    def _lasting_at(self, lane: Lane, epoch: int, places: IntArray) -> IntArray:
+        key = self._lane_key(lane, np.array([epoch], np.int64))
+        return lane.lasting(self.shuffle.map_unchecked(places, key))
+
     @functools.cached_property
     def _first_records(self) -> IntArray:
         return np.array([lane.first_record for lane in self._layout.lanes], np.int64)
@@ -284,3 +289,11 @@ class DatasetOrder:
     def _lane_key(self, lane: Lane, epochs: IntArray) -> ShuffleKey:
         num_records, seed, name = self._static_key(lane)
         return ShuffleKey(num_records, seed, epochs, name)
+
+
+def whole_epochs_of(order: DatasetOrder, position: int) -> WholeEpochs:
+    """Returns how often each record was seen in the whole epochs before a position.
+
+    At most one epoch is left: from the `end` of these to the position.
+    """
+    return whole_epochs(order._layout, position, order._lasting_at)

@@ -17,7 +17,12 @@ from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
-from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
+from gristmill.dataset.packed.row_format import (
+    RowFormat,
+    RowsKind,
+    decode_rows,
+    read_heads,
+)
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.shards.open_shard import ShardFacts, read_index
 from gristmill.dataset.storage.lookup import storage_for
@@ -151,6 +156,26 @@ class PackedShard:
             batch.removed,
             batch.spans,
         )
+
+    def lengths(self, rows: IntArray) -> npt.NDArray[np.uint32]:
+        """Returns the tokens of each piece of some rows, which it reads.
+
+        Args:
+            rows: int64 [rows], ascending.
+        """
+        records = self._reader.read(self._first + rows)
+        whole = self._format.rows != "packed"
+        batch = (decode_rows if whole else read_heads)(self._format, records)
+        expected = np.diff(self.segments.row_ends, prepend=0)[rows]
+        found = np.diff(batch.row_ends, prepend=0)
+        if not np.array_equal(found, expected):
+            at = int(np.argmax(found != expected))
+            raise _other(
+                f"{self._place}, row {int(rows[at]):,}",
+                expected=f"{int(found[at]):,} pieces",
+                got=f"{int(expected[at]):,}",
+            )
+        return batch.lengths
 
     def offset_bytes(self, row: int) -> int:
         """Returns the place of a row's chunk in the shard."""

@@ -15,6 +15,7 @@ from gristmill.dataset.formats.tar.find_sample import find_sample
 from gristmill.dataset.metadata.lineage import read_lineage
 from gristmill.dataset.metadata.provenance import (
     NUMBERED,
+    DamagedRegion,
     SourceFile,
     frame_offset,
     part_count,
@@ -23,6 +24,7 @@ from gristmill.dataset.metadata.provenance import (
     written_position,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import Dataset, ShardInfo
@@ -49,21 +51,10 @@ def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str,
             "source_note": "written by a Python program, with gristmill.dataset.Writer:"
             f" record {position:,}{of_part}"
         }
-    if split is None or not info.spans:
-        return {
-            "source_note": "only datasets that gristmill converted from files have a "
-            "list of their sources"
-        }
-    files = read_source_files(dataset.path, split)
-    spans = [
-        span
-        for span in info.spans
-        if span.records > 0 and None not in (span.start_bytes, span.stop_bytes)
-    ]
-    if not files or any(not 0 <= span.file_index < len(files) for span in spans):
-        return {
-            "source_note": "the dataset's list of input files is missing or damaged"
-        }
+    taken = taken_spans(dataset, info)
+    if isinstance(taken, str):
+        return {"source_note": taken}
+    split, files, spans = taken
     options = split.source.get("options")
     function = options.get("map") if isinstance(options, dict) else None
     if info.dropped_records or info.added_records:
@@ -88,15 +79,7 @@ def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str,
         span,
         record - first + span.skipped_records,
         None if function else info.first_record + first - span.skipped_records,
-        [
-            region
-            for region in (
-                read_damaged_regions(dataset.path, shard)
-                if split.quarantined_regions
-                else ()
-            )
-            if region.path == file.path
-        ],
+        regions_of(dataset, split, shard, file),
     )
     whole = not (split.dropped_records or split.added_records)
     whole &= not split.quarantined_regions
@@ -107,6 +90,47 @@ def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str,
         begin=sum(part.records for part in before),
     )
     return {"source_note": changed_note(function), **fields, **place_of(dataset, found)}
+
+
+def taken_spans(
+    dataset: Dataset, info: ShardInfo
+) -> tuple[Split, Sequence[SourceFile], list[SourceSpan]] | str:
+    """Returns the spans that a shard was made of, or a note why they are not known.
+
+    Args:
+        dataset: One that is not joined of others.
+        info: A shard of it.
+
+    Returns:
+        The edition, its input files, and the spans of the shard that have records. They
+        need not add up to the shard.
+    """
+    committed, edition = dataset.committed, info.edition or 1
+    if committed is None or not info.spans:
+        return (
+            "only datasets that gristmill converted from files have a list of their "
+            "sources"
+        )
+    split = committed.part(edition)
+    files = read_source_files(dataset.path, split)
+    spans = [
+        span
+        for span in info.spans
+        if span.records > 0 and None not in (span.start_bytes, span.stop_bytes)
+    ]
+    if not files or any(not 0 <= span.file_index < len(files) for span in spans):
+        return "the dataset's list of input files is missing or damaged"
+    return split, files, spans
+
+
+def regions_of(
+    dataset: Dataset, split: Split, shard: str, file: SourceFile
+) -> list[DamagedRegion]:
+    """Returns the regions of a file that were set aside on the way into a shard."""
+    if not split.quarantined_regions:
+        return []
+    found = read_damaged_regions(dataset.path, shard)
+    return [region for region in found if region.path == file.path]
 
 
 def place_of(dataset: Dataset, found: Found) -> dict[str, Any]:

@@ -104,6 +104,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Commands that only look: whoever reads their output may stop.
 _LOOKING = (
+    "account",
     "audit",
     "bench_loader",
     "blame",

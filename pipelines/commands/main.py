@@ -59,7 +59,12 @@ _SECTIONS = {
         "head": "head",
         "view": "view",
     },
-    "Train": {"bench-loader": "bench_loader", "trace": "trace", "blame": "blame"},
+    "Train": {
+        "bench-loader": "bench_loader",
+        "trace": "trace",
+        "blame": "seen_documents",
+        "account": "seen_documents",
+    },
 }
 _COMMANDS = {
     command: module

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.pipelines.commands.messages import note
 from gristmill.pipelines.commands.parameters import options_given
@@ -47,6 +48,12 @@ class Order:
         "joined, of each, such as 2,last; of a mixture, NAME=N,...",
         "N|NAME=N,...",
         "the last, or the state's",
+    )
+    select: str | None = text(
+        "Condition on columns by which records were selected, as for `select` in "
+        "Python; of a mixture 'NAME=CONDITION; NAME=...'.",
+        "CONDITION",
+        "all records",
     )
     seed: int = integer("Seed of the shuffle.", 0)
     batch_size: int | None = integer(
@@ -101,9 +108,32 @@ class Order:
 
     def given(self) -> list[str]:
         """Returns those options of the order alone that the command was given."""
-        others = ("dataset", "split", "edition", "state")
+        others = ("dataset", "split", "edition", "select", "state")
         names = (field.name for field in dataclasses.fields(self))
         return options_given(name for name in names if name not in others)
+
+    def opened(self) -> Dataset | dict[str, Dataset]:
+        """Opens the dataset, or those of the mixture by their names.
+
+        Raises:
+            InputError: The options do not go together, or there is no such dataset.
+        """
+        opened = opened_datasets(self.dataset, self.split, self.edition)
+        if self.select is None:
+            return opened
+        if not isinstance(opened, dict):
+            return opened.select(self.select)
+        for item in self.select.split(";"):
+            name, _, condition = map(str.strip, item.partition("="))
+            if name not in opened:
+                raise InputError(
+                    "--select names no dataset of the mixture",
+                    expected=f"'NAME=CONDITION; ...' with one of {', '.join(opened)}",
+                    got=self.select,
+                    cure="give the names of the datasets",
+                )
+            opened[name] = opened[name].select(condition)
+        return opened
 
 
 def opened_batches(order: Order) -> Batches:
@@ -114,8 +144,6 @@ def opened_batches(order: Order) -> Batches:
     Raises:
         InputError: They do not go together, or there are no such batches.
     """
-    from gristmill.dataset.base.errors import InputError
-
     given = order.given()
     if order.state is not None and given:
         raise InputError(
@@ -126,7 +154,7 @@ def opened_batches(order: Order) -> Batches:
     for name in ("weights", "token_weights"):
         if getattr(order, name) is not None:
             check_mixture(order.dataset, f"--{name.replace('_', '-')}")
-    datasets = opened_datasets(order.dataset, order.split, order.edition)
+    datasets = order.opened()
     if order.state is not None:
         return _batches_of_state(datasets, order.state)
     batches = _batches(datasets, order)
@@ -140,11 +168,7 @@ def opened_batches(order: Order) -> Batches:
 @contextlib.contextmanager
 def usage_errors() -> Iterator[None]:
     """Raises numbers and states that do not fit the order as errors of usage."""
-    from gristmill.dataset.base.errors import (
-        InputError,
-        OutOfRangeError,
-        StateMismatchError,
-    )
+    from gristmill.dataset.base.errors import OutOfRangeError, StateMismatchError
 
     try:
         yield
@@ -153,7 +177,6 @@ def usage_errors() -> Iterator[None]:
 
 
 def _batches(datasets: Dataset | dict[str, Dataset], order: Order) -> Batches:
-    from gristmill.dataset.base.errors import InputError
     from gristmill.loader import BlockShuffle, global_batches
 
     shuffle = order.shuffle
@@ -184,7 +207,6 @@ def _weights(
     datasets: Dataset | Mapping[str, Dataset], order: Order
 ) -> Mapping[str, Weight] | None:
     """Returns the shares of rows that the options of a mixture mean."""
-    from gristmill.dataset.base.errors import InputError
     from gristmill.loader import token_weights as weights_of_tokens
 
     weights, token_weights = order.weights, order.token_weights
@@ -208,8 +230,6 @@ def _weights(
 
 
 def _tokens_per_row(text: str) -> int | dict[str, int]:
-    from gristmill.dataset.base.errors import InputError
-
     found = by_name(text, "--tokens-per-row")
     given = {name: whole_number(values[0]) for name, values in found.items()}
     numbers = {name: one for name, one in given.items() if one is not None}
@@ -236,7 +256,6 @@ def read_state(path: str) -> Any:
     Raises:
         InputError: It cannot be read.
     """
-    from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.storage.paths import path_text
 
     path = path_text(path, "state")

@@ -12,11 +12,7 @@ import click
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import Order, opened_batches, usage_errors
 from gristmill.pipelines.commands.parameters import command, options_given
-from gristmill.pipelines.options.given_datasets import (
-    check_mixture,
-    mixture_of,
-    opened_datasets,
-)
+from gristmill.pipelines.options.given_datasets import check_mixture, mixture_of
 from gristmill.pipelines.options.option import flag, integer, text, tokenizer_of_rows
 
 if TYPE_CHECKING:
@@ -141,7 +137,7 @@ def _trace_record(
     from gristmill.pipelines.text.location import location_json, location_text
     from gristmill.pipelines.text.source_details import detailed
 
-    opened = opened_datasets(order.dataset, order.split, order.edition)
+    opened = order.opened()
     name = options.of
     if isinstance(opened, Mapping):
         if name not in opened:

@@ -21,7 +21,7 @@ from gristmill.pipelines.commands.messages import (
 )
 from gristmill.pipelines.commands.order import Order, opened_batches, read_state
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.given_datasets import mixture_of, opened_datasets
+from gristmill.pipelines.options.given_datasets import mixture_of
 from gristmill.pipelines.options.option import flag, integer, text, tokenizer_of_rows
 
 
@@ -56,7 +56,7 @@ def view(order: Order, options: ViewOptions) -> None:
     order = dataclasses.replace(order, split=split)
     batches = step = None
     if order.state is None and not order.given():
-        found = opened_datasets(order.dataset, split, order.edition)
+        found = order.opened()
         datasets = {"": found} if isinstance(found, Dataset) else found
     else:
         batches = opened_batches(order)

@@ -1,4 +1,7 @@
-"""`gristmill blame`: files of losses, and the list for people and as JSON."""
+"""`gristmill blame`: files of losses, and the list for people and as JSON.
+
+Covers: pipelines/commands/seen_documents.py.
+"""
 
 from __future__ import annotations
 

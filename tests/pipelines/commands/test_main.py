@@ -142,6 +142,7 @@ METAVARS = {
     "FILE@PLACE": "a place of a file",
     "KIND": "of a record",
     "CODEC": "of chunks",
+    "CONDITION": "on columns",
     "TOKEN": "a token",
     "RUNNER": "of Beam",
 }

@@ -1,9 +1,10 @@
-"""`gristmill blame`: the documents of some steps, by given losses."""
+"""`gristmill blame` and `account`: documents that a run has seen."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -12,13 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
-from gristmill.pipelines.commands.order import Order, opened_batches, usage_errors
+from gristmill.pipelines.commands.order import (
+    Order,
+    opened_batches,
+    read_state,
+    usage_errors,
+)
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.option import integer, text, tokenizer_of_rows
+from gristmill.pipelines.options.option import (
+    flag,
+    integer,
+    text,
+    tokenizer_of_rows,
+)
 
 if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
@@ -148,3 +159,84 @@ def _documents(
                     fields["text"] = shown.piece_text(fields["begin_token"])
                     lines.append(f"text     {fields['text']}")
                 yield fields, lines
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AccountOptions:
+    """Options of `gristmill account` alone."""
+
+    by: str = text(
+        "What to count by: `source`, the source files; `dataset`; or an attached "
+        "column, column:NAME if it has one of these names.",
+        "NAME",
+        default="source",
+    )
+    steps: int | None = integer(
+        "Count the first N steps.", shown="those before --state", least=0
+    )
+    csv: str | None = text("Also write the parts to this file.", "FILE", "none")
+    summary: str | None = text(
+        "Also write JSON with the fields of the EU's public summary of training "
+        "content (AI Act, Article 53(1)(d)): empty where the data do not tell.",
+        "FILE",
+        "none",
+    )
+    documents_only: bool = flag("Count no tokens, so that no row is read.")
+
+
+@command("account", AccountOptions, Order)
+def account(options: AccountOptions, order: Order, *, as_json: bool) -> None:
+    """Count the documents and tokens that a run has seen.
+
+    Exact, through all epochs and changes, up to its --state. Records that are not
+    packed rows are documents whose tokens are not known. DATASET and the options of the
+    order are those of gristmill trace.
+    """
+    from gristmill.loader.accounting.account import Counts
+    from gristmill.loader.accounting.account import account as accounted
+    from gristmill.pipelines.text.seen_table import csv_text, part_fields, table_lines
+    from gristmill.pipelines.text.training_summary import training_summary
+
+    steps = options.steps
+    if steps is None and order.state is None:
+        raise InputError(
+            "it is not said how far the run is",
+            cure="give the --state of its feed, or --steps",
+        )
+    with usage_errors():
+        batches = opened_batches(order)
+        if steps is None:
+            steps = read_state(order.state or "")["step"]
+        tokens = not options.documents_only
+        parts = accounted(batches, steps, by=options.by, tokens=tokens)
+    rows = [part_fields(part) for part in parts]
+    counts = (part.counts for part in parts)
+    total = functools.reduce(Counts.plus, counts, Counts())._asdict()
+    if options.csv is not None:
+        _write(options.csv, csv_text(rows, [*total]), "--csv")
+    if options.summary is not None:
+        held = [one.packed_counts() for each in batches.datasets for one in each.parts]
+        of_text = all(one is not None and one.text_bytes for one in held)
+        known = total["different_tokens"] if of_text else None
+        summary = training_summary(text_tokens=known, sources=rows)
+        _write(options.summary, json.dumps(summary, indent=1) + "\n", "--summary")
+    if as_json:
+        told = {"steps": steps, "by": options.by, "total": total, "parts": rows}
+        click.echo(json.dumps(told))
+        return
+    last = {"dataset": "", "value": f"in {steps:,} steps", **total}
+    for line in table_lines([*rows, last], options.by, mixed=bool(batches.names)):
+        click.echo(line)
+
+
+def _write(path: str, content: str, option: str) -> None:
+    try:
+        with open(path_text(path, option), "w", encoding="utf-8", newline="") as file:
+            file.write(content)
+    except OSError as e:
+        raise StorageError(
+            f"the file of {option} cannot be written",
+            where=path,
+            got=e,
+            cure="give a path that can be written to",
+        ) from e

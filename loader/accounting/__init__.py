@@ -1,0 +1,1 @@
+"""Records, documents and tokens that a run has seen up to a step."""
