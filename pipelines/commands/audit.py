@@ -1,4 +1,4 @@
-"""`gristmill audit`: what of conversations would be trained on."""
+"""`gristmill audit`: the trained parts of conversations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AuditedOptions:
         PackingOptions,
         "column",
         help="Column of the messages.",
-        shown="those that are usual",
+        shown="the usual ones",
     )
     map: str | None = like(PackingOptions, "map")
     split: str | None = like(PackingOptions, "split")
@@ -52,13 +52,15 @@ class AuditedOptions:
 class AuditOptions:
     """Options of `gristmill audit` alone."""
 
-    records: int = integer("Most records to read.", 1000, least=1, short="-n")
+    records: int = integer(
+        "Maximum number of records to read.", 1000, least=1, short="-n"
+    )
     show: int = integer("Conversations to show as text.", 1, least=0)
 
 
 @command("audit", AuditedOptions, AuditOptions)
 def audit(packed: AuditedOptions, options: AuditOptions, *, as_json: bool) -> None:
-    """Show what of conversations would be trained on.
+    """Show the parts of conversations that would be trained on.
 
     INPUT is what `gristmill pack --chat` takes, and so are the options. The first
     conversations are rendered and tokenised as it would do, and nothing is written.

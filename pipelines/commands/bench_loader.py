@@ -58,7 +58,7 @@ class BenchOptions:
     )
     prefetch: int = integer("Number of batches to read ahead.", 2, least=1)
     step_ms: float = number(
-        "Duration of a training step, in milliseconds: the trainer sleeps so long.",
+        "Duration of a training step, in milliseconds, which the trainer sleeps.",
         "MS",
         0.0,
         least=0,

@@ -58,7 +58,7 @@ class HeadOptions:
     )
     seed: int | None = integer(
         "Seed of --random: the same one shows the same records.",
-        shown="a new one, which is told",
+        shown="a new one, which is shown",
     )
     full: bool = flag("Show all of every record; else long values are cut.")
     tokenizer: str | None = tokenizer_of_rows()

@@ -88,7 +88,7 @@ def with_common_options(command: click.Command) -> click.Command:
             ("-q", "--quiet"),
             is_flag=True,
             envvar=variable_name("quiet"),
-            help="Say nothing on standard error but errors and warnings.",
+            help="Print only errors and warnings to standard error.",
             **hidden,
         ),
         click.Option(

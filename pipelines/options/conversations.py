@@ -95,8 +95,8 @@ class ConversationOptions:
     unusable: Unusable = option(
         "choice",
         "Unusable conversations",
-        "What to do with a record that is not a conversation, or at which the template "
-        "fails, or of which it cannot be proved where its messages are in the text.",
+        "What to do with a record that is not a conversation, for which the template "
+        "fails, or whose messages cannot be located with certainty in the text.",
         default="set-aside",
         choices=get_args(Unusable),
         group=_GROUP,

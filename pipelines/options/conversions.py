@@ -219,9 +219,9 @@ class ConvertOptions:
     )
     max_corrupt: int = option(
         "integer",
-        "Most damaged regions",
-        "Most damaged regions that --on-corrupt quarantine sets aside in a split; "
-        "with more, the conversion fails.",
+        "Maximum number of damaged regions",
+        "Maximum number of damaged regions that --on-corrupt quarantine sets aside in "
+        "a split; with more, the conversion fails.",
         default=100,
         regex="[0-9]+",
         least=0,
