@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import pathlib
+import re
 import signal
 import sys
 import time
@@ -100,7 +101,9 @@ def run(work: Work, folder: pathlib.Path) -> dict[str, Any]:
         result |= {"offered": False, "error": str(error)}
     except Exception as error:  # What a user would see is the result.
         lines = [line for line in str(error).splitlines() if line.strip()]
-        result["error"] = f"{type(error).__name__}: {' '.join(lines[:3])}"[:600]
+        said = f"{type(error).__name__}: {' '.join(lines[:3])}"
+        # Where an environment lies says nothing about the loader.
+        result["error"] = re.sub(r"/\S*/(?=site-packages/)", "", said)[:600]
         traceback.print_exc()
     result.setdefault("said", [*kept.said])
     result["steps"] = len(taken)
