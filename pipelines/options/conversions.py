@@ -93,6 +93,7 @@ class ConvertOptions:
         "as: score > 0.5 and language in ('de', 'fr').",
         shown="all records",
         metavar="CONDITION",
+        regex=".*[^ ].*",
         group="Source",
         example="score > 0.5",
     )
