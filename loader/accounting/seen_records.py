@@ -12,9 +12,11 @@ import numpy as np
 
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.columns.selection import Selection
-from gristmill.loader.order.dataset_order import DatasetOrder, whole_epochs_of
-
-_BLOCK = 1 << 18  # Positions that are mapped at once.
+from gristmill.loader.order.dataset_order import (
+    DatasetOrder,
+    begun_epoch_of,
+    whole_epochs_of,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,16 +73,14 @@ def seen_records(order: DatasetOrder, position: int, records: int) -> SeenRecord
         position: A position of it.
         records: How many records the dataset has.
     """
-    ranges, lasting, removed_times, begin = whole_epochs_of(order, position)
+    ranges, lasting, removed_times = whole_epochs_of(order, position)
     edges = np.unique([0, records, *(n for r, _ in ranges for n in (r.start, r.stop))])
     times = np.zeros(len(edges) - 1, np.int64)
     for one, count in ranges:
         times[slice(*np.searchsorted(edges, [one.start, one.stop]).tolist())] += count
     words = Selection.empty_words(records)
     removed_times = removed_times.copy()
-    for at in range(begin, position, _BLOCK):
-        positions = np.arange(at, min(at + _BLOCK, position), dtype=np.int64)
-        found = order.records_unchecked(positions)
+    for found in begun_epoch_of(order, position):
         if order.removes:
             lost = -1 - found[found < 0]
             removed_times[np.searchsorted(lasting, lost)] += 1

@@ -32,6 +32,8 @@ from gristmill.loader.order.shuffle import (
 )
 from gristmill.loader.order.whole_epochs import WholeEpochs, whole_epochs
 
+_BLOCK = 1 << 16  # Positions that are mapped at once.
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DatasetOrder:
@@ -292,8 +294,22 @@ class DatasetOrder:
 
 
 def whole_epochs_of(order: DatasetOrder, position: int) -> WholeEpochs:
-    """Returns how often each record was seen in the whole epochs before a position.
-
-    At most one epoch is left: from the `end` of these to the position.
-    """
+    """Returns how often each record was seen in the whole epochs before a position."""
     return whole_epochs(order._layout, position, order._lasting_at)
+
+
+def begun_epoch_of(order: DatasetOrder, position: int) -> Iterator[IntArray]:
+    """Yields the records of the epoch of a position that come before it, in any order.
+
+    They are taken lane by lane, which is faster than as they are mixed.
+    """
+    layout = order._layout
+    epoch = layout.epoch_at(position)
+    (run, _), *_ = layout.runs_of(np.array([epoch], np.int64))
+    counts = run.counts(position - layout.start_of(epoch))
+    for number, gaps, count in zip(run.lanes, run.gaps, counts, strict=True):
+        for begin in range(0, count, _BLOCK):
+            places = np.arange(begin, min(begin + _BLOCK, count), dtype=np.int64)
+            lane = layout.lanes[number]
+            found = order._lasting_at(lane, epoch, gaps.opened(places))
+            yield order._renumbered(found)

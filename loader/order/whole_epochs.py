@@ -23,13 +23,11 @@ class WholeEpochs(NamedTuple):
             record of a range was seen. A record can be in several.
         removed: int64 [removed], the lasting numbers of records that are removed now.
         removed_times: int64 [removed], how often each of these was seen.
-        end: The position where these epochs end, and that under way begins.
     """
 
     ranges: tuple[tuple[range, int], ...]
     removed: IntArray
     removed_times: IntArray
-    end: int
 
 
 def whole_epochs(
@@ -62,6 +60,5 @@ def whole_epochs(
                 unseen = records_at(lane, run.first_epoch, gaps.numbers)
                 gone |= Removed(unseen).has(removed.numbers[own])
             times[own] += np.where(gone, 0, count)
-    return WholeEpochs(
-        tuple(one for one in ranges if one[1]), removed.numbers, times, end
-    )
+    seen = tuple(one for one in ranges if one[1])
+    return WholeEpochs(seen, removed.numbers, times)

@@ -246,6 +246,17 @@ class TestState:
             batches.indices(n).tolist() for n in range(20)
         ]
 
+    def test_what_was_removed_later_has_no_part_in_it(self, changed):
+        batches = grown(changed, (1, 2, 3))
+        feed = batches.feed(process_index=0, process_count=1, start_step=15)
+        again = batches_of_state(loader.open(changed), feed.get_state())
+        (dataset,) = again.datasets
+        assert (dataset.edition, len(dataset)) == (3, 85)
+        assert again.schedule == batches.schedule
+        numbers = again.indices(15).tolist()
+        there = [n for n in numbers if n >= 0 and not dataset.is_removed(n)]
+        assert dataset.read(there) == batches.datasets[0].read(there)
+
     def test_other_removals_are_refused(self, changed):
         state = self.state(changed)
         others = grown(changed, (1, 3))
