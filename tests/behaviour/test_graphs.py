@@ -14,6 +14,7 @@ import pytest
 
 from gristmill import transforms
 from gristmill.transforms import (
+    AttachColumns,
     ConversionJob,
     ConvertFiles,
     IndexArrayRecords,
@@ -36,6 +37,7 @@ JOBS = [
     ConversionJob(inputs=("in",), output="out", name="out", plan=COUNTED),
 ]
 GRAPHS = [
+    [AttachColumns("in", function="module:function")],
     *([ConvertFiles(jobs=(job,))] for job in JOBS),
     [IndexArrayRecords(files="in")],
     [beam.Create(["in"]), ReadAllArrayRecords()],

@@ -144,9 +144,17 @@ class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[b
         """Checks the options.
 
         Raises:
-            InputError: There is nothing to read, or a range would be empty.
+            InputError: There is nothing to read, a range would be empty, or records are
+                to be selected.
         """
         super().__init__()
+        if self.records.select:
+            raise InputError(
+                "ReadRecords selects no records",
+                got=f"select={self.records.select!r}",
+                cure="write those that fulfil the condition with ConvertFiles, and "
+                "read them",
+            )
         self._inputs = path_texts(self.inputs, "input")
         self._check(self.with_source)
         if not self._inputs or "" in self._inputs:

@@ -143,7 +143,8 @@ def test_a_feed_reads_by_windows(server: GcsServer, tmp_path: pathlib.Path) -> N
         for step, batch in enumerate(feed):
             assert batch == [RECORDS[i] for i in batches.indices(step)[25:]]
         assert step == 59
-    assert sum(server.requests.values()) < 2 * len(RECORDS) / 10
+    # One by one it takes 750. A thread that lags reads a window again.
+    assert sum(server.requests.values()) < 500
 
 
 def test_records_of_hosts_and_workers_are_read_by_windows(

@@ -108,6 +108,8 @@ def test_files_that_are_empty_or_none(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InputError, match="empty"):
         run(ReadRecords(f"{tmp_path}/*"))
     assert run(ReadRecords(f"{tmp_path}/*", allow_empty_files=True)) == [b"one"]
+    with pytest.raises(InputError, match="selects no records"):
+        ReadRecords(f"{tmp_path}/*", records=RecordOptions(select="a > 0"))
     with pytest.raises(InputError, match="no inputs given"):
         ReadRecords(())
     with pytest.raises(InputError, match="range_bytes must be positive"):
