@@ -37,7 +37,7 @@ JOBS = [
     ConversionJob(inputs=("in",), output="out", name="out", plan=COUNTED),
 ]
 GRAPHS = [
-    [AttachColumns("in", function="module:function")],
+    [AttachColumns(dataset="in", function="module:function")],
     *([ConvertFiles(jobs=(job,))] for job in JOBS),
     [IndexArrayRecords(files="in")],
     [beam.Create(["in"]), ReadAllArrayRecords()],
