@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.base.findings import Finding
     from gristmill.transforms.beam.attach_columns import AttachColumns, AttachResult
     from gristmill.transforms.beam.convert_files import ConvertFiles, ConvertTFRecords
+    from gristmill.transforms.beam.find_duplicates import FindDuplicates
     from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
     from gristmill.transforms.beam.read_arrayrecords import (
         ReadAllArrayRecords,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.checking.result import VerifyResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
+    from gristmill.transforms.duplicates.commit_certificate import DuplicatesResult
     from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
     from gristmill.transforms.jobs.pack_options import (
         ChatOptions,
@@ -53,6 +55,8 @@ __all__ = [
     "ConversionResult",
     "ConvertFiles",
     "ConvertTFRecords",
+    "DuplicatesResult",
+    "FindDuplicates",
     "Finding",
     "IndexArrayRecords",
     "PackOptions",

@@ -97,6 +97,11 @@ class SelectedDataset(Dataset):
         """Returns None: the tokens of single rows are not known."""
         return None
 
+    @property
+    def numbers(self) -> IntArray:
+        """The numbers of its records among those of the whole: int64 [records]."""
+        return self._selection.numbers(np.arange(len(self)))
+
     def column(self, name: str) -> Column:
         """Returns a column of the selected records; see `Dataset`."""
         return self._whole.column(name).renumbered(self._selection.numbers, len(self))

@@ -33,13 +33,19 @@ class RemoveOptions:
     """Options of `gristmill remove`."""
 
     dataset: str = argument()
-    records: str = text(
+    records: str | None = text(
         "Remove the records that this file names, one a line: FILE@PLACE as trace "
         "shows it, with a byte offset, the number of a row or record, or line:N; or "
         "the number of a record in the split. From packed rows, documents are removed: "
         "by FILE@PLACE, or SHARD@N for document N of a shard.",
         "FILE",
-        required=True,
+        "none",
+    )
+    where: str | None = text(
+        "Remove the records whose columns fulfil this condition, such as "
+        "'duplicate_of >= 0'.",
+        "CONDITION",
+        "none",
     )
     column: str | None = text(
         "Each line is a value of this feature instead. All records are read to find "
@@ -80,7 +86,11 @@ def remove(options: RemoveOptions, *, as_json: bool) -> None:
     After a failure, run the same command again: finished shards are kept.
     """
     from gristmill.dataset.base.errors import InputError
-    from gristmill.pipelines.removal.named_records import asked_records, read_lines
+    from gristmill.pipelines.removal.named_records import (
+        asked_records,
+        read_lines,
+        selected_records,
+    )
     from gristmill.pipelines.removal.run_removal import Removed, check_found, remove
 
     launch = LaunchOptions(runner=options.runner)
@@ -91,15 +101,20 @@ def remove(options: RemoveOptions, *, as_json: bool) -> None:
             "pipeline of your own",
         )
     run = run_of(launch, options.workers)
-    dataset = options.dataset
-    asked = asked_records(
-        dataset,
-        read_lines(options.records),
-        split=options.split,
-        column=options.column,
-        edition=options.edition,
-    )
-    check_found(asked, options.records, allow_missing=options.allow_missing)
+    dataset, records, condition = options.dataset, options.records, options.where
+    if (records is None) == (condition is None) or (condition and options.column):
+        raise InputError(
+            "records to remove are named in one way",
+            expected="--records, which --column can go with, or --where",
+            cure="give one of these",
+        )
+    place: dict[str, Any] = {"split": options.split, "edition": options.edition}
+    if condition is not None:
+        asked = selected_records(dataset, condition, **place)
+    else:
+        lines = read_lines(records or "")
+        asked = asked_records(dataset, lines, column=options.column, **place)
+        check_found(asked, records or "", allow_missing=options.allow_missing)
     result = remove(
         dataset,
         asked.arguments,

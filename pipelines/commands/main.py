@@ -46,6 +46,7 @@ _SECTIONS = {
         "audit": "audit",
         "pack": "jobs",
         "repack": "jobs",
+        "unique": "unique",
         "attach": "changes",
         "rollback": "editions",
         "clean": "editions",

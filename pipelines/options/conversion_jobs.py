@@ -182,6 +182,7 @@ def _job_of(
             select=options.select or "",
         ),
         pack=pack,
+        unique=options.unique or "",
     )
 
 

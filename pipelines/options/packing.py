@@ -152,6 +152,7 @@ class RepackOptions(PackingOptions):
     record: None = None
     nulls: Nulls = "fail"
     select: None = None
+    unique: None = None
     map: None = None
     split: str | None = like(
         ConvertOptions,

@@ -15,6 +15,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import open as open_dataset
 from gristmill.loader.data.dataset import Dataset, shards_of
+from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.decode.features import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.find_document import documents_of
@@ -115,6 +116,52 @@ def asked_records(
         },
         [lines[number] for number in missing],
     )
+
+
+def selected_records(
+    dataset: str,
+    condition: str,
+    *,
+    split: str | None = None,
+    edition: int | None = None,
+) -> Asked:
+    """Finds the records whose columns fulfil a condition.
+
+    Args:
+        dataset: The dataset's directory.
+        condition: As `Dataset.select` takes it.
+        split: As in `asked_records`.
+        edition: The same.
+
+    Raises:
+        InputError: The condition cannot be read, the split has packed rows, or no
+            record fulfils it.
+    """
+    manifest, name = open_split(dataset, split)
+    found, request = manifest.splits[name], request_of(["where", condition], edition)
+    about: dict[str, Any] = {"split": name, "request": request}
+    where = f"{dataset}, split {name}"
+    if found.packed is not None:
+        raise InputError(
+            "of packed rows documents are removed, which have no columns",
+            where=where,
+            got=f"--where {condition}",
+            cure="name them by --records; or remove the records, and pack them again",
+        )
+    opened = open_dataset(dataset, name, edition=found.edition)
+    numbers = selected(opened, condition).numbers
+    if not len(numbers):
+        if done_before(found, request):
+            return Asked(about | {"records": (), "edition": edition}, ())
+        raise InputError(
+            "no record fulfils the condition",
+            where=where,
+            got=f"--where {condition}",
+            cure="correct it, if some should; nothing was removed",
+        )
+    edition = found.edition if edition is None else edition
+    more = {"records": numbers, "edition": edition, "looked_up": True}
+    return Asked(about | more, ())
 
 
 def _documents(

@@ -108,19 +108,7 @@ def plan_job(
         counts: Counts of their records, for a plan by records.
         overwrite: Whether it starts over, whatever was begun before.
     """
-    if counts is not None:
-        plan = plan_by_records(
-            job.plan.value or 1, files.sizes, files.splittable, counts
-        )
-    else:
-        plan = plan_by_bytes(
-            job.plan,
-            files.sizes,
-            files.splittable,
-            cut_files=FORMATS[files.spec.format].cut,
-        )
-    if files.spec.format == "parquet":
-        plan = _with_shared_groups(job, files, plan)
+    plan = plan_shards(job, files, counts)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     if job.pack is not None:
@@ -139,6 +127,26 @@ def plan_job(
     prepared.check_shard_names()
     check_shards_apart(prepared)
     return prepared
+
+
+def plan_shards(
+    job: ConversionJob, files: InputFiles, counts: RecordCounts | None = None
+) -> ShardPlan:
+    """Returns the cuts between the shards of a job; arguments are as for `plan_job`."""
+    if counts is not None:
+        plan = plan_by_records(
+            job.plan.value or 1, files.sizes, files.splittable, counts
+        )
+    else:
+        plan = plan_by_bytes(
+            job.plan,
+            files.sizes,
+            files.splittable,
+            cut_files=FORMATS[files.spec.format].cut,
+        )
+    if files.spec.format == "parquet":
+        plan = _with_shared_groups(job, files, plan)
+    return plan
 
 
 def _with_shared_groups(

@@ -6,12 +6,13 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.commit.commit import (
     ExtraFiles,
@@ -19,6 +20,7 @@ from gristmill.dataset.commit.commit import (
     commit_dataset,
     write_table,
 )
+from gristmill.dataset.duplicates.certificate import open_certificate
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, read_table
@@ -42,7 +44,16 @@ from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.tokens.packed_documents import described_rows, row_features
 
-Convert = Callable[..., ShardReport]
+
+class WithSpans(Protocol):
+    """What tells where the records of a shard came from."""
+
+    @property
+    def spans(self) -> Sequence[SourceSpan]:
+        """These places, in order."""
+
+
+Read = TypeVar("Read", bound=WithSpans)
 
 
 class _Reached(NamedTuple):
@@ -59,10 +70,10 @@ class _Reached(NamedTuple):
 
 def close_gaps(
     prepared: PreparedJob,
-    reports: Iterable[ShardReport],
+    reports: Iterable[Read],
     *,
-    convert: Convert = convert_shard,
-) -> list[ShardReport]:
+    convert: Callable[..., Read],
+) -> list[Read]:
     """Makes shards again whose ranges were entered at a wrong offset.
 
     A record whose payload holds TFRecord frames can mislead the search for the first
@@ -108,7 +119,7 @@ def close_gaps(
     return again
 
 
-def _follow(reached: dict[int, _Reached], report: ShardReport) -> SourceSpan | None:
+def _follow(reached: dict[int, _Reached], report: WithSpans) -> SourceSpan | None:
     """Follows the spans of one shard; returns the first that does not fit."""
     for span in report.spans:
         before = reached.get(span.file_index, _Reached())
@@ -164,7 +175,7 @@ def finish_split(
             cure="run the same command again: finished shards are kept",
         )
     if not spans_join(reports.table, prepared.files):
-        again = close_gaps(prepared, reports)
+        again = close_gaps(prepared, reports, convert=convert_shard)
         for made in again:
             collected.add(made)
         reports = collected.reports()
@@ -197,6 +208,8 @@ def finish_split(
         changed["null_rows"] = reports.null_rows
     if selects:
         changed["selected"] = job.records.select
+    if prepared.certificate is not None:
+        changed["duplicates"] = _left_out(prepared, read, reports.duplicates)
     split = write_table(
         job.output,
         job.name,
@@ -230,6 +243,30 @@ def finish_split(
         # What the user's function makes may hold anything else.
         split = dataclasses.replace(split, features=made_by.features())
     return split, len(again)
+
+
+def _left_out(
+    prepared: PreparedJob, read: RecordsDigest, duplicates: RecordsDigest
+) -> dict[str, Any]:
+    """Returns what `dataset.json` says of the duplicates that were left out.
+
+    Raises DataLossError if these are not those of the certificate.
+    """
+    found = open_certificate(prepared.certificate or "")
+    if (found.records, found.removed) != (read, duplicates.records):
+        raise DataLossError(
+            "the duplicates that were left out are not those of the certificate",
+            where=found.path,
+            expected=f"{found.removed:,} removed of {found.records.summary}",
+            got=f"{duplicates.records:,} of {read.summary}",
+            cure="an input has changed since: run again with --overwrite",
+        )
+    return {
+        "by": found.searched.by,
+        "records": duplicates.records,
+        "raw_bytes": duplicates.raw_bytes,
+        "certificate": found.path.removeprefix(layout.join(prepared.job.output, "")),
+    }
 
 
 _log = logging.getLogger(__name__)

@@ -25,6 +25,7 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.conversion.left_out import LeftOut
 from gristmill.transforms.conversion.shard_output import (
     Progress,
     Tally,
@@ -114,16 +115,25 @@ def convert_shard(
             if certain:
                 raise
             certain = True
-            # A frame inside a record, or real damage. Damage should be known before
-            # terabytes are converted, so this does not wait for the commit.
-            begin = ranges[0].begin_bytes
-            file = prepared.files[ranges[0].file_index]
-            accepted = prepared.job.on_corrupt == "quarantine"
-            damage = DamageHandler() if accepted else None
-            first_place = certain_place(file, begin, on_damage=damage)
+            first_place = first_of_range(prepared, ranges[0])
         except FastTokenizerDiffersError as difference:
             note_difference(prepared, difference)
             fast, differed = False, True
+
+
+def first_of_range(prepared: PreparedJob, first: SourceRange) -> int:
+    """Returns where the first record of a range begins, without a search.
+
+    A search has found a frame inside a record, or real damage. Damage should be known
+    before terabytes are converted, so this does not wait for the commit.
+
+    Raises:
+        CorruptInputError: It is damage, and that is not accepted.
+    """
+    accepted = prepared.job.on_corrupt == "quarantine"
+    damage = DamageHandler() if accepted else None
+    file = prepared.files[first.file_index]
+    return certain_place(file, first.begin_bytes, on_damage=damage)
 
 
 def _convert(
@@ -149,17 +159,18 @@ def _convert(
         storage_for(job.output).temporary(temporary) as local,
         _packer(job.pack, local) as packer,
     ):
-        packed = segments = None
+        packed = segments = left_out = None
         written, tally = _copied(prepared, ranges, local, progress, cpu_lock)
         if written is None:
-            tally = Tally()
-            batches = _batches(
+            tally, left_out = Tally(), LeftOut.of(prepared)
+            batches = record_batches(
                 prepared,
                 ranges,
                 first_place,
                 quarantine if job.on_corrupt == "quarantine" else None,
                 tally,
                 kept,
+                left_out,
             )
             begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
             with cpu_lock, ShardWriter(local, options=job.writer) as writer:
@@ -179,6 +190,7 @@ def _convert(
                     packed, segments = made_rows(
                         packer, prepared, tally.spans, differed=differed
                     )
+        lost = RecordsDigest() if left_out is None else left_out.digest
         report = ShardReport(
             path=path,
             shard_index=shard,
@@ -191,6 +203,7 @@ def _convert(
             added_records=tally.added_records,
             changed_records=tally.changed_records,
             null_rows=tally.null_rows,
+            duplicates=lost,
             quarantined_regions=quarantine.regions,
             quarantined_bytes=quarantine.bytes,
             spans=tuple(tally.spans),
@@ -255,7 +268,7 @@ def read_again(
         begin = report.spans[0].start_bytes
         if begin is None:
             begin = ranges[0].end_bytes  # All is in a record that begins before.
-    for _ in _batches(prepared, ranges, begin, DamageHandler(), tally, kept):
+    for _ in record_batches(prepared, ranges, begin, DamageHandler(), tally, kept):
         pass
     return tally.read, tuple(tally.spans)
 
@@ -273,7 +286,8 @@ def check_counts(
     Raises:
         DataLossError: It does not.
     """
-    expected = report.read.records - report.dropped_records + report.added_records
+    kept = report.read - report.duplicates
+    expected = kept.records - report.dropped_records + report.added_records
     packed = report.packed
     got = report.written.records
     if packed is not None:
@@ -283,29 +297,42 @@ def check_counts(
             "records were lost or added on the way into a shard",
             where=report.path,
             expected=f"{expected:,} records ({report.read.records:,} read, "
+            f"{report.duplicates.records:,} duplicates, "
             f"{report.dropped_records:,} dropped, {report.added_records:,} added)",
             got=f"{got:,}" + " documents" * (packed is not None),
             cure="run again; if it repeats, please report it",
         )
-    if not mapped and packed is None and report.written + left_out != report.read:
+    kept = kept - left_out
+    if not mapped and packed is None and report.written != kept:
         raise DataLossError(
             "records changed on the way into a shard",
             where=report.path,
-            expected=f"digest {(report.read - left_out).hex}",
+            expected=f"digest {kept.hex}",
             got=report.written.hex,
             cure="check disk and memory of this machine, then run again",
         )
 
 
-def _batches(
+def record_batches(
     prepared: PreparedJob,
     ranges: Sequence[SourceRange],
     first_place: int | None,
     on_damage: DamageHandler | None,
     tally: Tally,
     kept: KeptPass | None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[tuple[str, RecordBatch]]:
-    """Yields the records of all ranges a block at a time, each with its file."""
+    """Yields the records of all ranges a block at a time, each with its file.
+
+    Args:
+        prepared: The job.
+        ranges: The ranges.
+        first_place: Where the first record begins, if that is known.
+        on_damage: Takes damaged regions; None makes them errors.
+        tally: Gets the span of each range that was read to its end.
+        kept: As in `convert_shard`.
+        left_out: Takes duplicates, which are left out; None to yield all.
+    """
     source = source_of(prepared.files.spec)
     readers = _readers(prepared, ranges, first_place, on_damage, kept)
     for reader in _opened_ahead(readers):
@@ -313,7 +340,10 @@ def _batches(
         for batch in reader.batches():
             check.follow(batch)
             tally.count(batch)
-            yield reader.path, reader.taken(batch)
+            batch = reader.taken(batch)
+            if left_out is not None:
+                batch = left_out.kept(reader.span.file_index, batch)
+            yield reader.path, batch
         check.finish(reader.span)
         tally.end_range(reader)
 

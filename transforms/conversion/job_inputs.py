@@ -217,7 +217,7 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
         check_apart(job.output, job.inputs[0])
         split, _ = layout.parse_edition_key(job.split)
         if job.records.input_format != "packed":
-            _check_records(job.inputs[0], split)
+            check_records(job.inputs[0], split)
         return find_split(
             job.inputs[0], split, options=job.records, allow_damage=damage
         )
@@ -246,7 +246,7 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
     return files
 
 
-def _check_records(directory: str, split: str) -> None:
+def check_records(directory: str, split: str) -> None:
     """Raises InputError if a split holds packed rows."""
     found = open_manifest(directory).splits.get(split)
     if found is not None and found.packed is not None:

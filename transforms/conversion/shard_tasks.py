@@ -80,10 +80,11 @@ def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
     if len(begins) < shards:
         begins = begins[np.argsort(-np.diff(begins, append=shards), kind="stable")]
     for shard in begins:
-        yield _task_of(prepared, int(shard))
+        yield task_of(prepared, int(shard))
 
 
-def _task_of(prepared: PreparedJob, shard: int) -> ShardTask:
+def task_of(prepared: PreparedJob, shard: int) -> ShardTask:
+    """Returns the task of a shard, by its number."""
     job = prepared.job
     return ShardTask(
         job.output, job.name, job.split, prepared.fingerprint, shard, prepared.fresh
@@ -105,7 +106,7 @@ def shard_strides(
     begins = prepared.plan.pass_begins
     step = min(len(begins), max_strides)
     for first, shard in enumerate(begins[:step].tolist()):
-        yield _task_of(prepared, shard), range(first, len(begins), step)
+        yield task_of(prepared, shard), range(first, len(begins), step)
 
 
 def stride_tasks(stride: Stride) -> Iterator[ShardTask]:

@@ -11,6 +11,7 @@ from gristmill.dataset.base.errors import InputError, OnCorrupt
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
+from gristmill.transforms.jobs.comparison import Comparison
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
@@ -57,6 +58,8 @@ class ConversionJob:
         join_splits: Whether inputs that are of several splits, by their names, may
             become this one. It has to have a name that is none of theirs.
         pack: The rows of tokens to make of the records, None to write the records.
+        unique: What is the same in records of which only the first is taken, as
+            `FindDuplicates.by` says it; "" for none.
     """
 
     inputs: tuple[str, ...]
@@ -75,6 +78,7 @@ class ConversionJob:
     join_splits: bool = False
     records: RecordOptions = dataclasses.field(default_factory=RecordOptions)
     pack: PackOptions | None = None
+    unique: str = ""
 
     if TYPE_CHECKING:
 
@@ -97,6 +101,7 @@ class ConversionJob:
             join_splits: bool = ...,
             records: RecordOptions = ...,
             pack: PackOptions | None = ...,
+            unique: str = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -115,6 +120,31 @@ class ConversionJob:
                 got=self.on_corrupt,
                 cure="give one of these",
             )
+        if self.unique and self.records.select:
+            raise InputError(
+                "duplicates are found among all records, or some are selected",
+                got=f"--unique {self.unique} and --select",
+                cure="select first, and take the duplicates out of the result",
+            )
+        compared = self.compared
+        if compared and compared.kind != "record" and self.pack and self.pack.chat:
+            raise InputError(
+                "conversations have no one text to compare",
+                expected="--unique record",
+                got=f"--unique {self.unique}",
+                cure="compare the records, or take the duplicates out before",
+            )
+
+    @property
+    def compared(self) -> Comparison | None:
+        """What is the same in records of which only the first is taken, if anything.
+
+        Raises InputError if `unique` does not say it.
+        """
+        column = self.pack.column if self.pack else "text"
+        return (
+            Comparison.parse(self.unique, column=column or "-") if self.unique else None
+        )
 
     def options(self) -> dict[str, Any]:
         """Returns the options that decide the bytes of the shards, as plain values.
@@ -135,6 +165,8 @@ class ConversionJob:
             for name, usual in (("nulls", "fail"), ("select", "")):
                 if fields["records"][name] == usual:
                     del fields["records"][name]
+        if not self.unique:
+            del fields["unique"]
         if self.pack is None:
             del fields["pack"]
         else:  # Its content counts, wherever it lies.

@@ -245,7 +245,8 @@ def _with_spans(
     lengths: Int64,
 ) -> ShardReport:
     """Returns a report with the spans of the records that are left."""
-    if report.dropped_records or report.added_records or not report.spans:
+    changed = report.dropped_records or report.added_records
+    if changed or report.duplicates.records or not report.spans:
         return report  # The places of single records are not known.
     regions: Sequence[DamagedRegion] = ()
     if report.quarantined_regions:

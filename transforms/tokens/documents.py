@@ -222,7 +222,20 @@ def document_records(
         )
     if pack.tokenizer is None:
         return dataclasses.replace(records, columns=(pack.column,))
-    return dataclasses.replace(records, record=f"column:{pack.column}")
+    return with_column(records, pack.column)
+
+
+def with_column(records: RecordOptions, column: str) -> RecordOptions:
+    """Returns options by which a table gives one column, if others are not asked for.
+
+    Args:
+        records: The user's options, with the format of the files.
+        column: The column.
+    """
+    asked = records.columns or records.record
+    if asked or records.input_format not in _WITH_COLUMNS:
+        return records
+    return dataclasses.replace(records, record=f"column:{column}")
 
 
 def check_no_tables(files: InputFiles, pack: PackOptions | None) -> None:

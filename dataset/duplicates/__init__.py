@@ -1,0 +1,1 @@
+"""The certificate of duplicates: each removal, and the record that is kept for it."""

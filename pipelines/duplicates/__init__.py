@@ -1,0 +1,1 @@
+"""Exact duplicates on this machine: found, checked again, and made a column."""

@@ -1,0 +1,1 @@
+"""Exact duplicates: found by digests of records, in runs and partitions."""
