@@ -19,7 +19,7 @@ from gristmill.transforms.duplicates.record_keys import RecordKeys
 from gristmill.transforms.duplicates.runs import RUN_RECORDS, Array, Run
 from gristmill.transforms.jobs.comparison import Comparison
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.damage import DamageHandler
+from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import KeptPass
 from gristmill.transforms.sources.record_source import Source, source_of
 
