@@ -19,7 +19,6 @@ import os
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ _LABELS = {
     "normalised-tfrecord": "normalised, TFRecord",
     "datatrove": "datatrove, exact deduplication, Parquet",
 }
-_PEER = '''
+_PEER = """
 import sys
 from datatrove.executor import LocalPipelineExecutor as Local
 from datatrove.pipeline.dedup import (
@@ -65,7 +64,7 @@ for number, (steps, tasks) in enumerate([
     ([reader(), ExactDedupFilter(f"{out}/dups", config=config)], files),
 ]):
     Local(pipeline=steps, tasks=tasks, workers=1, logging_dir=f"{out}/{number}").run()
-'''
+"""
 
 
 def write_inputs(directory: pathlib.Path, size_bytes: int) -> tuple[int, int, int]:
@@ -82,7 +81,9 @@ def write_inputs(directory: pathlib.Path, size_bytes: int) -> tuple[int, int, in
         with open(frames, "wb") as file:
             for row in c4_like.generate_rows(seed=number):
                 left -= file.write(c4_like.frame_record(c4_like.encode_example(row)))
-                rows.append({key.decode(): value.decode() for key, value in row.items()})
+                rows.append(
+                    {key.decode(): value.decode() for key, value in row.items()}
+                )
                 if left <= 0:
                     break
         table = directory / "parquet" / f"{number}.parquet"
@@ -99,7 +100,14 @@ def write_inputs(directory: pathlib.Path, size_bytes: int) -> tuple[int, int, in
 
 def measure_memory(records: int, folder: str) -> tuple[float, int]:
     """Compares made-up digests; returns CPU seconds and the peak of the process."""
-    command = [sys.executable, "-m", "benchmarks.unique", "--digests", str(records), folder]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.unique",
+        "--digests",
+        str(records),
+        folder,
+    ]
     cost = process_cost.measure_command(command)
     if cost.exit_code:
         raise RuntimeError(cost.output)
@@ -217,7 +225,10 @@ def render(results: dict[str, Any]) -> str:
     ]
     if all(took):
         times = Spread.of(ratios(*took)).show(1)
-        lines += ["", f"By text from Parquet, {times} the text per CPU second of datatrove."]
+        lines += [
+            "",
+            f"By text from Parquet, {times} the text per CPU second of datatrove.",
+        ]
     for one in results["memory"]:
         lines += [
             "",

@@ -112,13 +112,13 @@ def test_packed_rows_hold_each_text_once(tmp_path: pathlib.Path) -> None:
     assert split.packed is not None
     documents = split.packed["documents"] + split.packed["empty_documents"]
     assert documents + found["records"] == 300
-    chat = PackOptions(length=16, chat=ChatOptions())
+    chat = PackOptions(length=16, chat=ChatOptions(template="t.jinja"))
     with pytest.raises(InputError, match="conversations"):
         job_of(path, tmp_path / "chat", pack=chat, unique="text")
 
 
-def tokens(text: str) -> list[int]:
-    return [*text.encode()]
+def tokens(texts: list[str]) -> list[list[int]]:
+    return [[*text.encode()] for text in texts]
 
 
 tokens.vocabulary_size = 256  # type: ignore[attr-defined]

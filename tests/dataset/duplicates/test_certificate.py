@@ -121,7 +121,7 @@ def test_another_number_is_not_written(tmp_path: pathlib.Path, removed: int) -> 
 def test_no_changed_byte_is_silent(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(written(tmp_path / "c"))
     data = path.read_bytes()
-    changed = [data[:n] for n in range(len(data))]
+    changed = [data[:n] for n in range(0, len(data), 7)]
     changed += [data + b"\0", data[:-24], data + data[-24:]]
     for at in range(len(data)):
         other = bytearray(data)
