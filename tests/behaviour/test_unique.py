@@ -5,6 +5,7 @@ Covers: pipelines/commands/unique.py, transforms/conversion/left_out.py.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import random
@@ -112,7 +113,7 @@ def test_packed_rows_hold_each_text_once(tmp_path: pathlib.Path) -> None:
     assert split.packed is not None
     documents = split.packed["documents"] + split.packed["empty_documents"]
     assert documents + found["records"] == 300
-    chat = PackOptions(length=16, chat=ChatOptions(template="t.jinja"))
+    chat = dataclasses.replace(pack, chat=ChatOptions(template="t.jinja"))
     with pytest.raises(InputError, match="conversations"):
         job_of(path, tmp_path / "chat", pack=chat, unique="text")
 

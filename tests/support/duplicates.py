@@ -104,7 +104,7 @@ def text_of(record: bytes, *, whole: bool) -> bytes:
 
 
 def key_of(kind: str, record: bytes, *, whole: bool) -> bytes:
-    """Returns what is compared of a record."""
+    """Returns the bytes of a record that are compared."""
     if kind == "record":
         return record
     text = text_of(record, whole=whole)

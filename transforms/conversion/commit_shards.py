@@ -248,7 +248,7 @@ def finish_split(
 def _left_out(
     prepared: PreparedJob, read: RecordsDigest, duplicates: RecordsDigest
 ) -> dict[str, Any]:
-    """Returns what `dataset.json` says of the duplicates that were left out.
+    """Returns the description in `dataset.json` of the duplicates left out.
 
     Raises DataLossError if these are not those of the certificate.
     """

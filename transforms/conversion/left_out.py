@@ -23,7 +23,7 @@ class LeftOut:
 
     @classmethod
     def of(cls, prepared: PreparedJob) -> LeftOut | None:
-        """Returns what a job leaves out, None for nothing."""
+        """Returns the filter of a job, None if it leaves out nothing."""
         path = prepared.certificate
         return None if path is None else cls(open_certificate(path))
 

@@ -1,4 +1,4 @@
-"""What is compared of records to find those that are duplicates."""
+"""The part of records that is the same in duplicates: a text, or the whole record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Comparison(NamedTuple):
 
     @classmethod
     def parse(cls, given: str, *, column: str = "text") -> Self:
-        """Returns what `text`, `text:COLUMN` and so on stand for.
+        """Returns the comparison that `text`, `text:COLUMN` and so on stand for.
 
         Args:
             given: One of `KINDS`, or it and a column; - for the whole record.

@@ -41,7 +41,7 @@ def test_pairs_of_all_formats_are_the_same(tmp_path, kind, by) -> None:
     assert found.pairs == found.removed == open_certificate(path).removed
     assert found.removed > 20 or (kind, by) == ("tar", "record")  # Keys differ.
     assert found.records == found.kept + found.removed
-    assert verify_certificate(path, pairs=7).pairs == 7
+    assert verify_certificate(path, pairs=7).pairs == min(found.removed, 7)
     assert "byte by byte: the same" in found.text()
     assert json.loads(found.json())["pairs"] == found.pairs
 

@@ -31,7 +31,7 @@ def expected_of(records: list[tuple[Any, Place]]) -> list[tuple[int, int, int, i
 def found_in(
     records: list[tuple[Any, Place]], cuts: list[int], partitions: int
 ) -> list[tuple[int, int, int, int]]:
-    """Returns what the steps find, with runs cut so."""
+    """Returns the removals that the steps find, with runs cut so."""
     runs = []
     for begin, end in zip([0, *cuts], [*cuts, len(records)], strict=True):
         part = records[begin:end]
