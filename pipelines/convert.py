@@ -66,6 +66,7 @@ from gristmill.transforms.conversion.shard_tasks import (
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,
+    comparison_of,
     waits_for_storage,
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
@@ -245,7 +246,7 @@ def _find_duplicates(
     beam_options: Sequence[str] | None,
 ) -> None:
     """Finds the duplicates that a job leaves out, unless an earlier run did."""
-    job, path, by = prepared.job, prepared.certificate, prepared.job.compared
+    job, path, by = prepared.job, prepared.certificate, comparison_of(prepared.job)
     if path is None or by is None or not (anew or storage_for(path).stat(path) is None):
         return
     from gristmill.pipelines.duplicates.find import find_duplicates, find_on_beam

@@ -46,7 +46,7 @@ _SECTIONS = {
         "audit": "audit",
         "pack": "jobs",
         "repack": "jobs",
-        "unique": "unique",
+        "unique": "audit",
         "attach": "changes",
         "rollback": "editions",
         "clean": "editions",

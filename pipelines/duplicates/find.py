@@ -130,13 +130,13 @@ def find_on_beam(
         beam_options: Options of the pipeline, including `--runner`.
     """
     from gristmill.pipelines.beam.run_pipeline import run_pipeline
-    from gristmill.transforms.beam.find_duplicates import FindDuplicates
+    from gristmill.transforms.beam.find_duplicates import search_of
 
     searched: ConversionJob | ShardTask
     searched = task_of(source, 0) if isinstance(source, PreparedJob) else source
     key = hashlib.sha256(f"{searched}{by}{certificate}".encode()).hexdigest()[:16]
     return run_pipeline(
-        FindDuplicates.of(searched, by, certificate, work_dir=work_dir),
+        search_of(searched, by, certificate, work_dir=work_dir),
         beam_options,
         result_path=f"{work_dir.rstrip('/')}-result-{key}",
     )

@@ -1,6 +1,6 @@
 """Duplicates by the commands: found, made a column, left out and removed.
 
-Covers: pipelines/commands/unique.py, transforms/conversion/left_out.py.
+Covers: pipelines/duplicates/duplicate_column.py, transforms/conversion/left_out.py.
 """
 
 from __future__ import annotations

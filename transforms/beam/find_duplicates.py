@@ -224,20 +224,6 @@ class FindDuplicates(
             records=self.records,
         )
 
-    @classmethod
-    def of(
-        cls,
-        source: ConversionJob | ShardTask,
-        by: Comparison,
-        certificate: str,
-        *,
-        work_dir: str,
-    ) -> FindDuplicates:
-        """Returns the transform for a job, or for a shard of one that is described."""
-        own = cls(inputs=(certificate,), certificate=certificate, by=str(by))
-        own._source, own._work_dir = source, work_dir
-        return own
-
     def display_data(self) -> dict[str, Any]:
         """Returns the display data for a runner's page."""
         return displayed(certificate=self._certificate, by=str(self._by))
@@ -267,3 +253,16 @@ class FindDuplicates(
             | "DeleteParts" >> beam.Map(_delete_parts, work_dir)
         )
         return found
+
+
+def search_of(
+    source: ConversionJob | ShardTask,
+    by: Comparison,
+    certificate: str,
+    *,
+    work_dir: str,
+) -> FindDuplicates:
+    """Returns the transform for a job, or for a shard of one that is described."""
+    own = FindDuplicates(inputs=(certificate,), certificate=certificate, by=str(by))
+    own._source, own._work_dir = source, work_dir
+    return own

@@ -126,7 +126,7 @@ class ConversionJob:
                 got=f"--unique {self.unique} and --select",
                 cure="select first, and take the duplicates out of the result",
             )
-        compared = self.compared
+        compared = comparison_of(self)
         if compared and compared.kind != "record" and self.pack and self.pack.chat:
             raise InputError(
                 "conversations have no one text to compare",
@@ -134,17 +134,6 @@ class ConversionJob:
                 got=f"--unique {self.unique}",
                 cure="compare the records, or take the duplicates out before",
             )
-
-    @property
-    def compared(self) -> Comparison | None:
-        """What is the same in records of which only the first is taken, if anything.
-
-        Raises InputError if `unique` does not say it.
-        """
-        column = self.pack.column if self.pack else "text"
-        return (
-            Comparison.parse(self.unique, column=column or "-") if self.unique else None
-        )
 
     def options(self) -> dict[str, Any]:
         """Returns the options that decide the bytes of the shards, as plain values.
@@ -178,6 +167,15 @@ class ConversionJob:
                 del fields["pack"]["chat"]["date"]  # What was found has it.
         split, _ = layout.parse_edition_key(self.split)
         return fields | {"writer": self.writer.as_dict(), "split": split}
+
+
+def comparison_of(job: ConversionJob) -> Comparison | None:
+    """Returns the comparison by which a job leaves duplicates out, if it does.
+
+    Raises InputError if `unique` is no comparison.
+    """
+    column = job.pack.column if job.pack else "text"
+    return Comparison.parse(job.unique, column=column or "-") if job.unique else None
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:

@@ -51,7 +51,6 @@ def test_exit_codes_and_messages(
 @pytest.mark.parametrize(
     ("name", "flag", "given"),
     [
-        ("remove", "--records", []),
         ("audit", "--template", ["--tokenizer", "t"]),
         ("audit", "--tokenizer", ["--template", "t"]),
         ("blame", "--steps", ["--losses", "f"]),

@@ -12,6 +12,7 @@ from gristmill.pipelines.duplicates.find import find_duplicates
 from gristmill.pipelines.duplicates.search import search
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.transforms import FindDuplicates, RecordOptions
+from gristmill.transforms.beam.find_duplicates import search_of
 from gristmill.transforms.duplicates.commit_certificate import plan_search
 from gristmill.transforms.jobs.comparison import Comparison
 from tests.support.conversion import job_of
@@ -87,7 +88,7 @@ def test_a_range_that_was_entered_wrongly_is_an_error(tmp_path) -> None:
     inner = frames_of([random.Random(8).randbytes(500)] * 400)
     write_tfrecords(tmp_path / "a", [b"first", inner, b"last"])
     job = job_of(tmp_path / "a", tmp_path / "c", plan=("num_shards", 7))
-    transform = FindDuplicates.of(
+    transform = search_of(
         job, Comparison.parse("record"), str(tmp_path / "c"), work_dir=f"{tmp_path}/w"
     )
     with pytest.raises(DataLossError, match="gristmill unique on one machine"):
