@@ -39,6 +39,7 @@ GOOD = {
     ("convert", "columns"): ["text", "text,url", "a.b,c d"],
     ("convert", "record"): ["example", "line", "column:text"],
     ("convert", "nulls"): ["fail", "skip"],
+    ("convert", "unique"): ["text", "record", "normalised:body"],
     ("convert", "select"): ["score > 0.5", "language in ('de', 'fr')"],
     ("convert", "output"): [
         "gs://b/x",
@@ -80,6 +81,7 @@ BAD = {
     ("convert", "columns"): ["", ",", "a,", "a,,b"],
     ("convert", "record"): ["", "column", "column:", "lines"],
     ("convert", "nulls"): ["", "Skip", "drop"],
+    ("convert", "unique"): ["", "texts", "record:a", "text:"],
     ("convert", "select"): [""],
     ("convert", "output"): ["", "out", "s3://b/x", "gs:/b/x", "gs://b/x,gs://b/y"],
     ("convert", "name"): ["", "a/b", "a--b", "-a", "a-", "a b", "ü"],
