@@ -17,6 +17,7 @@ from gristmill.transforms import (
     AttachColumns,
     ConversionJob,
     ConvertFiles,
+    FindDuplicates,
     IndexArrayRecords,
     PlanOptions,
     ReadAllArrayRecords,
@@ -39,6 +40,7 @@ JOBS = [
 GRAPHS = [
     [AttachColumns(dataset="in", function="module:function")],
     *([ConvertFiles(jobs=(job,))] for job in JOBS),
+    [FindDuplicates(inputs="in", certificate="out")],
     [IndexArrayRecords(files="in")],
     [beam.Create(["in"]), ReadAllArrayRecords()],
     [beam.Create(["in"]), ReadAllTFRecords()],

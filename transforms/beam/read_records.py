@@ -148,6 +148,8 @@ class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[b
                 to be selected.
         """
         super().__init__()
+        self._inputs = path_texts(self.inputs, "input")
+        self._check(self.with_source)
         if self.records.select:
             raise InputError(
                 "ReadRecords selects no records",
@@ -155,8 +157,6 @@ class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[b
                 cure="write those that fulfil the condition with ConvertFiles, and "
                 "read them",
             )
-        self._inputs = path_texts(self.inputs, "input")
-        self._check(self.with_source)
         if not self._inputs or "" in self._inputs:
             raise InputError(
                 "no inputs given",

@@ -166,5 +166,5 @@ def test_every_class_of_errors_has_itsexit_code_of():
 def test_the_reader_of_a_command_that_only_looks_may_stop():
     """All others have written something, or say whether something is damaged."""
     others = {"append", "convert", "demo", "index", "pack", "repack", "verify"}
-    others |= {"attach", "clean", "remove", "rollback"}
+    others |= {"attach", "clean", "remove", "rollback", "unique"}
     assert {name.replace("_", "-") for name in _LOOKING} == {*_COMMANDS} - others
