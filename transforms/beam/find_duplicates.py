@@ -17,7 +17,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 
-from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError, InputError
 from gristmill.dataset.duplicates.certificate import REMOVAL, Removals
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
@@ -213,6 +213,12 @@ class FindDuplicates(
         super().__init__()
         set_types(self, gives=DuplicatesResult)
         check_known(self)
+        if self.records.select:
+            raise InputError(
+                "duplicates are found among all records",
+                got=f"select={self.records.select!r}",
+                cure="select first, with ConvertFiles, and find those of the result",
+            )
         self._by = Comparison.parse(self.by)
         self._certificate = path_text(self.certificate, "certificate")
         self._work_dir = f"{self._certificate}.parts"

@@ -100,3 +100,7 @@ def test_wrong_arguments_are_refused(tmp_path: pathlib.Path) -> None:
         FindDuplicates(inputs="a", certificate=tmp_path / "c", by="words")
     with pytest.raises(InputError):
         FindDuplicates(inputs=(), certificate=tmp_path / "c")
+    with pytest.raises(InputError, match="among all records"):
+        FindDuplicates(
+            inputs="in", certificate="out", records=RecordOptions(select="a > 0")
+        )
