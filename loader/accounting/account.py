@@ -129,8 +129,8 @@ class _Seen:
         self._dataset, gone = present(batches.datasets[number])
         order, contents = batches.schedule.grown[number], batches.contents_of(number)
         changes = [position for position, *_ in order.extensions]
-        if len(gone):  # As if they were removed now.
-            change = ChangedRecords(place, len(self._dataset), gone)
+        if len(gone):  # As if they were removed now, or after the last change.
+            change = ChangedRecords(max([place, *changes]), len(self._dataset), gone)
             extensions = (*order.extensions, change)
             order = dataclasses.replace(order, extensions=extensions)
         self._order = order
