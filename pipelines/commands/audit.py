@@ -136,10 +136,10 @@ class UniqueOptions:
 def unique(options: UniqueOptions, *, as_json: bool) -> None:
     """Find exact duplicates, and list them in a file.
 
-    INPUT is what `gristmill convert` takes. Of records that are the same, the first is
-    kept, by file in the sorted list and place in it. Nothing is removed. A dataset gets
-    the column duplicate_of: the number of the record kept, or -1 of one that is kept
-    itself.
+    INPUT is what `gristmill convert` takes. The first of equal records is kept, by file
+    in the sorted list and by place in the file. Nothing is removed. A dataset gets the
+    column duplicate_of: the number of the record that is kept, or -1 for one that is
+    kept itself.
     """
     from gristmill.pipelines.duplicates.search import search
 
