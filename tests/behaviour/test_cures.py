@@ -339,7 +339,7 @@ ROWS = [
         "convert a.txt d --overwrite",
     ),
     Row(
-        "transforms/conversion/job_inputs.py _check_records",
+        "transforms/conversion/job_inputs.py check_records",
         f"pack rows out {TOKENS}",
         f"repack rows out --length 32\npack a.jsonl out2 {TOKENS}",
     ),
@@ -651,6 +651,28 @@ ROWS = [
         "--token-weights a=1,b=2",
     ),
     Row(
+        "pipelines/commands/seen_documents.py account",
+        "account d --batch-size 2",
+        "account d --batch-size 2 --steps 1",
+    ),
+    Row(
+        "pipelines/commands/jobs.py verify",
+        "unique d --by record\n"
+        "verify --certificate duplicates.certificate --runner FnApiRunner",
+        "verify --certificate duplicates.certificate",
+    ),
+    Row(
+        "pipelines/duplicates/search.py search",
+        "convert a.jsonl two\nconvert a.jsonl two --split test\nunique two --by record",
+        "unique two --by record --split test",
+    ),
+    Row(
+        "pipelines/removal/named_records.py selected_records",
+        "remove rows --where n>1",
+        "remove rows --records some.txt",
+        text("some.txt", "a.jsonl@line:1\n"),
+    ),
+    Row(
         "pipelines/options/given_datasets.py _edition_number",
         "trace d --edition first --record 3 --batch-size 5",
         "inspect d\ntrace d --edition 1 --record 3 --batch-size 5",
@@ -883,11 +905,20 @@ ELSEWHERE = {
         "dataset/columns/",
         "dataset/commit/editions.py with_columns",
         "dataset/metadata/column_table.py",
-        "pipelines/columns/attach.py _",
-        "pipelines/columns/attach.py attach_computed",
+        "dataset/commit/attached_split.py",
+        "pipelines/columns/row_keys.py",
         "pipelines/columns/row_store.py",
         "pipelines/columns/table_files.py",
         "pipelines/columns/typed_values.py",
+        "transforms/columns/computed_values.py begin_columns",
+    ),
+    "transforms in a pipeline of one's own: tests/transforms/beam": (
+        "transforms/beam/convert_files.py ConvertFiles.__post_init__",
+        "transforms/beam/find_duplicates.py _refuse",
+    ),
+    "inputs that change meanwhile: tests/behaviour/test_{unique,select_command}": (
+        "transforms/conversion/carried_columns.py carried_columns",
+        "transforms/conversion/commit_shards.py _left_out",
     ),
     "a worker that was killed, or a machine's limits: tests/pipelines/local": (
         "pipelines/local/",
