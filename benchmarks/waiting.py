@@ -239,9 +239,9 @@ def _slow_reads(dataset: loader.Dataset, seconds: float) -> None:
     reader = reader_of(dataset)
     read = reader.read
 
-    def slowly(records: Any) -> list[bytes]:
+    def slowly(records: Any, **options: Any) -> list[bytes]:
         time.sleep(seconds)
-        return read(records)
+        return read(records, **options)
 
     reader.read = slowly  # type: ignore[method-assign]
 

@@ -187,8 +187,9 @@ class GlobalBatches(Batches):
                 filled up with rows of zeros, for which the mask is False. So all hosts
                 have equally many batches of one size.
             columns: Names of columns beside the records of all datasets. Their values,
-                [rows, *shape] each, are added to the dict of arrays that decode
-                returns: of packed rows, a column of shape [length] has a value a token.
+                `[rows, *shape]` each, are added to the dict of arrays that decode
+                returns. For packed rows, a column of shape [length] has a value for
+                each token.
 
         Raises:
             InputError: The host is not given, or given twice; a batch from the first
