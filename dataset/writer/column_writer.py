@@ -96,8 +96,9 @@ class ColumnWriter:
         self._begin = every[first].first_record if self._tasks else 0
         self._stop = self._tasks[-1].stop_record if self._tasks else 0
         self._resume, self._gathered = resume, Gathered()
-        self._held: dict[str, npt.NDArray[Any]] = {}
-        self._done, self._records, self._open = 0, 0, False
+        self._held: list[dict[str, npt.NDArray[Any]]] = []  # Of the next shard.
+        self._held_records = self._done = self._records = 0
+        self._open = False
 
     @property
     def records(self) -> range:
@@ -123,7 +124,6 @@ class ColumnWriter:
                 break
             self._keep(found)
         self._records = sum(task.digest.records for task in self._tasks[: self._done])
-        self._held = {name: kind.empty() for name, kind in columns.kinds.items()}
         self._open = True
         return self
 
@@ -159,21 +159,29 @@ class ColumnWriter:
                 f"there are values for more records than the {len(self.records):,}",
                 "give one for each record",
             )
-        for name, added in given.items():
-            self._held[name] = np.concatenate([self._held[name], added])
         self._records += count
-        self._write_whole_shards()
+        self._hold(given, count)
 
-    def _write_whole_shards(self) -> None:
+    def _hold(self, given: Mapping[str, npt.NDArray[Any]], count: int) -> None:
+        """Holds values of the next records, and writes each shard that has all."""
+        begin = 0
         while self._done < len(self._tasks):
-            task = self._tasks[self._done]
-            count = task.digest.records
-            if min(map(len, self._held.values())) < count:
+            wanted = self._tasks[self._done].digest.records - self._held_records
+            stop = min(begin + wanted, count)
+            self._held.append({name: given[name][begin:stop] for name in given})
+            self._held_records += stop - begin
+            if stop - begin < wanted:
                 return
-            own = {name: values[:count] for name, values in self._held.items()}
-            self._held = {name: values[count:] for name, values in self._held.items()}
-            kinds = self._columns.kinds
-            self._keep(write_values(task, {n: (kinds[n], own[n]) for n in own}))
+            begin = stop
+            self._write_shard()
+
+    def _write_shard(self) -> None:
+        values = {
+            name: (kind, np.concatenate([kind.empty(), *(p[name] for p in self._held)]))
+            for name, kind in self._columns.kinds.items()
+        }
+        self._held, self._held_records = [], 0
+        self._keep(write_values(self._tasks[self._done], values))
 
     def _keep(self, written: Written) -> None:
         self._gathered.add(written)
@@ -195,7 +203,7 @@ class ColumnWriter:
         was_open, self._open = self._open, False
         if error is not None or not was_open:
             return
-        self._write_whole_shards()
+        self._hold({n: kind.empty() for n, kind in self._columns.kinds.items()}, 0)
         if self._done < len(self._tasks):
             raise self._refused(
                 f"there are no values for the records from {self.position_records:,} "
@@ -317,14 +325,30 @@ def _kind(given: str | tuple[str, Sequence[int]]) -> ColumnType:
 
 
 def _typed(kind: ColumnType | None, values: Any, name: str) -> npt.NDArray[Any]:
-    """Returns values as an array of a column's type; numbers are not cut off."""
+    """Returns values as an array of a column's type, which is a copy.
+
+    Fractions are rounded; whole numbers stay as they are, and no number becomes
+    infinite.
+    """
     array = np.asarray(values, object if kind is not None and kind.is_text else None)
     if kind is not None and array.ndim and array.shape[1:] == kind.shape:
         if kind.is_text and all(isinstance(each, str) for each in array):
-            return array
+            return array.copy()
         wanted = np.dtype("O") if kind.is_text else np.dtype(kind.dtype)
         if not kind.is_text and np.can_cast(array.dtype, wanted, "same_kind"):
-            return array.astype(wanted)
+            with np.errstate(over="ignore"):
+                made = array.astype(wanted)
+            exact = made == array
+            if wanted.kind == "f" and array.dtype.kind == "f":
+                exact = np.isfinite(made) == np.isfinite(array)
+            if exact.all():
+                return made
+            raise InputError(
+                f"the column {name!r} cannot hold a value",
+                expected=f"values that {kind} has",
+                got=array[~exact][0],
+                cure="give the column a larger type",
+            )
         if not array.size:
             return kind.empty()
     raise InputError(

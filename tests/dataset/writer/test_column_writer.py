@@ -146,6 +146,8 @@ def test_the_work_can_be_given_up(output: str) -> None:
         ({**values_of(range(1)), "note": [1]}, "not values of the column 'note'"),
         ({**values_of(range(1)), "vector": [1]}, "not values of the column 'vector'"),
         ({**values_of(range(1)), "vector": [[1.5, 0]]}, "not values of the column"),
+        ({**values_of(range(1)), "vector": [[40_000, 0]]}, "cannot hold a value"),
+        ({**values_of(range(1)), "score": [1e39]}, "cannot hold a value"),
         ({**values_of(range(1)), "score": 1.0}, "not values of the column 'score'"),
         (values_of(range(15)), "for more records than the 14"),
     ],
