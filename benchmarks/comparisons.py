@@ -134,6 +134,11 @@ PEERS = {
         "datatrove's `DocumentTokenizer`", ("datatrove",), "the same",
         "pack", "pack_fast", "datatrove", "text_bytes", _part("fast"),
     ),
+    "duplicates": Comparison(
+        "datatrove's `ExactDedupSignature` and `ExactFindDedups`", ("datatrove",),
+        "exact duplicates by text, from Parquet, 1 worker; `gristmill unique`",
+        "unique", "text-parquet", "datatrove", "text_bytes", _timed,
+    ),
     "packing": Comparison(
         "Grain, packing on the fly", ("grain",),
         "packed rows beside tokenising and first-fit packing in the trainer",

@@ -53,6 +53,12 @@ _REPORTS = (
         "of datatrove, {megatron} that of Megatron-LM",
     ),
     (
+        "unique",
+        "Exact duplicates",
+        "found by text, by normalised text and by record, and the memory that digests "
+        "take: {duplicates} the MB of text per CPU second of datatrove",
+    ),
+    (
         "load",
         "Reading in random order",
         "local shards beside `array_record`, Grain and `tf.data`: {reader} the records "

@@ -25,6 +25,7 @@ _RENDERERS = {
     "maxtext": "maxtext.render",
     "plan": "plan.render",
     "streaming": "streaming.render",
+    "unique": "unique.render",
     "view": "view.render",
 }
 

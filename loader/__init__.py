@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from gristmill.loader.base.state_fields import Content
     from gristmill.loader.columns.column import Column
     from gristmill.loader.data.batches import Batches
-    from gristmill.loader.data.dataset import Dataset, ShardInfo
+    from gristmill.loader.data.dataset import Dataset
     from gristmill.loader.data.open_dataset import open as open
+    from gristmill.loader.data.shard_info import ShardInfo
     from gristmill.loader.decode.examples import ExampleDecoder, HasFeatures
     from gristmill.loader.decode.features import (
         Feature,

@@ -16,20 +16,12 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.metadata.column_table import (
-    ColumnTable,
-    column_entries,
-    common_columns,
-    missing_column,
-    read_column_table,
-)
 from gristmill.dataset.metadata.features import (
     FeatureSpec,
     described_features,
     joined_features,
 )
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds_features import parse_tfds_features
@@ -37,41 +29,18 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.loader.base.indices import IntArray, checked_index, checked_indices
 from gristmill.loader.base.notebook import table_html
 from gristmill.loader.base.state_fields import Content
-from gristmill.loader.columns.column import Column, ColumnFiles
+from gristmill.loader.columns.column import Column
+from gristmill.loader.columns.joined_column import (
+    ColumnPart,
+    column_types,
+    joined_column,
+)
+from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.joined_shards import Parts
 from gristmill.loader.reading.shard_list import NOT_CACHED, CacheCounts, ShardList
 from gristmill.loader.remote.range_fetcher import ReadCounts
 from gristmill.loader.remote.read_options import ReadOptions
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ShardInfo:
-    """One shard of a dataset.
-
-    Attributes:
-        path: The file.
-        first_record: Number, in the dataset, of its first record.
-        records: How many records it has.
-        file_bytes: Size of the file, where known.
-        records_digest: Order-independent digest of its records, where known.
-        edition: The edition of its split that it was made for, where known.
-        spans: The ranges of source files that it was made of, where known. Numbers
-            of files are those of the edition.
-        dropped_records: Source records for which the user's function returned none.
-        added_records: Records that it returned beyond one for each.
-    """
-
-    path: str
-    first_record: int
-    records: int
-    file_bytes: int | None
-    records_digest: str | None
-    edition: int | None
-    spans: tuple[SourceSpan, ...]
-    dropped_records: int
-    added_records: int
-
 
 Recipe: TypeAlias = Callable[["Dataset"], tuple[Callable[..., "Dataset"], Any]]
 """Returns the function and the arguments that make a dataset again elsewhere."""
@@ -212,15 +181,7 @@ class Dataset(Sequence[bytes]):
 
         Only those that all its editions, and all joined datasets, have alike.
         """
-        found = [
-            {} if part.committed is None else common_columns(part.committed, part.path)
-            for part in self.parts
-        ]
-        return {
-            name: kind
-            for name, kind in found[0].items()
-            if all(one.get(name) == kind for one in found)
-        }
+        return column_types(self._column_parts())
 
     def column(self, name: str) -> Column:
         """Returns a column that was attached to the records, as an array.
@@ -231,35 +192,22 @@ class Dataset(Sequence[bytes]):
             InputError: There is no such column, or not for all records.
             InvalidDatasetError: It was attached to other records, or is damaged.
         """
-        if (kind := self.columns.get(name)) is None:
-            for part in self.parts:
-                if part.committed is None or name not in part.columns:
-                    raise missing_column(
-                        part.committed,
-                        name,
-                        where=part._shards.name,
-                        known=self.columns,
-                    )
-        if kind is None:
-            raise InputError(
-                f"joined datasets have the column {name!r} with other types",
-                where=repr(self),
-                got=", ".join(str(part.columns[name]) for part in self.parts),
-                cure="attach it again with one type for all",
-            )
-        files = [
-            ColumnFiles(part.path, table)
+        parts = self._column_parts()
+        return joined_column(name, parts, self._shards.ends, where=repr(self))
+
+    def _column_parts(self) -> list[ColumnPart]:
+        return [
+            ColumnPart(part.path, part.committed, part._table, part._shards.name)
             for part in self.parts
-            for table in part._column_tables(name)
         ]
-        return Column(name, kind, files, self._shards.ends)
 
     def select(self, condition: str | npt.ArrayLike) -> Dataset:
         """Returns a dataset of some of the records: those that fulfil a condition.
 
         They keep their order and are numbered from 0. It is a dataset as any other, in
         batches, mixtures and states, and pickles with which records it has. It takes
-        1.125 bits of memory for each record, selected or not.
+        1.125 bits of memory for each record, selected or not; of up to 2^24 records,
+        also 4 bytes for each that is selected.
 
         Args:
             condition: An expression over columns that are numbers, booleans or texts,
@@ -286,16 +234,6 @@ class Dataset(Sequence[bytes]):
             records: int64 [n], numbers of records of the shards, or one past the last.
         """
         return records
-
-    def _column_tables(self, name: str) -> Iterator[ColumnTable]:
-        """Yields the table of a column for each edition; compared with its shards."""
-        table, split = self._table, self.committed
-        first = 0
-        for edition in () if split is None or table is None else split.parts:
-            entry = column_entries(edition, self._path)[name]
-            rows = slice(first, first + edition.shards)
-            yield read_column_table(self._path, entry, table, rows)
-            first += edition.shards
 
     @property
     def parts(self) -> tuple[Dataset, ...]:

@@ -18,7 +18,8 @@ from gristmill.loader.base.indices import IntArray, checked_index, checked_indic
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.columns.column import Column
 from gristmill.loader.columns.selection import Selection
-from gristmill.loader.data.dataset import Dataset, ShardInfo, reader_of, table_of
+from gristmill.loader.data.dataset import Dataset, reader_of, table_of
+from gristmill.loader.data.shard_info import ShardInfo
 
 _BLOCK_RECORDS = 1 << 16
 

@@ -29,11 +29,11 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.data.dataset import (
     Dataset,
-    ShardInfo,
     reader_of,
     shards_of,
     table_of,
 )
+from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.reading.shard_list import ShardList

@@ -27,7 +27,8 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.data.dataset import Dataset, ShardInfo
+from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.provenance.found_record import (
     Found,
     changed_note,

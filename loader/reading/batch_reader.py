@@ -59,10 +59,6 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-# Below this a thread gains nothing: Python's lock is held for most of the work.
-_THREAD_BYTES = 1 << 20
-
-
 class BatchReader:
     """Reads records of a dataset by their numbers. Safe to share by threads.
 
@@ -263,7 +259,7 @@ class BatchReader:
             decode_planned(part, chunks, out, self._limits)
 
         size_bytes = int((plan.end - plan.begin).sum())
-        threads = min(threads, size_bytes // _THREAD_BYTES)
+        threads = min(threads, size_bytes // self._limits.thread_bytes)
         if threads < 2:
             for part in plan.parts(self._limits.part_bytes):
                 read(part)

@@ -52,6 +52,8 @@ class ReadLimits:
         open_shards: Maximum shards that are kept open. Linux allows a process 65,530
             maps, and a shard's index takes one.
         used_shards: Maximum shards that a reader uses at a time besides those.
+        thread_bytes: Least size of what a thread decodes. With less it gains nothing:
+            Python's lock is held for most of the work.
     """
 
     part_bytes: int = 4 << 20
@@ -59,6 +61,7 @@ class ReadLimits:
     large_group_bytes: int = 128 << 10
     open_shards: int = 24_000
     used_shards: int = 4_000
+    thread_bytes: int = 1 << 20
 
 
 READ_LIMITS = ReadLimits()

@@ -127,6 +127,33 @@ def run_of(launch: LaunchOptions, workers: int | None) -> JobRun:
     return JobRun(beam_options=checked_options(launch.runner, given))
 
 
+def run_beside_dataflow(
+    runner: str | None, workers: int | None, *, what: str, transform: str
+) -> JobRun:
+    """Returns where a command is to run that submits nothing to Dataflow.
+
+    Args:
+        runner: The Beam runner; None for local processes.
+        workers: Number of worker processes.
+        what: What Dataflow does not do, for the message.
+        transform: The transform that does it.
+
+    Raises:
+        InputError: The runner is Dataflow's, or an option has no effect.
+    """
+    from gristmill.dataset.base.errors import InputError
+
+    launch = LaunchOptions(runner=runner)
+    if launch.on_dataflow:
+        raise InputError(
+            f"{what} on Dataflow by this command",
+            got=f"--runner {runner}",
+            cure=f"leave --runner out, or use gristmill.transforms.{transform} in a "
+            "pipeline of your own",
+        )
+    return run_of(launch, workers)
+
+
 @_job_command("convert")
 def convert(options: ConvertOptions, where: JobRun, *, as_json: bool) -> None:
     """Convert files of records to an ArrayRecord dataset.

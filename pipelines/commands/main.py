@@ -39,18 +39,18 @@ from gristmill.pipelines.commands.messages import (
 _SECTIONS = {
     "Begin": {"demo": "demo", "doctor": "doctor"},
     "Prepare data": {
-        "plan": "plan",
+        "plan": "previews",
         "convert": "jobs",
         "append": "jobs",
         "index": "jobs",
-        "audit": "audit",
+        "audit": "previews",
         "pack": "jobs",
         "repack": "jobs",
-        "unique": "audit",
-        "attach": "changes",
+        "unique": "columns",
+        "attach": "columns",
         "rollback": "editions",
         "clean": "editions",
-        "remove": "changes",
+        "remove": "remove",
     },
     "Check and look": {
         "status": "metadata",

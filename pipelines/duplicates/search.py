@@ -24,7 +24,6 @@ def search(
     by: str,
     *,
     overwrite: bool = False,
-    on_dataflow: bool = False,
     workers: int | None = None,
     beam_options: Sequence[str] | None = None,
     show_progress: bool = False,
@@ -35,7 +34,6 @@ def search(
         options: The inputs, and the certificate as output.
         by: What is compared, as `Comparison.parse` takes it.
         overwrite: Whether a column of the dataset is replaced.
-        on_dataflow: Whether the runner submits jobs to Dataflow.
         workers: As in `find_duplicates`.
         beam_options: As in `find_on_beam`; None to run without Beam.
         show_progress: As in `find_duplicates`.
@@ -43,12 +41,6 @@ def search(
     Raises:
         InputError: Inputs or options cannot be used.
     """
-    if on_dataflow:
-        raise InputError(
-            "duplicates cannot be found on Dataflow by this command",
-            cure="leave --runner out, or use gristmill.transforms.FindDuplicates in a "
-            "pipeline of your own",
-        )
     compared, certificate = Comparison.parse(by), options.output
     jobs = conversion_of(options).jobs
     if len(jobs) > 1:

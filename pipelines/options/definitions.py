@@ -8,6 +8,7 @@ imported here: the command line starts with this module.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.option import (
@@ -129,6 +130,20 @@ class LaunchOptions:
         """Whether the runner submits jobs to Dataflow."""
         name = (self.runner or "").rpartition(".")[2].lower()
         return name.removeprefix("test") in ("dataflow", "dataflowrunner")
+
+
+def beam_runner(begin: str = "Run") -> Any:
+    """Option: the Beam runner of a command that submits nothing to Dataflow.
+
+    Args:
+        begin: How its help text begins.
+    """
+    return like(
+        LaunchOptions,
+        "runner",
+        help=f"{begin} on this Beam runner instead of local processes. Beam's options "
+        "can follow, or stand after --.",
+    )
 
 
 Options = ConvertOptions | VerifyOptions | IndexOptions

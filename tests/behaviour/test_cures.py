@@ -236,7 +236,7 @@ ROWS = [
         "convert a.jsonl out --workers 1",
     ),
     Row(
-        "pipelines/commands/changes.py remove",
+        "pipelines/commands/jobs.py run_beside_dataflow",
         "remove d --records gone --runner DataflowRunner",
         "remove d --records gone",
         text("gone", "3\n"),
@@ -248,7 +248,7 @@ ROWS = [
         text("ranks.jsonl", '{"n": 0, "rank": 1}\n'),
     ),
     Row(
-        "pipelines/commands/changes.py _attached",
+        "pipelines/commands/columns.py _attached",
         "attach d",
         "attach d ranks.jsonl --number n --missing 0",
         text("ranks.jsonl", '{"n": 0, "rank": 1}\n'),
@@ -665,6 +665,13 @@ ROWS = [
         "pipelines/duplicates/search.py search",
         "convert a.jsonl two\nconvert a.jsonl two --split test\nunique two --by record",
         "unique two --by record --split test",
+    ),
+    Row(
+        "transforms/duplicates/record_keys.py RecordKeys.keys",
+        "convert a.txt lines\nunique lines",
+        "unique lines --by text:-\nunique lines --by record --overwrite\n"
+        "unique nulls.jsonl --nulls skip",
+        text("nulls.jsonl", '{"text": null}\n{"text": "a"}\n'),
     ),
     Row(
         "pipelines/removal/named_records.py selected_records",

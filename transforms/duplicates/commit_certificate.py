@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.errors import DataLossError, InputError
 from gristmill.dataset.duplicates.certificate import (
+    MAGIC,
     Removals,
     Searched,
     open_certificate,
@@ -57,8 +58,10 @@ def plan_search(job: ConversionJob, by: Comparison) -> PreparedJob:
     """Lists the inputs of a job that makes no shards, and plans what is read at once.
 
     Raises:
-        InputError: Inputs or options cannot be used.
+        InputError: Inputs or options cannot be used, or the certificate's path is that
+            of another file.
     """
+    _check_place(job.output)
     if (found := match_job(job)) is None:
         check_records(job.inputs[0], job.split)
         files = find_split(job.inputs[0], job.split, options=job.records)
@@ -67,6 +70,22 @@ def plan_search(job: ConversionJob, by: Comparison) -> PreparedJob:
         looked = found, look_at(found)
         files = find_inputs((), options=job.records, adapt=adapt, looked=looked)
     return PreparedJob(job=job, files=files, plan=plan_shards(job, files))
+
+
+def _check_place(path: str) -> None:
+    storage = storage_for(path)
+    info = storage.stat(path)
+    if info is None:
+        return
+    size_bytes = min(info.size_bytes, len(MAGIC))
+    if not size_bytes or storage.read(path, 0, size_bytes) != MAGIC:
+        raise InputError(
+            "another file is there where the certificate is to be written",
+            where=path,
+            expected="no file, or an earlier certificate",
+            got=f"a file of {info.size_bytes:,} bytes",
+            cure="choose another path for the certificate",
+        )
 
 
 def checked_shards(

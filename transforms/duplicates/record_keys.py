@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.jobs.comparison import Comparison
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
@@ -56,7 +57,16 @@ class RecordKeys:
         """
         if self.by.kind == "record":
             return records
-        texts: Sequence[bytes] = self._texts(records, place_of)  # type: ignore[attr-defined]
+        try:
+            texts: Sequence[bytes] = self._texts(records, place_of)  # type: ignore[attr-defined]
+        except InputError as e:  # Its cure is for packing, which has other options.
+            kind = self.by.kind
+            cure = (
+                f"compare by {kind}:NAME, another feature, by {kind}:-, a record that "
+                "is text as a whole, or by record, its bytes; or leave out rows where "
+                "the text is null with --nulls skip"
+            )
+            raise InputError(e.what, e.where, e.expected, e.got, cure) from e
         return texts if self.by.kind == "text" else [*map(normalised, texts)]
 
     def digests(

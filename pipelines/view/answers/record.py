@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind, decode_rows
-from gristmill.loader.data.dataset import Dataset, ShardInfo, shards_of
+from gristmill.loader.data.dataset import Dataset, shards_of
+from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.provenance.locate import locate_record
 from gristmill.loader.provenance.packed_shard import packed_of
 from gristmill.loader.provenance.source_fields import SourcePlace

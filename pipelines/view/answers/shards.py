@@ -10,7 +10,8 @@ import numpy as np
 from gristmill.dataset.metadata.provenance import read_source_files
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import IntArray
-from gristmill.loader.data.dataset import Dataset, ShardInfo, shards_of, table_of
+from gristmill.loader.data.dataset import Dataset, shards_of, table_of
+from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.provenance.source_place import cached_footer
 from gristmill.pipelines.view.answers.opened_datasets import Opened, checked_number
 

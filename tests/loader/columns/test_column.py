@@ -1,4 +1,7 @@
-"""A column of an opened dataset, as an array."""
+"""A column of an opened dataset, as an array.
+
+Covers: loader/columns/joined_column.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`loader.open`: datasets of any size, their records, and what is no dataset.
 
 Covers: loader/data/dataset.py, loader/data/open_files.py,
-loader/data/open_directory.py.
+loader/data/open_directory.py, loader/data/shard_info.py.
 """
 
 import copy as copying

@@ -135,6 +135,28 @@ def test_limits_do_not_change_what_is_read(converted: str, limit_bytes: int) -> 
     assert reader.read(order) == [RECORDS[i] for i in order]
 
 
+@pytest.mark.parametrize("part_bytes", [1_000, 1 << 20])
+def test_threads_read_what_one_does(copy: str, part_bytes: int) -> None:
+    limits = ReadLimits(part_bytes=part_bytes, thread_bytes=1_000)
+    reader = BatchReader(loader.open(copy)._shards, limits=limits)
+    order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
+    for threads in (1, 2, 7):
+        assert reader.read(order, threads=threads) == [RECORDS[i] for i in order]
+    # The first of several damaged records is named, whichever thread is first.
+    path = shard_paths(copy)[0]
+    index = map_index(f"{copy}/index/{path.name}.index")
+    data = bytearray(path.read_bytes())
+    for _, begin, end, _, _ in index.find_records([20, 40, 60]):
+        data[(begin + end) // 2] ^= 1
+    path.write_bytes(data)
+    errors = set()
+    for threads in (1, 2, 7):
+        with pytest.raises(CorruptShardError) as caught:
+            reader.read(np.arange(len(RECORDS)), threads=threads)
+        errors.add(str(caught.value))
+    assert len(errors) == 1
+
+
 @pytest.mark.slow
 def test_a_fork_while_a_thread_reads_a_record(converted: str) -> None:
     """The thread that reads, and what it holds, are not in the child."""

@@ -1,6 +1,6 @@
 """`gristmill audit`: the same counts as `pack --chat`, before anything is made.
 
-Covers: pipelines/advice/audit_conversations.py.
+Covers: pipelines/advice/audit_conversations.py, pipelines/commands/previews.py.
 """
 
 from __future__ import annotations

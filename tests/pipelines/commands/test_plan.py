@@ -1,4 +1,7 @@
-"""`gristmill plan`, and whether the command that it prints does what it says."""
+"""`gristmill plan`, and whether the command that it prints does what it says.
+
+Covers: pipelines/commands/previews.py.
+"""
 
 from __future__ import annotations
 

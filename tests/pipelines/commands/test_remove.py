@@ -1,6 +1,6 @@
 """`gristmill remove`: what its file may name, and what it says.
 
-Covers: pipelines/commands/changes.py, pipelines/removal/named_records.py,
+Covers: pipelines/commands/columns.py, pipelines/removal/named_records.py,
 pipelines/removal/find_places.py, pipelines/removal/named_records.py,
 pipelines/removal/run_removal.py.
 """

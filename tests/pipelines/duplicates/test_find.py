@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import pathlib
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 
+from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import (
     CorruptRecordError,
     DataLossError,
@@ -201,8 +203,50 @@ def test_several_splits_are_refused(tmp_path: pathlib.Path) -> None:
     options = ConvertOptions(input=(str(path),), output=str(tmp_path / "c"))
     found, attached = search(options, "record", workers=1)
     assert (found.removed, attached) == (1, None)
-    with pytest.raises(InputError, match="Dataflow"):
-        search(options, "record", on_dataflow=True)
+    for split in ("train", "test"):
+        with Writer(tmp_path / "two", split=split) as writer:
+            writer.write(b"1")
+    options = ConvertOptions(input=(str(tmp_path / "two"),), output=str(tmp_path / "c"))
+    with pytest.raises(InputError, match="several splits"):
+        search(options, "record")
+
+
+@pytest.mark.parametrize("content", [b"", b"of the user", b"GMDUPES"])
+def test_a_file_that_is_no_certificate_stays(
+    tmp_path: pathlib.Path, content: bytes
+) -> None:
+    (tmp_path / "a").write_bytes(frames_of([b"1", b"1"]))
+    path = tmp_path / "c"
+    path.write_bytes(content)
+    options = ConvertOptions(input=(str(tmp_path / "a"),), output=str(path))
+    with pytest.raises(InputError, match="another file is there"):
+        search(options, "record", workers=1)
+    assert path.read_bytes() == content
+    path.unlink()
+    for _ in range(2):  # A certificate is replaced.
+        assert search(options, "record", workers=1)[0].removed == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "records", "removed"),
+    [
+        ({"nulls": "skip"}, 2, 1),
+        ({"by": "record", "columns": "n"}, 3, 0),
+        ({"by": "record", "record": "column:text", "nulls": "skip"}, 2, 1),
+        ({"by": "record", "input_format": "text"}, 3, 0),
+    ],
+)
+def test_options_of_the_inputs(
+    tmp_path: pathlib.Path, given: dict[str, Any], records: int, removed: int
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(
+        '{"text": "a", "n": 1}\n{"text": null, "n": 2}\n{"text": "a", "n": 3}\n'
+    )
+    by = given.pop("by", "text")
+    options = ConvertOptions(input=(str(path),), output=str(tmp_path / "c"), **given)
+    found, _ = search(options, by, workers=1)
+    assert (found.records, found.removed) == (records, removed)
 
 
 def test_memory_of_a_run_is_that_of_its_records() -> None:

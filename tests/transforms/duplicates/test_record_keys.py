@@ -90,6 +90,24 @@ def test_digests_of_records_and_texts() -> None:
         RecordKeys(Comparison.parse("text:body"), spec).keys([example], place_of)
 
 
+@pytest.mark.parametrize(
+    ("record", "what"),
+    [
+        (b"a plain line", "not a tf.train.Example"),
+        (dataset.encode_example({"id": 3}), "no feature 'text'"),
+        (dataset.encode_example({"text": 3}), "holds tokens already"),
+        (dataset.encode_example({"text": b"\xff"}), "not UTF-8"),
+    ],
+)
+def test_cures_name_what_records_are_compared_by(record: bytes, what: str) -> None:
+    keys = RecordKeys(Comparison.parse("normalised"), SourceSpec())
+    with pytest.raises(InputError, match=what) as caught:
+        keys.keys([record], place_of)
+    cure = caught.value.cure or ""
+    assert "normalised:-" in cure
+    assert not {"--column", "--map", "--tokenizer"} & set(cure.split())
+
+
 def test_a_table_gives_the_text_alone() -> None:
     by = Comparison.parse("text:body")
     table = RecordOptions(input_format="parquet")

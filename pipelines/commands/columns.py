@@ -1,4 +1,4 @@
-"""`gristmill remove` and `attach`: a dataset loses records, or gets columns."""
+"""`gristmill attach` and `unique`: columns beside the records of a dataset."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.pipelines.commands.jobs import run_of
-from gristmill.pipelines.commands.messages import is_quiet, next_step
+from gristmill.pipelines.commands.jobs import run_beside_dataflow
+from gristmill.pipelines.commands.messages import is_quiet, next_command, next_step
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.definitions import LaunchOptions
+from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.definitions import beam_runner
 from gristmill.pipelines.options.option import (
     argument,
     choice,
     flag,
-    integer,
     like,
     split_name,
     text,
@@ -26,111 +26,6 @@ from gristmill.pipelines.options.option import (
 if TYPE_CHECKING:
     from gristmill.pipelines.columns.attached import Attached
     from gristmill.pipelines.columns.row_keys import JoinBy
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RemoveOptions:
-    """Options of `gristmill remove`."""
-
-    dataset: str = argument()
-    records: str | None = text(
-        "Remove the records that this file names, one a line: FILE@PLACE as trace "
-        "shows it, with a byte offset, the number of a row or record, or line:N; or "
-        "the number of a record in the split. From packed rows, documents are removed: "
-        "by FILE@PLACE, or SHARD@N for document N of a shard.",
-        "FILE",
-        "none",
-    )
-    where: str | None = text(
-        "Remove the records whose columns fulfil this condition, such as "
-        "'duplicate_of >= 0'.",
-        "CONDITION",
-        "none",
-    )
-    column: str | None = text(
-        "Each line is a value of this feature instead. All records are read to find "
-        "those that have it.",
-        "NAME",
-        "none",
-    )
-    split: str | None = split_name("Split to change.")
-    edition: int | None = integer(
-        "Edition in which records have these numbers; it has to be the newest one.",
-        shown="the newest",
-        least=1,
-    )
-    allow_missing: bool = flag(
-        "Remove what is found though some lines name nothing that is there."
-    )
-    erase: bool = flag(
-        "Delete the editions before, too, so that no file of the dataset holds the "
-        "records any more."
-    )
-    workers: int | None = worker_count()
-    runner: str | None = like(
-        LaunchOptions,
-        "runner",
-        help="Run on this Beam runner instead of local processes. Beam's options can "
-        "follow, or stand after --.",
-    )
-
-
-@command("remove", RemoveOptions)
-def remove(options: RemoveOptions, *, as_json: bool) -> None:
-    """Remove records from a split, or documents from packed rows.
-
-    Only shards that hold some are written again; the others are shared with the edition
-    before, which is kept to go back to, unless --erase is given. Readers see the old
-    edition until the new one is whole.
-
-    After a failure, run the same command again: finished shards are kept.
-    """
-    from gristmill.dataset.base.errors import InputError
-    from gristmill.pipelines.removal.named_records import (
-        asked_records,
-        read_lines,
-        selected_records,
-    )
-    from gristmill.pipelines.removal.run_removal import Removed, check_found, remove
-
-    launch = LaunchOptions(runner=options.runner)
-    if launch.on_dataflow:
-        raise InputError(
-            "records cannot be removed on Dataflow by this command",
-            cure="leave --runner out, or use gristmill.transforms.RemoveRecords in a "
-            "pipeline of your own",
-        )
-    run = run_of(launch, options.workers)
-    dataset, records, condition = options.dataset, options.records, options.where
-    if (records is None) == (condition is None) or (condition and options.column):
-        raise InputError(
-            "records to remove are named in one way",
-            expected="--records, which --column can go with, or --where",
-            cure="give one of these",
-        )
-    place: dict[str, Any] = {"split": options.split, "edition": options.edition}
-    if condition is not None:
-        asked = selected_records(dataset, condition, **place)
-    else:
-        lines = read_lines(records or "")
-        asked = asked_records(dataset, lines, column=options.column, **place)
-        check_found(asked, records or "", allow_missing=options.allow_missing)
-    result = remove(
-        dataset,
-        asked.arguments,
-        erase=options.erase,
-        workers=run.workers,
-        beam_options=run.beam_options,
-        show_progress=not is_quiet(),
-    )
-    removed = Removed(
-        dataset=dataset,
-        result=result,
-        missing=tuple(asked.missing),
-        erased=options.erase,
-    )
-    click.echo(removed.json() if as_json else removed.text())
-    next_step("verify", dataset)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -178,12 +73,7 @@ class AttachOptions:
     overwrite: bool = flag("Replace columns of these names.")
     split: str | None = split_name("Split whose records get the columns.")
     workers: int | None = worker_count()
-    runner: str | None = like(
-        LaunchOptions,
-        "runner",
-        help="With --map: run on this Beam runner instead of local processes. Beam's "
-        "options can follow, or stand after --.",
-    )
+    runner: str | None = beam_runner("With --map: run")
 
 
 @command("attach", AttachOptions)
@@ -202,14 +92,17 @@ def _attached(options: AttachOptions) -> Attached:
     from gristmill.dataset.base.errors import InputError
     from gristmill.pipelines.columns.attach import attach_computed, attach_tables
 
-    run = run_of(launch := LaunchOptions(runner=options.runner), options.workers)
-    if launch.on_dataflow or (launch.runner and options.map is None):
+    if options.runner and options.map is None:
         raise InputError(
-            "only --map runs on Beam, and not on Dataflow by this command",
+            "only --map runs on Beam",
             got=f"--runner {options.runner}",
-            cure="leave --runner out, or use gristmill.transforms.AttachColumns in a "
-            "pipeline of your own",
+            cure="leave --runner out",
         )
+    run = run_beside_dataflow(
+        *(options.runner, options.workers),
+        what="columns cannot be attached",
+        transform="AttachColumns",
+    )
     common: dict[str, Any] = {
         "split": options.split,
         "overwrite": options.overwrite,
@@ -290,3 +183,84 @@ def _join_by(options: AttachOptions) -> JoinBy:
         allow_unmatched=options.allow_unmatched,
         fill=fill,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UniqueOptions:
+    """Options of `gristmill unique`."""
+
+    input: tuple[str, ...] = like(ConvertOptions, "input", default=dataclasses.MISSING)
+    by: str = text(
+        "The part that is the same in duplicates: text; record, the stored bytes; or "
+        "normalised, the text by NFKC, in lower case, with white space collapsed. "
+        "text:NAME and normalised:NAME name the column or feature, - the whole record.",
+        "KIND",
+        default="text",
+    )
+    certificate: str = text(
+        "File to write: which record is kept for each that is removed.",
+        "FILE",
+        default="duplicates.certificate",
+    )
+    split: str | None = split_name("Split of a dataset, whose records get the column.")
+    input_format: str = like(ConvertOptions, "input_format")
+    columns: str | None = like(ConvertOptions, "columns")
+    record: str | None = like(ConvertOptions, "record")
+    nulls: str = like(ConvertOptions, "nulls")
+    overwrite: bool = flag("Replace a column duplicate_of that the dataset has.")
+    workers: int | None = worker_count()
+    runner: str | None = beam_runner()
+
+
+@command("unique", UniqueOptions)
+def unique(options: UniqueOptions, *, as_json: bool) -> None:
+    """Find exact duplicates, and list them in a file.
+
+    INPUT is what `gristmill convert` takes. The first of equal records is kept, by file
+    in the sorted list and by place in the file. Nothing is removed. A dataset gets the
+    column duplicate_of: the number of the record that is kept, or -1 for one that is
+    kept itself.
+    """
+    from gristmill.pipelines.duplicates.search import search
+
+    where = run_beside_dataflow(
+        *(options.runner, options.workers),
+        what="duplicates cannot be found",
+        transform="FindDuplicates",
+    )
+    found, attached = search(
+        ConvertOptions(
+            input=options.input,
+            output=options.certificate,
+            split=options.split,
+            input_format=options.input_format,
+            columns=options.columns,
+            record=options.record,
+            nulls=options.nulls,  # type: ignore[arg-type]
+        ),
+        options.by,
+        overwrite=options.overwrite,
+        **where._asdict(),
+        show_progress=not is_quiet(),
+    )
+    if as_json:
+        fields: dict[str, Any] = {**found._asdict(), "kept": found.kept}
+        if attached is not None:
+            fields["column"] = {
+                "name": next(iter(attached.columns)),
+                "split": attached.split,
+                "done_before": attached.done_before,
+            }
+        click.echo(json.dumps(fields, ensure_ascii=False))
+    else:
+        click.echo(
+            f"{found.records:,} records = {found.kept:,} kept + {found.removed:,} "
+            f"duplicates, by {found.by}\n  certificate  {found.certificate}"
+        )
+        if attached is not None:
+            click.echo(attached.text())
+    if attached is not None:
+        next_step("inspect", options.input[0])
+    else:
+        line = f"gristmill verify --certificate {found.certificate}"
+        next_command(line, why="pairs compared byte by byte")
