@@ -188,8 +188,9 @@ class GlobalBatches(Batches):
                 have equally many batches of one size.
             columns: Names of columns beside the records of all datasets. Their values,
                 `[rows, *shape]` each, are added to the dict of arrays that decode
-                returns. For packed rows, a column of shape [length] has a value for
-                each token.
+                returns; a decode with a parameter `columns` gets them there instead,
+                as a dict, and decides. For packed rows, a column of shape [length] has
+                a value for each token.
 
         Raises:
             InputError: The host is not given, or given twice; a batch from the first

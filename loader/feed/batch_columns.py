@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,6 +74,12 @@ def checked_columns(
             with another type than the others, or there is no dict to add them to.
     """
     names = () if isinstance(columns, str) else tuple(columns)
+    if not names and takes_columns(decode):
+        raise InputError(
+            "decode has a parameter `columns`, and the feed has no columns",
+            got=f"columns={columns!r:.100}",
+            cure='give the feed a list, such as columns=["score"]',
+        )
     if isinstance(columns, str) or not all(isinstance(name, str) for name in names):
         raise InputError(
             "columns are not a list of names",
@@ -97,6 +104,20 @@ def checked_columns(
     return names
 
 
+def takes_columns(decode: object) -> bool:
+    """Returns whether a decode function is called with the columns of its records.
+
+    It is if it has a parameter `columns` without a default.
+    """
+    if not callable(decode):
+        return False
+    try:
+        wanted = inspect.signature(decode).parameters.get("columns")
+    except (TypeError, ValueError):  # Some that are compiled do not tell.
+        return False
+    return wanted is not None and wanted.default is wanted.empty
+
+
 def with_columns(batch: Any, columns: Mapping[str, Values]) -> Any:
     """Adds columns to what decode returned of their records.
 
@@ -112,6 +133,6 @@ def with_columns(batch: Any, columns: Mapping[str, Values]) -> Any:
         "decode did not return a dict that columns can be added to",
         expected=f"a dict of arrays, without {', '.join(columns)}",
         got=f"a dict with {', '.join(taken)}" if taken else type(batch).__name__,
-        cure="let decode return a dict of arrays; PackedRows leaves an array out with "
-        "names={NAME: None}",
+        cure="let decode return a dict of arrays, or give it a parameter `columns`; "
+        "PackedRows leaves an array out with names={NAME: None}",
     )

@@ -25,13 +25,14 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.loader.base.indices import IntArray, checked_indices
 from gristmill.loader.data.batches import Batches, describe_row, noted
-from gristmill.loader.feed.batch_columns import BatchColumns, with_columns
+from gristmill.loader.feed.batch_columns import BatchColumns, takes_columns, with_columns
 from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.order.step_records import MixedBatch, RowsBySize, Schedule
 from gristmill.loader.reading.shard_list import NOT_CACHED
 from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch, thread_times
 
-Decode: TypeAlias = Callable[[Sequence[bytes]], Any]
+# Of the records of a batch; with a parameter `columns`, also of their columns.
+Decode: TypeAlias = Callable[[Sequence[bytes]], Any] | Callable[..., Any]
 
 _MOST_STEPS_AHEAD = 64
 
@@ -47,7 +48,8 @@ class StepReads:
             next, if these are read one after the other: then what several need is
             prepared together.
         mask: The name of a mask; with it, a last batch that is not full is filled up.
-        columns: Columns beside the records, added to what `decode` returns.
+        columns: Columns beside the records, added to what `decode` returns, or given to
+            it if it has a parameter `columns`.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class StepReads:
     ):
         self._batches, self._rows, self._decode = batches, rows, decode
         self._columns = BatchColumns(batches, columns)
+        self._takes_columns = takes_columns(decode)
         self._mask = mask
         self._windows: WindowReads | None = None
         self._ahead: BatchesAhead | None = None
@@ -180,7 +183,8 @@ class StepReads:
             records = self._batches.read(step, rows)
             (columns,) = self._columns_of([step], rows)
         try:
-            batch = self._decode(records)
+            given = {"columns": dict(columns)} if self._takes_columns else {}
+            batch = self._decode(records, **given)
         except DecodeError as e:
             place = schedule.positions(step, rows)[e.row]
             row = int(place) - schedule.sizes.start(step)
@@ -194,7 +198,8 @@ class StepReads:
                 got=repr(e),
                 cure="let decode raise an error of its own",
             ) from e
-        batch = with_columns(batch, columns)
+        if not self._takes_columns:
+            batch = with_columns(batch, columns)
         if self._mask is None or there is None:
             return batch
         return filled_up(batch, there, mask=self._mask)

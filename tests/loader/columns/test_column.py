@@ -19,8 +19,10 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     OutOfRangeError,
 )
+from tests.support.buckets import upload
 from tests.support.columns import attach, attach_numbers, example, examples
 from tests.support.editions import add_edition
+from tests.support.gcs_server import GcsServer
 from tests.support.removals import remove_from
 
 RECORDS = 9_000
@@ -152,3 +154,25 @@ def test_values_of_other_records_are_refused(tmp_path: pathlib.Path) -> None:
     (mine / "dataset.json").write_text(json.dumps(fields))
     with pytest.raises(InvalidDatasetError, match="bad description of the column"):
         loader.open(mine).column("score")
+
+
+@pytest.mark.parametrize("records", [5_000, 20_000])
+def test_a_bucket_is_asked_once_for_each_shard(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    output = examples(tmp_path, [records // 2, 0, records // 2])
+    attach_numbers(output, tmp_path, records)
+    chance = np.random.default_rng(1)
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        upload(server, output, "out")
+        column = loader.open("gs://bucket/out").column("score")
+        asked = []
+        for _ in range(3):
+            server.requests.clear()
+            wanted = chance.integers(0, records, 200)
+            assert np.array_equal(column[wanted], wanted / records)
+            asked.append(sum(server.requests.values()))
+    # With the first bytes of a file come all of a small one.
+    later = 2 if records > 5_000 else 0
+    assert asked == [2 + later, later, later]

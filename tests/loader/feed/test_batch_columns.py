@@ -195,3 +195,43 @@ def test_it_pickles(output: str) -> None:
     wanted = batches.schedule.batch(2, slice(None))
     found = pickle.loads(pickle.dumps(columns)).read(wanted)
     assert found["score"].tolist() == columns.read(wanted)["score"].tolist()
+
+
+def weighted(records: list[bytes], columns: dict[str, Any]) -> dict[str, Any]:
+    return ids(records) | {"score": columns["score"], "language": columns["language"]}
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_decode_gets_the_columns(output: str, workers: int) -> None:
+    batches = loader.global_batches(
+        loader.open(output), batch_size=8, seed=3, epochs=1, drop_remainder=False
+    )
+    given = {"decode": weighted, "columns": COLUMNS, "workers": workers}
+    seen = 0
+    for host in range(2):
+        with batches.feed(
+            **given, mask="there", process_index=host, process_count=2
+        ) as feed:
+            for batch in feed:
+                there = batch["there"]
+                check({name: values[there] for name, values in batch.items()}, 63)
+                seen += int(there.sum())
+    assert seen == 63
+
+
+def test_decode_that_gets_columns_returns_what_it_wants(output: str) -> None:
+    def scores(records: list[bytes], *, columns: dict[str, Any]) -> Any:
+        return columns.pop("score")
+
+    batches = loader.global_batches(loader.open(output), batch_size=8, shuffle="none")
+    with batches.feed(decode=scores, columns=COLUMNS, **HOST) as feed:
+        assert next(feed).tolist() == [n / 63 for n in range(8)]
+    with pytest.raises(InputError, match="has no columns"):
+        batches.feed(decode=scores, **HOST)
+
+    def own(records: list[bytes], columns: object = None) -> dict[str, Any]:
+        assert columns is None
+        return ids(records)
+
+    with batches.feed(decode=own, columns=COLUMNS, **HOST) as feed:
+        check(next(feed), 63)
