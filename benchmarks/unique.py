@@ -7,7 +7,8 @@ The same rows of C4-like text lie in Parquet and TFRecord files; a fourth of the
 hold the rows of others. Every contestant is a whole process, in rounds that alternate.
 datatrove runs its blocks ExactDedupSignature and ExactFindDedups on the Parquet files,
 with a task a file; it lists duplicates by number, and is not asked to filter.
-`--memory-records` makes digests up, and measures the process that compares them.
+`--memory-records` makes digests up, and measures the process that compares them;
+`--partition-records` does so with one of the partitions that so many are divided into.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from benchmarks.rounds import Spread, by_round, ratios, take_turns
 
 _FILES, _COPIED = 6, 2
 _PACKAGES = ("numpy", "pyarrow")
-_LABELS = {
+LABELS = {
     "text-parquet": "text, Parquet",
     "text-tfrecord": "text, TFRecord",
     "record-parquet": "record, Parquet",
@@ -102,45 +103,67 @@ def write_inputs(directory: pathlib.Path, size_bytes: int) -> tuple[int, int, in
     return rows_before, copied, text_bytes
 
 
-def measure_memory(records: int, folder: str) -> tuple[float, int]:
-    """Compares made-up digests; returns CPU seconds and the peak of the process."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.unique",
-        "--digests",
-        str(records),
-        folder,
-    ]
+def measure_memory(records: int, folder: str, *, one: bool) -> dict[str, Any]:
+    """Compares made-up digests in a process; returns what it took.
+
+    Args:
+        records: How many.
+        folder: Where they are spooled.
+        one: Whether to compare one partition of them alone.
+    """
+    command = [sys.executable, "-m", "benchmarks.unique", "--digests", str(records)]
+    command += [folder, "one" if one else "all"]
     cost = process_cost.measure_command(command)
     if cost.exit_code:
         raise RuntimeError(cost.output)
-    return cost.cpu_seconds, cost.peak_process_bytes
+    return {
+        "records": records,
+        "partitions": int(cost.output.split()[-1]),
+        "compared_partitions": 1 if one else int(cost.output.split()[-1]),
+        "cpu_seconds": cost.cpu_seconds,
+        "peak_bytes": cost.peak_process_bytes,
+    }
 
 
-def compare_digests(records: int, folder: str) -> int:
-    """Spools runs of digests, of which a tenth are there twice, and compares them."""
+def compare_digests(records: int, folder: str, which: str) -> None:
+    """Spools runs of digests, of which a tenth are there twice, and compares them.
+
+    Args:
+        records: How many digests.
+        folder: Where they are spooled.
+        which: `all`, or `one` for those of the first partition, of which alone there
+            are entries then.
+
+    Raises:
+        RuntimeError: Other duplicates are found than those that were made.
+    """
     from gristmill.pipelines.duplicates.spooled_steps import Spool
     from gristmill.transforms.duplicates.digest_shards import DigestedShard
     from gristmill.transforms.duplicates.runs import RUN_RECORDS, Run
 
-    spool, shards = Spool(folder), []
     runs = -(-records // RUN_RECORDS)
+    counts = {"runs": 1, "copies": 0, "entries": RUN_RECORDS}
+    shards = [DigestedShard(number, (), **counts) for number in range(runs)]
+    spool = Spool(folder).of(shards)
+    parts = 1 if which == "all" else spool.partitions
+    size = RUN_RECORDS // parts
     for number in range(runs):
-        rng = np.random.default_rng(number)
-        digests = rng.integers(0, 1 << 63, (RUN_RECORDS, 2), np.int64).view(np.uint64)
+        digests = _digests(number, size, parts)
         if number:
-            again = np.random.default_rng(number - 1)
-            before = again.integers(0, 1 << 63, (RUN_RECORDS // 10, 2), np.int64)
-            digests[-len(before) :] = before.view(np.uint64)
-        run = Run.of(digests, np.full(RUN_RECORDS, number), np.arange(RUN_RECORDS))
-        spool.keep(number, 0, run)
-        counts = {"runs": 1, "entries": len(run.entries), "copies": len(run.copies)}
-        shards.append(DigestedShard(number, (), **counts))
-    spool = spool.of(shards)
-    sum(map(spool.resolve, range(spool.partitions)))
-    removed = sum(map(spool.join, range(runs)))
-    sys.exit(int(removed != (runs - 1) * (RUN_RECORDS // 10)))
+            digests[-(size // 10) :] = _digests(number - 1, size, parts)[: size // 10]
+        spool.keep(number, 0, Run.of(digests, np.full(size, number), np.arange(size)))
+    found = sum(map(spool.resolve, range(spool.partitions // parts)))
+    if which == "all":
+        found = sum(map(spool.join, range(runs)))
+    if found != (expected := (runs - 1) * (size // 10)):
+        raise RuntimeError(f"{found:,} duplicates were found, expected {expected:,}")
+    print(spool.partitions)
+
+
+def _digests(run: int, records: int, partitions: int) -> np.ndarray[Any, Any]:
+    """Returns made-up digests of a run, all in the first of so many partitions."""
+    rng = np.random.default_rng(run)
+    return rng.integers(0, (1 << 64) // partitions, (records, 2), np.uint64)
 
 
 class Benchmark:
@@ -220,7 +243,7 @@ def render(results: dict[str, Any]) -> str:
         "| by, from | MB of text per CPU s | peak memory, MB |",
         "| --- | ---: | ---: |",
     ]
-    for key, label in _LABELS.items():
+    for key, label in LABELS.items():
         own = [run for run in runs if run["contestant"] == key]
         if own:
             speeds = Spread.of([text_mb / run["cpu_seconds"] for run in own])
@@ -237,9 +260,11 @@ def render(results: dict[str, Any]) -> str:
             f"By text from Parquet, {times} the text per CPU second of datatrove.",
         ]
     for one in results["memory"]:
+        parts, all_parts = one["compared_partitions"], one["partitions"]
+        what = "" if parts == all_parts else f", {parts} of {all_parts:,} partitions"
         lines += [
             "",
-            f"{one['records']:,} made-up digests were compared by one process in "
+            f"{one['records']:,} made-up digests{what}: compared by one process in "
             f"{one['cpu_seconds']:,.0f} CPU s, with {one['peak_bytes'] / 1e6:,.0f} MB.",
         ]
     return "\n".join(lines) + "\n"
@@ -254,18 +279,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--bytes", type=size, help="of records (300MB)")
     parser.add_argument("--datatrove", type=pathlib.Path, help="a Python that has it")
     parser.add_argument("--memory-records", type=int, nargs="*", default=[])
-    parser.add_argument("--digests", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--partition-records", type=int, nargs="*", default=[])
+    parser.add_argument("--digests", nargs=3, help=argparse.SUPPRESS)
     args = parse_contest(
         parser,
         argv,
-        _LABELS,
+        LABELS,
         quick={"bytes": 200_000, "rounds": 1},
         full={"bytes": 300_000_000, "rounds": 5},
     )
     if args.digests:
-        return compare_digests(int(args.digests[0]), args.digests[1])
+        compare_digests(int(args.digests[0]), *args.digests[1:])
+        return 0
     keys = args.contestants or [
-        key for key in _LABELS if key != "datatrove" or args.datatrove is not None
+        key for key in LABELS if key != "datatrove" or args.datatrove is not None
     ]
     environment = describe_environment(_PACKAGES)
     if args.datatrove:
@@ -273,14 +300,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         environment["packages"]["datatrove"] = version
     memory = []
     with tempfile.TemporaryDirectory(dir=args.work_dir) as folder:
-        for records in args.memory_records:
+        asked = [(records, False) for records in args.memory_records]
+        asked += [(records, True) for records in args.partition_records]
+        for records, one in asked:
             spool = pathlib.Path(folder, "spool")
             spool.mkdir()
-            cpu_seconds, peak = measure_memory(records, str(spool))
+            memory.append(measure_memory(records, str(spool), one=one))
             shutil.rmtree(spool)
-            memory.append(
-                {"records": records, "cpu_seconds": cpu_seconds, "peak_bytes": peak}
-            )
         benchmark = Benchmark(pathlib.Path(folder), args.datatrove)
         benchmark.prepare(args.bytes)
         for number, key in take_turns(keys, args.rounds):

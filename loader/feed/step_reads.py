@@ -25,7 +25,11 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.base.lazy_names import packages_named
 from gristmill.loader.base.indices import IntArray, checked_indices
 from gristmill.loader.data.batches import Batches, describe_row, noted
-from gristmill.loader.feed.batch_columns import BatchColumns, takes_columns, with_columns
+from gristmill.loader.feed.batch_columns import (
+    BatchColumns,
+    takes_columns,
+    with_columns,
+)
 from gristmill.loader.feed.read_ahead import WindowReads
 from gristmill.loader.order.step_records import MixedBatch, RowsBySize, Schedule
 from gristmill.loader.reading.shard_list import NOT_CACHED

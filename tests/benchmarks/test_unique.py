@@ -27,13 +27,26 @@ def run(contestant: str, round_number: int, seconds: float) -> dict[str, object]
 def test_speeds_are_those_of_the_runs() -> None:
     runs = [run("text-parquet", 1, 1), run("text-parquet", 2, 2)]
     runs += [run("datatrove", number + 1, 6) for number in range(2)]
-    memory = [{"records": 10**8, "cpu_seconds": 9, "peak_bytes": 3 * 10**8}]
+    took = {"cpu_seconds": 9, "peak_bytes": 3 * 10**8, "partitions": 8}
+    memory = [
+        {"records": 10**8, "compared_partitions": 8, **took},
+        {"records": 10**9, "compared_partitions": 1, **took},
+    ]
     environment = describe_environment(("numpy",))
     results = {"runs": runs, "environment": environment, "memory": memory}
     text = unique.render(results)
     assert "| text, Parquet | 7.5 (5.0..10.0) | 100 |" in text
     assert "4.5 (3.0..6.0) the text per CPU second of datatrove" in text
-    assert "100,000,000 made-up digests" in text
+    assert "\n100,000,000 made-up digests: compared" in text
+    assert "\n1,000,000,000 made-up digests, 1 of 8 partitions: compared" in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", [False, True])
+def test_made_up_digests_are_compared(tmp_path: pathlib.Path, one: bool) -> None:
+    found = unique.measure_memory(5 << 20, str(tmp_path), one=one)
+    assert (found["partitions"], found["compared_partitions"]) == (4, 1 if one else 4)
+    assert found["peak_bytes"] > 0
 
 
 @pytest.mark.soak
@@ -44,5 +57,5 @@ def test_every_contestant_runs(tmp_path: pathlib.Path) -> None:
     results = json.loads(path.read_text())
     assert len({run["removed"] for run in results["runs"]}) == 1
     assert {run["contestant"] for run in results["runs"]} == (
-        unique._LABELS.keys() - {"datatrove"}
+        unique.LABELS.keys() - {"datatrove"}
     )
