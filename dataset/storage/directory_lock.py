@@ -158,12 +158,12 @@ def _lock(
             return True
 
 
-_PREFIX = "gristmill-shard-"
+_PREFIX = "gristmill-scratch-"
 
 
 @contextlib.contextmanager
 def scratch_directory() -> Iterator[str]:
-    """Creates a directory for one large file, and deletes it at the end.
+    """Creates a temporary directory, and deletes it at the end.
 
     The first call in a process also deletes those that killed processes left.
     """

@@ -108,15 +108,16 @@ class BatchReader:
             CorruptShardError: A shard is truncated, or does not hold what was written.
                 It names dataset, shard, record and byte offset.
             InvalidDatasetError: An index is damaged, or lacks checksums although
-                `verify` is `always`.
+                `verify` is `always`; or the dataset was replaced meanwhile.
             StorageError: The disk cannot read a shard.
         """
         try:
             return self._read(records, threads)
-        except (CorruptShardError, StorageError):
+        except (CorruptShardError, StorageError) as e:
             if self.shards.remote is None:
                 # A file that is put back in their place is another one.
                 self.open_shards.close()
+            self.shards.check_after(e)
             raise
         except (MemoryError, OSError, RuntimeError) as e:
             if error := SystemLimitError.of(e):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from gristmill.dataset.commit.attached_split import (
 from gristmill.dataset.commit.attachment import Attachment
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.columns.attached import SHOWN, Attached
 from gristmill.pipelines.columns.column_values import (
@@ -95,7 +95,7 @@ def attach_tables(
         Tables.find(inputs),
     )
     check_feature(target, by)
-    with tempfile.TemporaryDirectory(prefix="gristmill-attach-") as directory:
+    with scratch_directory() as directory:
         writer = RowWriter(directory, by.key, columns)
         wanted = None if columns is None else [*dict.fromkeys([*by.key, *columns])]
         for rows in tables.rows(wanted):

@@ -6,10 +6,10 @@ import functools
 import hashlib
 import logging
 import operator
-import tempfile
 from collections.abc import Sequence
 
 from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.duplicates.spooled_steps import Spool
 from gristmill.pipelines.local.pool import (
@@ -66,7 +66,7 @@ def find_duplicates(
     tasks = {task.first_shard: task for task in digest_tasks(prepared, by)}
     stored_bytes = sum(task.stored_bytes for task in tasks.values())
     processes = workers or default_workers()
-    with tempfile.TemporaryDirectory(prefix="gristmill-unique-") as directory:
+    with scratch_directory() as directory:
         spool = Spool(directory)
         shards = [
             shard

@@ -227,8 +227,11 @@ def test_no_mutation_is_silent(tmp_path: pathlib.Path, dataset: str) -> None:
 
 @pytest.fixture(scope="module")
 def killer(tmp_path_factory) -> Iterator[Killer]:
-    with Killer(tmp_path_factory.mktemp("killer")) as killer:
+    folder = tmp_path_factory.mktemp("killer")
+    with Killer(folder) as killer:
         yield killer
+    # What a killed run leaves there, the next one deletes.
+    assert not [*folder.glob("gristmill-*")]
 
 
 @pytest.mark.slow

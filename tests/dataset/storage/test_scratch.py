@@ -59,7 +59,7 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(folder):
     others = [folder / "gristmill-0", folder / "gristmill-demo-x"]
     for path in others:
         path.mkdir()
-    (folder / "gristmill-shard-link").symlink_to(others[0])
+    (folder / "gristmill-scratch-link").symlink_to(others[0])
     (others[0] / "mine").write_bytes(b"mine")
     with holder() as killed, holder() as alive:
         assert killed.stdout is not None
@@ -74,13 +74,13 @@ def test_what_a_killed_process_left_is_deleted_and_nothing_else(folder):
             assert os.path.exists(f"{used}/shard")
         alive.communicate()
     assert sorted(os.listdir(folder)) == [
-        *("gristmill-0", "gristmill-demo-x", "gristmill-shard-link")
+        *("gristmill-0", "gristmill-demo-x", "gristmill-scratch-link")
     ]
     assert (others[0] / "mine").read_bytes() == b"mine"
 
 
 def test_where_directories_cannot_be_locked_nothing_is_deleted(folder, monkeypatch):
-    left = folder / "gristmill-shard-left"
+    left = folder / "gristmill-scratch-left"
     left.mkdir()
 
     failing(monkeypatch, fcntl, "flock", OSError(38, os.strerror(38)))
