@@ -104,7 +104,7 @@ def with_common_options(command: click.Command) -> click.Command:
             metavar="FILE",
             type=_Path(),
             envvar=variable_name("log-file"),
-            help="Append what is done, with times, and all messages to this file.",
+            help="Append a log with times, and all messages, to this file.",
             **hidden,
         ),
     ]

@@ -33,7 +33,7 @@ class ConversationOptions:
     template: str | None = option(
         "text",
         "Chat template",
-        "The chat template: a file of Jinja, or a tokenizer_config.json that has it.",
+        "File with the chat template: Jinja, or a tokenizer_config.json that has one.",
         shown="none",
         metavar="FILE",
         regex="[^,]+",
@@ -75,8 +75,8 @@ class ConversationOptions:
     special_in_content: SpecialInContent = option(
         "choice",
         "Special tokens in contents",
-        "What a content that has the text of a special token becomes: that token, as "
-        "in transformers; text; or the conversation is set aside; or refuse it.",
+        "What to do with the text of a special token in a message: make it that token, "
+        "as transformers does; keep it as text; set the conversation aside; or stop.",
         default="token",
         choices=get_args(SpecialInContent),
         group=_GROUP,
@@ -126,7 +126,8 @@ class ConversationOptions:
     date: str | None = option(
         "text",
         "Date",
-        "The date that a template is told, as YYYY-MM-DD. A job keeps it.",
+        "Date that the template gets as today's, as YYYY-MM-DD. A job that is run again "
+        "keeps it.",
         shown="that of today",
         metavar="DATE",
         regex="[0-9]{4}-[0-9]{2}-[0-9]{2}",

@@ -100,7 +100,7 @@ class LaunchOptions:
         "text",
         "Beam runner",
         "Run on this Beam runner, such as DataflowRunner, instead of local processes. "
-        "Beam's options can follow, or stand after --.",
+        "Beam's options can follow, or come after --.",
         shown="none",
         metavar="RUNNER",
     )
@@ -142,7 +142,7 @@ def beam_runner(begin: str = "Run") -> Any:
         LaunchOptions,
         "runner",
         help=f"{begin} on this Beam runner instead of local processes. Beam's options "
-        "can follow, or stand after --.",
+        "can follow, or come after --.",
     )
 
 
