@@ -43,10 +43,9 @@ from gristmill.loader.reading.decode_chunks import (
 from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
-    Bytes,
     ReadLimits,
     ShardFile,
-    read_ranges,
+    read_some,
     without_block_headers,
 )
 from gristmill.loader.reading.shard_list import OpenShards, ShardList
@@ -256,7 +255,7 @@ class BatchReader:
         def read(part: ReadPlan) -> None:
             chosen = [files[file] for file in part.file.tolist()]
             bounds = part.begin.tolist(), part.end.tolist()
-            chunks = functools.partial(_read_chunks, chosen, *bounds)
+            chunks = functools.partial(read_some, chosen, *bounds)
             decode_planned(part, chunks, out, self._limits)
 
         size_bytes = int((plan.end - plan.begin).sum())
@@ -327,22 +326,6 @@ def _keep_freed_memory() -> None:
     # The largest block that counts is 32 MiB with its header.
     with contextlib.suppress(MemoryError):
         bytearray((32 << 20) - (64 << 10))
-
-
-def _read_chunks(
-    files: list[Bytes], begins: list[int], ends: list[int], chunks: list[int]
-) -> list[bytes]:
-    """Returns the bytes of some chunks, given the file of each of all, and where."""
-    if len(chunks) == len(files):
-        return read_ranges(files, begins, ends)
-    if len(chunks) == 1:
-        (chunk,) = chunks
-        return [files[chunk][begins[chunk] : ends[chunk]]]
-    return read_ranges(
-        [files[chunk] for chunk in chunks],
-        [begins[chunk] for chunk in chunks],
-        [ends[chunk] for chunk in chunks],
-    )
 
 
 def _by_shard(wanted: list[Wanted]) -> dict[int, int]:

@@ -97,6 +97,25 @@ def read_ranges(
     return [files[i][begins[i] : ends[i]] for i in range(len(files))]
 
 
+def read_some(
+    files: Sequence[Bytes],
+    begins: Sequence[int],
+    ends: Sequence[int],
+    chunks: list[int],
+) -> list[bytes]:
+    """Returns the bytes of some chunks, given the file and the range of each of all."""
+    if len(chunks) == len(files):
+        return read_ranges(files, begins, ends)
+    if len(chunks) == 1:
+        (chunk,) = chunks
+        return [files[chunk][begins[chunk] : ends[chunk]]]
+    return read_ranges(
+        [files[chunk] for chunk in chunks],
+        [begins[chunk] for chunk in chunks],
+        [ends[chunk] for chunk in chunks],
+    )
+
+
 class StoredBytes:
     """The bytes of an object."""
 
