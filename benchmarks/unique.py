@@ -104,7 +104,7 @@ def write_inputs(directory: pathlib.Path, size_bytes: int) -> tuple[int, int, in
 
 
 def measure_memory(records: int, folder: str, *, one: bool) -> dict[str, Any]:
-    """Compares made-up digests in a process; returns what it took.
+    """Compares made-up digests in a process; returns the costs of that.
 
     Args:
         records: How many.
@@ -226,6 +226,15 @@ class Benchmark:
         )
 
 
+def describe(datatrove: pathlib.Path | None) -> dict[str, Any]:
+    """Returns the machine and the versions, also of what another Python has."""
+    environment = describe_environment(_PACKAGES)
+    if datatrove is not None:
+        version = version_in(datatrove, "datatrove")
+        environment["packages"]["datatrove"] = version
+    return environment
+
+
 def render(results: dict[str, Any]) -> str:
     """Returns the report as Markdown."""
     runs = results["runs"]
@@ -294,10 +303,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     keys = args.contestants or [
         key for key in LABELS if key != "datatrove" or args.datatrove is not None
     ]
-    environment = describe_environment(_PACKAGES)
-    if args.datatrove:
-        version = version_in(args.datatrove, "datatrove")
-        environment["packages"]["datatrove"] = version
     memory = []
     with tempfile.TemporaryDirectory(dir=args.work_dir) as folder:
         asked = [(records, False) for records in args.memory_records]
@@ -311,6 +316,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         benchmark.prepare(args.bytes)
         for number, key in take_turns(keys, args.rounds):
             benchmark.measure(key, number + 1)
+    environment = describe(args.datatrove)
     results = {"environment": environment, "runs": benchmark.runs, "memory": memory}
     write_reports(args, "unique", results, render(results))
     return 0

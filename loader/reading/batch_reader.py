@@ -28,7 +28,9 @@ from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
     InvalidDatasetError,
+    StorageChangedError,
     StorageError,
+    StorageMissingError,
     SystemLimitError,
 )
 from gristmill.loader.base.indices import IntArray
@@ -56,6 +58,7 @@ Verify = Literal["always", "never"]
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+_GONE = StorageChangedError, StorageMissingError
 
 
 class BatchReader:
@@ -116,7 +119,8 @@ class BatchReader:
             if self.shards.remote is None:
                 # A file that is put back in their place is another one.
                 self.open_shards.close()
-            self.shards.check_after(e)
+            if isinstance(e, _GONE) and self.shards.check_current is not None:
+                self.shards.check_current()  # That says more, if it is the reason.
             raise
         except (MemoryError, OSError, RuntimeError) as e:
             if error := SystemLimitError.of(e):

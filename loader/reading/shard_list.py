@@ -193,20 +193,12 @@ class ShardList:
             for shard, file in zip(shards, opened, strict=True):
                 self._compare(shard, file)
         except (CorruptShardError, StorageError) as error:
-            self.check_after(error)
+            # A bucket that does not answer is not asked for minutes once more.
+            known = self.remote is None or isinstance(error, _ANSWERS)
+            if known and self.check_current is not None:
+                self.check_current()  # That says more, if it is the reason.
             raise
         return opened
-
-    def check_after(self, error: CorruptShardError | StorageError) -> None:
-        """Checks after an error whether another dataset is there by now.
-
-        Raises:
-            InvalidDatasetError: It is, which says more than the error.
-        """
-        # A bucket that does not answer is not asked for minutes once more.
-        known = self.remote is None or isinstance(error, _ANSWERS)
-        if known and self.check_current is not None:
-            self.check_current()
 
     def _open_local(self, shard: int) -> ShardFile:
         index_path = None if self.index_paths is None else self.index_paths[shard]

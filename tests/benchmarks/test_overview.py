@@ -20,6 +20,7 @@ from benchmarks import (
     pack,
     reports,
     streaming,
+    unique,
 )
 from benchmarks.comparisons import PEERS
 from benchmarks.overview import Overview
@@ -124,6 +125,7 @@ def test_the_versions_of_all_peers_are_recorded(tmp_path: pathlib.Path) -> None:
         "maxtext": maxtext.PACKAGES,
         "pack": of_pack,
         "streaming": streaming.describe(python)["packages"],
+        "unique": unique.describe(python)["packages"],
     }
     for one in PEERS.values():
         assert {*one.packages} <= {*recorded[one.report]}, one.peer

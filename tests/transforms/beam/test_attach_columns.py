@@ -55,14 +55,14 @@ def test_the_bytes_are_the_same(outputs: list[str]) -> None:
 def test_what_cannot_be_attached_is_said(outputs: list[str]) -> None:
     with pytest.raises(InputError, match="not known yet"):
         AttachColumns(dataset=outputs[0], function=beam.pvalue.PCollection(None))
-    for runner, options in (
-        ("FnApiRunner", ["rows.jsonl", "--number", "n"]),
-        ("DataflowRunner", ["--map", FUNCTION]),
+    for runner, options, said in (
+        ("FnApiRunner", ["rows.jsonl", "--number", "n"], "only --map runs on Beam"),
+        ("DataflowRunner", ["--map", FUNCTION], "on Dataflow by this command"),
     ):
         argv = ["attach", outputs[0], *options, "--runner", runner]
         result = CliRunner().invoke(cli, argv)
         assert result.exit_code == 2
-        assert "only --map runs on Beam, and not on Dataflow" in result.output
+        assert said in result.output
 
 
 @pytest.mark.slow
