@@ -39,7 +39,7 @@ from benchmarks.rounds import Spread, by_round, ratios, take_turns
 
 _FILES, _COPIED = 6, 2
 _PACKAGES = ("numpy", "pyarrow")
-_LABELS = {
+LABELS = {
     "text-parquet": "text, Parquet",
     "text-tfrecord": "text, TFRecord",
     "record-parquet": "record, Parquet",
@@ -220,7 +220,7 @@ def render(results: dict[str, Any]) -> str:
         "| by, from | MB of text per CPU s | peak memory, MB |",
         "| --- | ---: | ---: |",
     ]
-    for key, label in _LABELS.items():
+    for key, label in LABELS.items():
         own = [run for run in runs if run["contestant"] == key]
         if own:
             speeds = Spread.of([text_mb / run["cpu_seconds"] for run in own])
@@ -258,14 +258,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse_contest(
         parser,
         argv,
-        _LABELS,
+        LABELS,
         quick={"bytes": 200_000, "rounds": 1},
         full={"bytes": 300_000_000, "rounds": 5},
     )
     if args.digests:
         return compare_digests(int(args.digests[0]), args.digests[1])
     keys = args.contestants or [
-        key for key in _LABELS if key != "datatrove" or args.datatrove is not None
+        key for key in LABELS if key != "datatrove" or args.datatrove is not None
     ]
     environment = describe_environment(_PACKAGES)
     if args.datatrove:

@@ -44,5 +44,5 @@ def test_every_contestant_runs(tmp_path: pathlib.Path) -> None:
     results = json.loads(path.read_text())
     assert len({run["removed"] for run in results["runs"]}) == 1
     assert {run["contestant"] for run in results["runs"]} == (
-        unique._LABELS.keys() - {"datatrove"}
+        unique.LABELS.keys() - {"datatrove"}
     )
