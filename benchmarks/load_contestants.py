@@ -120,15 +120,15 @@ def _plain_read(shards: Shards, *, compiled: bool) -> Reader:
 
     if compiled and not chunk_hash.is_compiled():
         raise RuntimeError("gristmill was installed without a C compiler")
-    part, folder = chunk_hash._compiled, tempfile.TemporaryDirectory()
-    chunk_hash._compiled = part if compiled else None
+    part, folder = chunk_hash.compiled_part, tempfile.TemporaryDirectory()
+    chunk_hash.compiled_part = part if compiled else None
     # Links, as the index of a shard is looked for beside it.
     for path in shards.paths:
         os.symlink(path, os.path.join(folder.name, os.path.basename(path)))
     dataset = loader.open(f"{folder.name}/*", cache_dir="")
 
     def close() -> None:
-        chunk_hash._compiled = part
+        chunk_hash.compiled_part = part
         folder.cleanup()
 
     return dataclasses.replace(_by_batches(shards, dataset.read), close=close)

@@ -104,14 +104,14 @@ class Mutator:
     def damage(self, seed: int) -> tuple[str, bytes]:
         """Returns the mutation, and the damaged bytes."""
         chance = random.Random(seed)
-        kind = chance.choice(tuple(_KINDS))
+        kind = chance.choice(tuple(KINDS))
         damaged = bytearray(self._data)
         # As often in a header as anywhere else: few bytes decide what is read.
         at = chance.choice(self._used)
         if chance.random() < 0.5:
             begin = chance.choice(self._headers)
             at = min(begin + chance.randrange(_CHUNK_HEADER_BYTES), len(damaged) - 1)
-        _KINDS[kind](damaged, at, chance)
+        KINDS[kind](damaged, at, chance)
         return kind, bytes(damaged)
 
 
@@ -159,7 +159,7 @@ def _copy(data: bytearray, at: int, chance: random.Random) -> None:
     data[at : at + size] = data[begin : begin + size]
 
 
-_KINDS: dict[str, Callable[[bytearray, int, random.Random], None]] = {
+KINDS: dict[str, Callable[[bytearray, int, random.Random], None]] = {
     "one bit flipped": _flip,
     "one byte changed": _change,
     "bytes overwritten": _overwrite,
@@ -285,7 +285,7 @@ def _error(error: Exception) -> tuple[str, str]:
     return kind, f"{type(error).__name__}: {error}"
 
 
-_READS = dict(
+READS = dict(
     zip(
         READERS,
         (read_officially, read_with_loader, read_with_transform, index_and_read),
@@ -318,7 +318,7 @@ def run_mutations(
         path = folder / f"{seed}.array_record"
         path.write_bytes(damaged)
         found = {
-            name: outcome(read, str(path), records) for name, read in _READS.items()
+            name: outcome(read, str(path), records) for name, read in READS.items()
         }
         if found[READERS[0]][0] == "other":  # It has no errors of ours.
             found[READERS[0]] = ("refused", found[READERS[0]][1])

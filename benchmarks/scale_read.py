@@ -24,7 +24,12 @@ from benchmarks.scale_steps import Steps, graph_bytes
 from benchmarks.scale_verify import make_dataset
 from gristmill.transforms import ReadTFRecords
 from gristmill.transforms.beam.read_ranges import DEFAULT_RANGE_BYTES, FileRange
-from gristmill.transforms.beam.read_tfrecords import _by_file, _cut, _list_parts, _Walk
+from gristmill.transforms.beam.tfrecord_parts import (
+    FileWalk,
+    by_file,
+    cut_walks,
+    list_parts,
+)
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.shards.shard_list import list_shards
 from gristmill.transforms.sources.shards.shard_range import ChunkRange
@@ -48,9 +53,9 @@ def measure(shards: int) -> dict[str, float]:
         steps.timed("list_shards", lambda: _list_shards(steps, directory, shards))
     ranges = min(shards, _LARGEST_BYTES // DEFAULT_RANGE_BYTES)
     walks = list(_walks(ranges))
-    group = [_by_file(walk, _Now)[1] for walk in walks]
+    group = [by_file(walk, _Now)[1] for walk in walks]
     (_, received) = zip(*steps.sent(group, gathers=True), strict=True)
-    cuts = steps.timed("join", lambda: list(_cut(received, DEFAULT_RANGE_BYTES)))
+    cuts = steps.timed("join", lambda: list(cut_walks(received, DEFAULT_RANGE_BYTES)))
     if abs(len(cuts) - ranges) > 2 + ranges // _PART_RANGES:
         raise RuntimeError(f"{len(cuts)} ranges, wanted about {ranges}")
     steps.sent(cuts[-1])
@@ -62,13 +67,13 @@ class _Now:
 
 
 def _list_files(steps: Steps, files: int) -> None:
-    parts = _list_parts(("gs://bucket/raw/*.tfrecord-*",), False, 1 << 30)
+    parts = list_parts(("gs://bucket/raw/*.tfrecord-*",), False, 1 << 30)
     count = 0
     for count, part in enumerate(parts, 1):
         if count == files:
             steps.sent(part)
             file = InputFile(*part.file[:3], "gzip")
-            steps.sent(_Walk(file, 0, ()))
+            steps.sent(FileWalk(file, 0, ()))
             steps.sent(FileRange(file, 0, -1))
     if count != files:
         raise RuntimeError(f"{count} parts, wanted {files}")
@@ -83,7 +88,7 @@ def _list_shards(steps: Steps, dataset: str, shards: int) -> None:
         raise RuntimeError(f"{count} shards, wanted {shards}")
 
 
-def _walks(ranges: int) -> Iterator[_Walk]:
+def _walks(ranges: int) -> Iterator[FileWalk]:
     """Yields what the parts of a file give whose frames all have one size."""
     size = ranges * DEFAULT_RANGE_BYTES // _FRAME_BYTES * _FRAME_BYTES
     file = InputFile("gs://bucket/raw/all.tfrecord", size, "1700000000000000")
@@ -92,7 +97,7 @@ def _walks(ranges: int) -> Iterator[_Walk]:
     step = -(-DEFAULT_RANGE_BYTES // _FRAME_BYTES) * _FRAME_BYTES
     for begin, end in itertools.pairwise(edges):
         first, last = (-(-at // _FRAME_BYTES) * _FRAME_BYTES for at in (begin, end))
-        yield _Walk(file, begin, ((*range(first, last, step), last),))
+        yield FileWalk(file, begin, ((*range(first, last, step), last),))
 
 
 class _Bucket:

@@ -52,7 +52,7 @@ _OURS = {
     "writer_16": WriterOptions(compression="zstd:3", group_size=16),
     "writer_plain": WriterOptions(compression="uncompressed", group_size=1),
 }
-_LABELS = {
+LABELS = {
     "writer": "`Writer`, zstd:3, every record checked",
     "writer_16": "the same, 16 records a chunk",
     "writer_plain": "`Writer`, not compressed, every record checked",
@@ -67,7 +67,7 @@ _LABELS = {
 # MosaicML Streaming imports torch, which would look for a GPU.
 _VARIABLES = {"CUDA_VISIBLE_DEVICES": ""}
 _READ = {"feed": "writer", "feed_plain": "writer_plain"}
-_WRITERS = (*_OURS, "mds_zstd", "mds")
+WRITERS = (*_OURS, "mds_zstd", "mds")
 
 
 class Benchmark:
@@ -91,7 +91,7 @@ class Benchmark:
         self._inputs = [str(file.path) for file in written]
         self.records = sum(file.records for file in written)
         self.size_bytes = sum(file.size_bytes for file in written)
-        for key in _WRITERS:
+        for key in WRITERS:
             self._write(key, self._work / key)
 
     def _write(self, key: str, output: pathlib.Path) -> dict[str, float]:
@@ -120,7 +120,7 @@ class Benchmark:
         Raises:
             RuntimeError: It failed, or has other records.
         """
-        if key in _WRITERS:
+        if key in WRITERS:
             output = self._work / "out"
             os.sync()
             took = self._write(key, output)
@@ -195,7 +195,7 @@ def _rows(runs: Sequence[Run], keys: Sequence[str], amount: str) -> list[str]:
         ]
         if both[0]:
             shown = " | ".join(Spread.of([*each.values()]).show(1) for each in both)
-            lines.append(f"| {_LABELS[key]} | {shown} |")
+            lines.append(f"| {LABELS[key]} | {shown} |")
     return lines
 
 
@@ -206,7 +206,7 @@ def render(results: dict[str, Any]) -> str:
         run["contestant"]: run["stored_bytes"] for run in runs if "stored_bytes" in run
     }
     sizes = ", ".join(
-        f"{_LABELS[key]} {size / made['bytes']:.2f}" for key, size in stored.items()
+        f"{LABELS[key]} {size / made['bytes']:.2f}" for key, size in stored.items()
     )
     lines = [
         "# MosaicML Streaming",
@@ -224,11 +224,11 @@ def render(results: dict[str, Any]) -> str:
         *(f"{image}\n" for image in figures.images("streaming", results)),
         "| writing, one process | MB per CPU s | MB/s |",
         "| --- | ---: | ---: |",
-        *_rows(runs, _WRITERS, "bytes"),
+        *_rows(runs, WRITERS, "bytes"),
         "",
         "| reading in random order, one process | thousand records per CPU s | per s |",
         "| --- | ---: | ---: |",
-        *_rows(runs, [key for key in _LABELS if key not in _WRITERS], "records"),
+        *_rows(runs, [key for key in LABELS if key not in WRITERS], "records"),
         "",
         f"Bytes of the files for each byte of the input: {sizes}. `MDSWriter` "
         "compresses whole shards: to read one record, all of its shard is decompressed "
@@ -259,11 +259,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--contestant", choices=(*_OURS, *_READ), help=argparse.SUPPRESS
     )
     parser.add_argument("paths", nargs="*", help=argparse.SUPPRESS)
-    every = [*_LABELS]
+    every = [*LABELS]
     args = parse_contest(
         parser,
         argv,
-        _LABELS,
+        LABELS,
         quick={"bytes": 2_000_000, "rounds": 1, "seconds": 0.2, "contestants": every},
         full={"bytes": 200_000_000, "rounds": 5, "seconds": 3, "contestants": every},
     )

@@ -111,7 +111,7 @@ def without_compiled_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets numpy hash chunks, as where there is no C compiler."""
     from gristmill.dataset.arrayrecord import chunk_hash
 
-    monkeypatch.setattr(chunk_hash, "_compiled", None)
+    monkeypatch.setattr(chunk_hash, "compiled_part", None)
 
 
 @pytest.fixture

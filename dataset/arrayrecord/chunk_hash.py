@@ -43,19 +43,20 @@ IntArray = npt.NDArray[np.int64]
 HashArray = npt.NDArray[np.uint64]
 
 
-def _compiled_part() -> types.ModuleType | None:
+def _import_compiled() -> types.ModuleType | None:
     try:
         return importlib.import_module("gristmill.dataset.arrayrecord._chunk_hash")
     except ImportError:
         return None
 
 
-_compiled: Any = _compiled_part()
+compiled_part: Any = _import_compiled()
+"""The compiled part, None where it is not installed."""
 
 
 def is_compiled() -> bool:
     """Returns whether the compiled part is installed."""
-    return _compiled is not None
+    return compiled_part is not None
 
 
 def hash_spans(
@@ -73,18 +74,18 @@ def hash_spans(
     Returns:
         uint64 [spans].
     """
-    if _compiled is None:
-        return _hash_by_numpy(np.frombuffer(buffer, np.uint8), begin, end)
+    if compiled_part is None:
+        return hash_by_numpy(np.frombuffer(buffer, np.uint8), begin, end)
     hashes = np.empty(len(begin), np.uint64)
     columns = (np.ascontiguousarray(column, np.int64) for column in (begin, end))
-    _compiled.hash_spans(buffer, *columns, hashes)
+    compiled_part.hash_spans(buffer, *columns, hashes)
     return hashes
 
 
 def hash_bytes(data: bytes | memoryview) -> int:
     """Returns the hash of one buffer. For many, `hash_spans` is faster."""
-    if _compiled is not None:
-        return int(_compiled.hash_bytes(data))
+    if compiled_part is not None:
+        return int(compiled_part.hash_bytes(data))
     zero = np.zeros(1, np.int64)
     return int(hash_spans(data, zero, zero + len(data))[0])
 
@@ -174,7 +175,7 @@ class _States:
         return hashes
 
 
-def _hash_by_numpy(
+def hash_by_numpy(
     data: npt.NDArray[np.uint8], begin: IntArray, end: IntArray
 ) -> HashArray:
     """Hashes spans side by side, as many as the processor's cache holds."""

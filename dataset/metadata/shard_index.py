@@ -40,8 +40,8 @@ HEADER_BYTES = 80
 
 # magic, version, group_size, records, chunks, end of the last chunk, size of the
 # shard, largest decoded chunk, base stride, report bytes, body crc, header crc, zeros.
-_HEADER = struct.Struct("<8sIIqqqqqIIIIQ")
-_CRC_AT = 68
+HEADER = struct.Struct("<8sIIqqqqqIIIIQ")
+CRC_AT = 68
 # A 64-bit base every 64 chunks: 4.125 bytes a chunk instead of 8.
 _STRIDE = 64
 
@@ -264,7 +264,7 @@ def with_report(data: bytes, report: ShardReport, *, path: str) -> bytes:
     index.check()
     begin, _ = index.report_range()
     meta = report.to_json()
-    fields = list(_HEADER.unpack_from(data))
+    fields = list(HEADER.unpack_from(data))
     fields[9] = len(meta)
     return _joined(fields[:10], data[HEADER_BYTES:begin] + meta)
 
@@ -319,9 +319,9 @@ def _encode(
 
 def _joined(fields: Sequence[Any], body: bytes) -> bytes:
     """Returns the bytes of a file with these header fields."""
-    header = _HEADER.pack(*fields, google_crc32c.value(body), 0, 0)
-    crc = google_crc32c.value(header[:_CRC_AT])
-    return b"".join((header[:_CRC_AT], struct.pack("<IQ", crc, 0), body))
+    header = HEADER.pack(*fields, google_crc32c.value(body), 0, 0)
+    crc = google_crc32c.value(header[:CRC_AT])
+    return b"".join((header[:CRC_AT], struct.pack("<IQ", crc, 0), body))
 
 
 def map_index(path: str) -> ShardIndex:
@@ -369,14 +369,14 @@ def _parse(data: bytes | mmap.mmap, magic: bytes, path: str) -> ShardIndex:
     invalid = functools.partial(InvalidDatasetError, where=path, cure=_CURE)
     if len(data) < HEADER_BYTES or data[:8] != magic:
         raise invalid("not a shard index", expected=magic, got=bytes(data[:8]))
-    _, version, group_size, records, chunks, *rest = _HEADER.unpack_from(data)
+    _, version, group_size, records, chunks, *rest = HEADER.unpack_from(data)
     end_bytes, file_bytes, decoded, stride, report_bytes, *checks = rest
     body_crc, header_crc, zeros = checks
     if version != VERSION:
         raise FormatVersionError.unknown(
             "shard index", where=path, expected=VERSION, got=version
         )
-    got = google_crc32c.value(bytes(data[:_CRC_AT]))
+    got = google_crc32c.value(bytes(data[:CRC_AT]))
     if got != header_crc:
         raise invalid(
             "shard index has a damaged header",

@@ -64,7 +64,7 @@ def gcs_storage() -> GcsStorage:
         StorageError: Credentials are missing.
     """
     # Connections must not be shared with a forked process.
-    return _storage(
+    return storage_with(
         os.getpid(),
         emulator_url(),
         _seconds("GRISTMILL_GCS_TIMEOUT_SECONDS", _TIMEOUT_SECONDS),
@@ -89,9 +89,13 @@ def _seconds(variable: str, default: float) -> float:
 
 
 @functools.lru_cache(maxsize=4)
-def _storage(
+def storage_with(
     process: int, server: str | None, timeout_seconds: float, deadline_seconds: float
 ) -> GcsStorage:
+    """Returns the storage of a process with these settings, the same at each call.
+
+    It keeps its credentials: `storage_with.cache_clear()` has them looked up again.
+    """
     return GcsStorage(
         timeout_seconds=timeout_seconds, deadline_seconds=deadline_seconds
     )

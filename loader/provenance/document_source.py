@@ -151,7 +151,7 @@ def _in_between(
         digest = json.loads(json.loads(file.spec or "")["schema"])["shards_digest"]
     except (KeyError, TypeError, ValueError):
         return None
-    dataset = _opened(ancestor.dataset, ancestor.split, str(digest))
+    dataset = opened_ancestor(ancestor.dataset, ancestor.split, str(digest))
     if dataset is None:
         return None
     name = file.path.rpartition("/")[2]
@@ -162,7 +162,8 @@ def _in_between(
 
 
 @functools.lru_cache(maxsize=2)
-def _opened(path: str, split: str, shards_digest: str) -> Dataset | None:
+def opened_ancestor(path: str, split: str, shards_digest: str) -> Dataset | None:
+    """Returns a dataset as it was with these shards, None where that is gone."""
     try:
         dataset = open_dataset(path, split=split)
     except (GristmillError, OSError):

@@ -133,7 +133,7 @@ class PackedShard:
         if table is None or "segments_crc32c" not in table.columns:
             raise ValueError(f"{self.info.path} has no segment index")
         crc32c = int(table.columns["segments_crc32c"][number])
-        self.segments = _segments(self._place, crc32c)
+        self.segments = segments_at(self._place, crc32c)
 
     def pieces(self, row: int) -> RowPieces:
         """Returns the pieces of a row, which it reads: only there are their lengths."""
@@ -193,7 +193,7 @@ class PackedShard:
         shards = shards_of(self._dataset)
         if shards.index_paths is None or shards.file_crc32cs is None:
             raise ValueError(f"{self.info.path} has no index")
-        return _stored_reader(
+        return stored_reader(
             self.info.path,
             shards.index_paths[self.number],
             int(shards.file_crc32cs[self.number]),
@@ -201,7 +201,12 @@ class PackedShard:
 
 
 @functools.lru_cache(maxsize=_KEPT_SHARDS)
-def _segments(path: str, crc32c: int) -> SegmentIndex:
+def segments_at(path: str, crc32c: int) -> SegmentIndex:
+    """Returns the segment index at a path, with this checksum.
+
+    Raises:
+        InvalidDatasetError: There is none, or it has another checksum.
+    """
     found = storage_for(path).load(path)
     if found is None:
         raise InvalidDatasetError(
@@ -224,7 +229,7 @@ def _other(where: str, *, expected: str, got: str) -> InvalidDatasetError:
 
 
 @functools.lru_cache(maxsize=_KEPT_SHARDS)
-def _stored_reader(path: str, index_path: str, file_crc32c: int) -> BatchReader:
+def stored_reader(path: str, index_path: str, file_crc32c: int) -> BatchReader:
     """Returns a reader of one object, opened by one request for its whole index.
 
     That of the dataset lists all objects before it opens one, a thousand in a request.

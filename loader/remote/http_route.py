@@ -16,8 +16,6 @@ from typing import Any
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import StorageError
 
-_ADDRESSES_SECONDS = 60.0
-_PROBLEM_SECONDS = 1.0  # Pause before another lookup of missing addresses.
 _LONGEST_SECONDS = 3600.0
 _PORTS = {"http": 80, "https": 443}
 
@@ -28,6 +26,8 @@ class Route:
     Args:
         url: URL of the server, such as `https://storage.googleapis.com`.
         timeout_seconds: Limit of the wait for its addresses.
+        addresses_seconds: How long addresses are used before another lookup.
+        problem_seconds: Pause before another lookup of missing addresses.
 
     Attributes:
         tls: TLS context; None without TLS.
@@ -39,11 +39,19 @@ class Route:
         tunnel: The request for a tunnel through a proxy; empty without one.
     """
 
-    def __init__(self, url: str, *, timeout_seconds: float):
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float,
+        addresses_seconds: float = 60.0,
+        problem_seconds: float = 1.0,
+    ):
         parts = urllib.parse.urlsplit(url)
         self.name, self.host = parts.hostname or "", parts.netloc
         port = parts.port or _PORTS.get(parts.scheme, 0)
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds, self._problem_seconds = timeout_seconds, problem_seconds
+        self._addresses_seconds = addresses_seconds
         self._place = (self.name, port)
         self._addresses: list[Any] = []
         self._turn = itertools.count()
@@ -135,9 +143,9 @@ class Route:
             return
         except (OSError, UnicodeError) as e:
             self._problem = f"cannot find {name}: {e}"
-            self._settled_until = time.monotonic() + _PROBLEM_SECONDS
+            self._settled_until = time.monotonic() + self._problem_seconds
         else:
-            self._settled_until = time.monotonic() + _ADDRESSES_SECONDS
+            self._settled_until = time.monotonic() + self._addresses_seconds
         self._lookup = None
 
 

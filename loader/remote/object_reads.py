@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# How long authorization headers are used before their token is checked.
-_SAME_TOKEN_SECONDS = 5.0
 _LONGEST_WAIT_SECONDS = 60.0  # The system takes no more than some days.
 _MOST_ERROR_BYTES = 1 << 20
 _SHOWN_CHARS = 200
@@ -106,10 +104,14 @@ class ObjectReads:
 
     Args:
         timeout_seconds: Time limit for looking up the server's addresses.
+        same_token_seconds: How long headers are used before their token is checked.
     """
 
-    def __init__(self, *, timeout_seconds: float) -> None:
+    def __init__(
+        self, *, timeout_seconds: float, same_token_seconds: float = 5.0
+    ) -> None:
         self._timeout_seconds = timeout_seconds
+        self._same_token_seconds = same_token_seconds
         self._lock = threading.Lock()
         self._route: Route | None = None
         self._idle: collections.deque[HttpConnection] = collections.deque()
@@ -167,7 +169,7 @@ class ObjectReads:
         with self._lock:
             # Another read may have replaced the refused token.
             renews = bool(refused) and refused == self._token
-            fresh = time.monotonic() - self._token_at < _SAME_TOKEN_SECONDS
+            fresh = time.monotonic() - self._token_at < self._same_token_seconds
             if renews or not fresh:
                 match = _BEARER.search(refused) if renews else None
                 headers = _storage().authorization(refused=match[1] if match else "")

@@ -71,16 +71,22 @@ class ReadCounts:
 class RangeFetcher:
     """Fetches ranges of objects. Safe to share by threads, not across a fork.
 
+    Args:
+        options: Options of reading; by default, those of `ReadOptions`.
+        reads: The connections to use; by default, new ones.
+
     Attributes:
         options: Options of reading.
         counts: Counts of requests so far.
         limit: Limit of requests in flight, over all calls.
     """
 
-    def __init__(self, options: ReadOptions | None = None):
+    def __init__(
+        self, options: ReadOptions | None = None, reads: ObjectReads | None = None
+    ):
         self.options = options or ReadOptions()
         self.counts = ReadCounts()
-        self._reads = ObjectReads(timeout_seconds=self.options.timeout_seconds)
+        self._reads = reads or ObjectReads(timeout_seconds=self.options.timeout_seconds)
         self._process = os.getpid()
         self._busy = threading.local()
         self.limit = RequestLimit(self.options.in_flight)

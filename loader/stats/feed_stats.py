@@ -276,9 +276,6 @@ class Meter:
         return FeedStats(current_wait_seconds=waited, **fields)
 
 
-_CPU_LIMIT = "/sys/fs/cgroup/cpu.max"
-
-
 class ThreadTimes(NamedTuple):
     """Times of a thread, in seconds, each with its own zero.
 
@@ -300,7 +297,7 @@ class ThreadTimes(NamedTuple):
         )
 
 
-class _Counts:
+class SchedulerCounts:
     """The system's counts of one thread, kept open, as opening takes longest."""
 
     def __init__(self) -> None:
@@ -326,31 +323,34 @@ class _Counts:
 
 class _ThisThread(threading.local):
     def __init__(self) -> None:
-        self.counts = _Counts()
+        self.counts = SchedulerCounts()
 
     def start_again(self) -> None:
-        self.counts = _Counts()
+        self.counts = SchedulerCounts()
 
 
-_thread = _ThisThread()
+this_thread = _ThisThread()
 # A forked process would read the counts of its parent.
-os.register_at_fork(after_in_child=_thread.start_again)
+os.register_at_fork(after_in_child=this_thread.start_again)
 
 
 def thread_times() -> ThreadTimes:
     """Returns the times of this thread."""
-    queued = _thread.counts.queued_seconds()
+    queued = this_thread.counts.queued_seconds()
     return ThreadTimes(time.perf_counter(), time.thread_time(), queued)
 
 
-def usable_processors() -> int:
+def usable_processors(limit_path: str = "/sys/fs/cgroup/cpu.max") -> int:
     """Returns how many processors this process may use at a time.
 
     The ones that it may run on, but at most a container's limit, rounded up.
+
+    Args:
+        limit_path: The file with the limit.
     """
     processors = usable_cores()
     try:
-        with open(_CPU_LIMIT, encoding="ascii") as file:
+        with open(limit_path, encoding="ascii") as file:
             quota, period = file.read().split()
         return max(1, min(processors, math.ceil(int(quota) / int(period))))
     except (OSError, ValueError):  # No limit is "max".

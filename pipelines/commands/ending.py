@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 # Commands that only look: whoever reads their output may stop.
-_LOOKING = (
+LOOKING = (
     "account",
     "audit",
     "bench_loader",
@@ -224,7 +224,7 @@ def _system_errors(command: str) -> Iterator[None]:
         except OSError as e:
             if not is_of_print(e):
                 raise
-            if isinstance(e, BrokenPipeError) and command in _LOOKING:
+            if isinstance(e, BrokenPipeError) and command in LOOKING:
                 # `gristmill head | head -1` has seen what it wanted.
                 _give_up_stdout()
                 sys.exit()

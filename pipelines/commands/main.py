@@ -67,7 +67,7 @@ _SECTIONS = {
         "account": "seen_documents",
     },
 }
-_COMMANDS = {
+COMMANDS = {
     command: module
     for commands in _SECTIONS.values()
     for command, module in commands.items()
@@ -78,7 +78,7 @@ class _Commands(click.Group):
     """The commands, each imported when it is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(_COMMANDS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return find_command(cmd_name)
@@ -90,7 +90,7 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as e:
-            near = difflib.get_close_matches(args[0], _COMMANDS, n=1)
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             suggested = "".join(f" Did you mean '{name}'?" for name in near)
             raise click.UsageError(e.message + suggested, ctx) from e
 
@@ -98,7 +98,7 @@ class _Commands(click.Group):
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         """Writes what each command does, by what one wants to do."""
-        width = max(map(len, _COMMANDS))
+        width = max(map(len, COMMANDS))
         limit = formatter.width - 6 - width  # As click has it for one list.
         for section, names in _SECTIONS.items():
             commands = {name: self.get_command(ctx, name) for name in names}
@@ -144,9 +144,9 @@ class _Commands(click.Group):
 
 def find_command(name: str) -> click.Command | None:
     """Returns a command by its name, None if there is none."""
-    if name not in _COMMANDS:
+    if name not in COMMANDS:
         return None
-    path = f"gristmill.pipelines.commands.{_COMMANDS[name]}"
+    path = f"gristmill.pipelines.commands.{COMMANDS[name]}"
     found: click.Command = getattr(
         importlib.import_module(path), name.replace("-", "_")
     )

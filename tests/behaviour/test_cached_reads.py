@@ -29,6 +29,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.loader.data.dataset import reader_of, shards_of
 from gristmill.loader.reading.background_copies import CopyOptions
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
@@ -88,7 +89,7 @@ def open_c4(
 
 
 def copied_soon(dataset: loader.Dataset, **options: float) -> loader.Dataset:
-    copies = dataset._shards.remote.copies
+    copies = shards_of(dataset).remote.copies
     if copies is not None:
         copies.options = dataclasses.replace(SOON, **options)
     return dataset
@@ -426,7 +427,7 @@ def test_a_copy_that_cannot_be_read_while_it_is_in_use_is_fetched_again(
     for path in (tmp_path / "cache").rglob("00000000.shard"):
         os.truncate(path, 0)
     if unreadable:
-        fail_reads(dataset._reader.open_shards.get(0).data)
+        fail_reads(reader_of(dataset).open_shards.get(0).data)
     forget(server)
     assert dataset[ORDER] == EXPECTED
     assert server.requests

@@ -25,7 +25,7 @@ from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.beam.convert_files import _list_files, _look, _plan
+from gristmill.transforms.beam.convert_files import list_files, look_at, plan_shards
 from gristmill.transforms.conversion.begin_job import take_output
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.shard_tasks import (
@@ -238,8 +238,8 @@ def test_two_workers_write_the_same_shard_at_once(path, tmp_path) -> None:
 def looked_at(job: ConversionJob) -> Gathered:
     """Returns what a pipeline sees of the inputs of a job."""
     found = Gathered()
-    for task in _list_files(job, False):
-        found.add(_look(task))
+    for task in list_files(job, False):
+        found.add(look_at(task))
     return found
 
 
@@ -252,12 +252,12 @@ def test_what_a_plan_means_is_said_before_the_work(
     assert said.startswith("note: 1 compressed file is cut into 4 shards or more.")
     assert f"{SHARDS} of {SHARDS} from the longest, {path}" in said
     again = dataclasses.replace(job, output=str(tmp_path / "beam"))
-    assert len(list(_plan(looked_at(again), (again,), False))) == 1
+    assert len(list(plan_shards(looked_at(again), (again,), False))) == 1
     assert "1 compressed file is cut" in caplog.text
     # Nothing is to do.
     caplog.clear()
     run_conversion([job], show_progress=True)
-    assert len(list(_plan(looked_at(job), (job,), False))) == 1
+    assert len(list(plan_shards(looked_at(job), (job,), False))) == 1
     assert "compressed file" not in capsys.readouterr().err + caplog.text
 
 

@@ -164,7 +164,7 @@ ROWS = [
         table(a=pa.array([b"x", b"\xff", b"z"]).view(pa.string())),
     ),
     Row(
-        "loader/provenance/packed_shard.py _segments",
+        "loader/provenance/packed_shard.py segments_at",
         "trace rows --step 0 --row 0 --token 3 --batch-size 2",
         f"pack a.jsonl rows {TOKENS} --eos </s> --length 64 --overwrite\n"
         "trace rows --step 0 --row 0 --token 3 --batch-size 2",

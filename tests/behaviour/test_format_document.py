@@ -89,12 +89,12 @@ def test_header_of_the_index():
     sizes = [int(size) for _, size in rows]
     assert sizes == [
         struct.calcsize(code)
-        for code in re.findall(r"\d*\w", shard_index._HEADER.format)
+        for code in re.findall(r"\d*\w", shard_index.HEADER.format)
     ]
     offsets = [int(offset) for offset, _ in rows]
     assert offsets == (np.cumsum(sizes) - sizes).tolist()
     assert sum(sizes) == shard_index.HEADER_BYTES
-    assert offsets[11] == shard_index._CRC_AT
+    assert offsets[11] == shard_index.CRC_AT
 
 
 def test_fields_of_the_report():

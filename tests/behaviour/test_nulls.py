@@ -113,10 +113,10 @@ def test_examples_and_tokens_without_nulls(tmp_path, name) -> None:
     assert "--nulls skip" in str(error.value.cure)
 
 
-def test_a_null_that_no_sample_has(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 40)
+def test_a_null_that_no_sample_has(tmp_path) -> None:
     path = tmp_path / "in.jsonl"
-    path.write_text('{"text": "a"}\n' * 30 + '{"text": null}\n' + '{"text": "b"}\n')
+    row = f'{{"text": "{"a" * 20_000}"}}\n'  # More than a sample of 256 KiB has.
+    path.write_text(row * 30 + '{"text": null}\n' + '{"text": "b"}\n')
     late = RecordOptions(record="column:text")
     with pytest.raises(CorruptRecordError, match="no value in a row") as error:
         convert(job_of(path, tmp_path / "fails", records=late))

@@ -16,7 +16,6 @@ import os
 import pathlib
 import pickle
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -37,10 +36,12 @@ from gristmill.dataset.base.errors import (
     StorageError,
     StorageMissingError,
 )
+from gristmill.loader.data.dataset import reader_of, shards_of
 from gristmill.loader.reading.host_files import locked
 from gristmill.loader.remote.http_answer import Answer
 from gristmill.loader.remote.http_connection import HttpConnection
 from gristmill.loader.remote.object_reads import ByteRange
+from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
@@ -95,6 +96,13 @@ def open_c4(
     )
 
 
+def fetcher_of(dataset: loader.Dataset) -> RangeFetcher:
+    """Returns what fetches the shards of a dataset in a bucket."""
+    remote = shards_of(dataset).remote
+    assert remote is not None
+    return remote.fetcher
+
+
 def warm(dataset: loader.Dataset, server: GcsServer) -> None:
     """Fetches indexes and versions, so that what is counted are shards."""
     assert dataset[0] == RECORDS[0]
@@ -131,12 +139,12 @@ def test_a_record_costs_one_request_and_its_own_bytes(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
     warm(opened, server)
-    group_size = opened._reader.open_shards.get(0).index.group_size
+    group_size = reader_of(opened).open_shards.get(0).index.group_size
     # Far apart: none are neighbours.
     wanted = list(range(0, len(FILES[0]), 40))
     occupied = 0
     for record in wanted:
-        index = opened._reader.open_shards.get(0).index
+        index = reader_of(opened).open_shards.get(0).index
         ((_, begin, end, _, _),) = index.find_records([record])
         occupied += end - begin
     assert opened[wanted] == [RECORDS[i] for i in wanted]
@@ -156,7 +164,7 @@ def test_few_bytes_are_read_in_excess(
     opened.read(ORDER)
     occupied = 0
     for shard, first in ((0, 0), (2, 400), (3, 400 + len(FILES[2]))):
-        index = opened._reader.open_shards.get(shard).index
+        index = reader_of(opened).open_shards.get(shard).index
         inside = sorted(i - first for i in ORDER if 0 <= i - first < index.records)
         occupied += sum(
             {b: e - b for _, b, e, _, _ in index.find_records(inside)}.values()
@@ -389,7 +397,7 @@ def test_requests_in_flight_at_an_error_give_back_their_slots(
     with pytest.raises(CorruptShardError) as error:
         opened[LONG_ORDER]
     # Also while the error is kept, and with it all that it refers to.
-    assert opened._reader._fetcher.limit.taken == 0
+    assert fetcher_of(opened).limit.taken == 0
     del error
 
 
@@ -415,7 +423,7 @@ def test_ctrl_c_gives_back_all_slots(
         patched.setattr(HttpConnection, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
             opened[LONG_ORDER]
-    assert opened._reader._fetcher.limit.taken == 0
+    assert fetcher_of(opened).limit.taken == 0
     assert opened[ORDER] == EXPECTED
 
 
@@ -456,7 +464,7 @@ def test_nothing_is_done_while_all_wait_for_the_next_try(
 def test_a_fetch_in_the_middle_of_another_is_refused(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
-    fetcher = opened._reader._fetcher
+    fetcher = fetcher_of(opened)
     wanted = ByteRange(opened.shard(0).path, 0, 9)
     with pytest.raises(RuntimeError, match="inside of another"):
         fetcher.fetch([wanted], lambda *_: fetcher.fetch([wanted], lambda *_: None))
@@ -479,7 +487,7 @@ def test_a_burst_of_429_lowers_the_concurrency_for_a_while(
     server: GcsServer, opened: loader.Dataset
 ) -> None:
     warm(opened, server)
-    limit = opened._reader._fetcher.limit
+    limit = fetcher_of(opened).limit
     server.latency_seconds = 0.005
     server.fail("429", "media", times=100)
     assert opened[ORDER] == EXPECTED
@@ -600,9 +608,7 @@ def test_a_server_that_is_gone_is_named(
     options = ReadOptions(timeout_seconds=0.3, deadline_seconds=1)
     dataset = open_c4(tmp_path, options)
     warm(dataset, server)
-    server._http.shutdown()
-    server._http.socket.shutdown(socket.SHUT_RDWR)
-    server.fail("reset", times=10**6)  # Of connections that are still open.
+    server.go_down()
     begin = time.monotonic()
     with pytest.raises(StorageError, match=rf"(?s){SHARD}.*no success in 1 seconds"):
         dataset[3]
@@ -747,12 +753,13 @@ def test_the_default_directory_is_this_user_s_own(
 SCRIPT = """
 import itertools, sys, threading
 from gristmill import loader
+from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.remote.object_reads import ByteRange
 if __name__ == "__main__":
     dataset = loader.open("gs://bucket/c4", cache_dir=sys.argv[1])
     assert len(dataset[::7]) == len(range(0, len(dataset), 7))
     # Left in the middle of an answer, and with a thread that reads.
-    fetcher = dataset._reader._fetcher
+    fetcher = shards_of(dataset).remote.fetcher
     threading.Thread(target=lambda: dataset[:], daemon=True).start()
     ranges = [ByteRange(dataset.shard(0).path, i, i + 9) for i in range(300)]
     fetcher.fetch(ranges, lambda *answer: sys.exit())

@@ -22,10 +22,10 @@ def _results() -> dict[str, object]:
             "bytes": 2_000_000 * (place + 1),
             "cpu_seconds": 0.5 * number,
             "wall_seconds": 0.25,
-            **({"stored_bytes": 500_000} if key in streaming._WRITERS else {}),
+            **({"stored_bytes": 500_000} if key in streaming.WRITERS else {}),
         }
         for number in (1, 2)
-        for place, key in enumerate(streaming._LABELS)
+        for place, key in enumerate(streaming.LABELS)
     ]
     return {
         "environment": describe_environment(("numpy",)),

@@ -80,9 +80,9 @@ class GoogleNetwork:
 
     def __exit__(self, *error: object) -> None:
         self.server.__exit__()
-        for server in (self._http, self._proxy):
-            server.shutdown()
-            server.server_close()
+        self.stop_tokens()
+        self._proxy.shutdown()
+        self._proxy.server_close()
 
     def give_token(self) -> str:
         """Returns a new token, which is valid."""
@@ -90,6 +90,11 @@ class GoogleNetwork:
         self.tokens.append(token)
         self.valid.add(token)
         return token
+
+    def stop_tokens(self) -> None:
+        """Ends the server of tokens: no others are given."""
+        self._http.shutdown()
+        self._http.server_close()
 
     @property
     def storage_address(self) -> tuple[str, int]:

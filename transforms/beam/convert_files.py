@@ -103,7 +103,7 @@ _PACKED = (
 )
 
 
-def _list_files(
+def list_files(
     job: ConversionJob, overwrite: Overwrite
 ) -> Iterator[LookTask | LookedPart]:
     """Yields the files of a job in parts: to look into, or what is known of them."""
@@ -119,7 +119,8 @@ def _list_files(
             yield LookedPart.of(task, known[begin : begin + len(task.files)])
 
 
-def _look(task: LookTask | LookedPart) -> LookedPart:
+def look_at(task: LookTask | LookedPart) -> LookedPart:
+    """Returns what is known of a part, or what a look into its files finds."""
     return task if isinstance(task, LookedPart) else look_at_part(task)
 
 
@@ -150,7 +151,7 @@ def _count(
     return count_part(jobs[task.split], task)
 
 
-def _plan(
+def plan_shards(
     found: Gathered,
     jobs: tuple[ConversionJob, ...],
     overwrite: Overwrite,
@@ -333,9 +334,9 @@ class ConvertFiles(
         known: beam.PCollection[Any] = (
             begin
             | "Jobs" >> beam.Create(self.jobs)
-            | "ListInputs" >> beam.FlatMap(_list_files, self.overwrite)
+            | "ListInputs" >> beam.FlatMap(list_files, self.overwrite)
             | "SpreadFiles" >> beam.Reshuffle()
-            | "LookIntoFiles" >> beam.Map(_look)
+            | "LookIntoFiles" >> beam.Map(look_at)
             | "GatherFiles" >> gather(Gathered)
         )
         if any(job.plan.needs_count for job in self.jobs):
@@ -349,7 +350,7 @@ class ConvertFiles(
             )
         tasks = (
             known
-            | "PlanShards" >> beam.FlatMap(_plan, self.jobs, self.overwrite)
+            | "PlanShards" >> beam.FlatMap(plan_shards, self.jobs, self.overwrite)
             | "SpreadShards" >> beam.Reshuffle()
         )
         return tasks

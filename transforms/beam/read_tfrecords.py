@@ -17,112 +17,41 @@ decoding a record; of records larger than some blocks it reads hardly anything.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.formats.file_formats import check_joined
-from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
-from gristmill.transforms.beam.job_metrics import report_sources
 from gristmill.transforms.beam.pipeline_input import check_begin, check_collection
 from gristmill.transforms.beam.read_ranges import (
     DEFAULT_RANGE_BYTES,
-    FileRange,
     Reader,
     read_ranges,
 )
-from gristmill.transforms.sources.find_inputs import look_into, match_files
-from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.streams.frame_walk import (
-    Chain,
-    join_walks,
-    walk_frames,
+from gristmill.transforms.beam.tfrecord_parts import (
+    FileWalk,
+    by_file,
+    cut_walks,
+    list_parts,
+    walk_part,
 )
-
-_log = logging.getLogger(__name__)
 
 _PART_RANGES = 16  # A part is walked through in seconds.
 
 
-class _Part(NamedTuple):
-    """A part of a file as it was listed; not yet known is how it is compressed."""
-
-    file: FileInfo
-    begin_bytes: int
-    end_bytes: int
-
-
-class _Walk(NamedTuple):
-    """What was found in a part of an uncompressed file, or in a whole other one."""
-
-    file: InputFile
-    begin_bytes: int
-    chains: tuple[Chain, ...]
-
-
-def _list_parts(
-    patterns: tuple[str, ...], allow_empty_files: bool, part_bytes: int
-) -> Iterator[_Part]:
-    files = match_files(patterns, allow_empty_files=allow_empty_files)
-    report_sources(patterns)
-    if notice := check_joined(patterns, [info.path for info in files]):
-        _log.warning("%s: %s", patterns[0], notice)
-    for info in files:
-        # One part, if it cannot be two of that size.
-        count = max(info.size_bytes // part_bytes, 1) if part_bytes else 1
-        edges = (info.size_bytes * number // count for number in range(count + 1))
-        for begin, end in itertools.pairwise(edges):
-            yield _Part(info._replace(crc32c=None), begin, end)
-
-
-def _walk(part: _Part, range_bytes: int) -> Iterator[_Walk]:
-    info, begin, end = part
-    file = look_into(info)
-    if file.compression != "none":
-        if not begin:
-            yield _Walk(file, 0, ())
-        return
-    chains = walk_frames(file, begin, end, step_bytes=range_bytes)
-    yield _Walk(file, begin, chains)
-
-
-def _by_file(
-    walk: _Walk, at: Any = beam.DoFn.TimestampParam
-) -> tuple[bytes, tuple[int, _Walk]]:
-    # The time is a part of the key, since a group has one of its own.
-    key = f"{at.micros} {walk.file.version} {walk.file.path}"
-    return key.encode("utf-8", "surrogateescape"), (at.micros, walk)
-
-
 def _join(
-    group: tuple[bytes, Iterable[tuple[int, _Walk]]],
+    group: tuple[bytes, Iterable[tuple[int, FileWalk]]],
     range_bytes: int,
     window: Any = beam.DoFn.WindowParam,
 ) -> Iterator[WindowedValue]:
     times, walks = zip(*group[1], strict=True)
     at = Timestamp(micros=times[0])
-    for piece in _cut(walks, range_bytes):
+    for piece in cut_walks(walks, range_bytes):
         yield WindowedValue(piece, at, (window,))
-
-
-def _cut(walks: Sequence[_Walk], range_bytes: int) -> Iterator[FileRange]:
-    """Yields the ranges of one file, as often as it is to be read."""
-    # Elements that name the same file have all of its parts each.
-    times = sum(walk.begin_bytes == 0 for walk in walks)
-    file = walks[0].file
-    chains = itertools.chain.from_iterable(walk.chains for walk in walks)
-    ranges: Iterable[tuple[int, int]] = [(0, -1)]
-    if file.compression == "none":
-        ranges = join_walks(file, chains, range_bytes=range_bytes)
-    for begin, end in ranges:
-        yield from itertools.repeat(FileRange(file, begin, end), times)
 
 
 def _read_matches(
@@ -137,21 +66,21 @@ def _read_matches(
     part_bytes = _PART_RANGES * range_bytes if patterns.is_bounded else 0
     walks: beam.PCollection[Any] = (
         patterns
-        | "ListFiles" >> beam.FlatMap(_list_parts, allow_empty_files, part_bytes)
+        | "ListFiles" >> beam.FlatMap(list_parts, allow_empty_files, part_bytes)
         | "SpreadParts" >> beam.Reshuffle()
-        | "WalkFrames" >> beam.FlatMap(_walk, range_bytes)
+        | "WalkFrames" >> beam.FlatMap(walk_part, range_bytes)
     )
     ranges: beam.PCollection[Any]
     if part_bytes:
         ranges = (
             walks
-            | "ByFile" >> beam.Map(_by_file).with_output_types(tuple[bytes, Any])
+            | "ByFile" >> beam.Map(by_file).with_output_types(tuple[bytes, Any])
             | "GatherFiles" >> beam.GroupByKey()
             | "JoinWalks" >> beam.FlatMap(_join, range_bytes)
         )
     else:
         ranges = walks | "CutFiles" >> beam.FlatMap(
-            lambda walk: _cut([walk], range_bytes)
+            lambda walk: cut_walks([walk], range_bytes)
         )
     return read_ranges(ranges, with_source=with_source)
 

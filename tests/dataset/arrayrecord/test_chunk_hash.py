@@ -37,10 +37,10 @@ def way(request):
     if not chunk_hash.is_compiled():
         pytest.skip("installed without a C compiler")
     wanted = request.param == "avx2"
-    if chunk_hash._compiled.use_avx2(wanted) != wanted:
+    if chunk_hash.compiled_part.use_avx2(wanted) != wanted:
         pytest.skip("this processor has no AVX2")
     yield
-    chunk_hash._compiled.use_avx2(True)
+    chunk_hash.compiled_part.use_avx2(True)
 
 
 def spans_of(data: bytes) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
@@ -101,7 +101,7 @@ def test_all_ways_agree(spans: list[tuple[int, int]], seed: int) -> None:
     # As columns of a table, which are not contiguous.
     found = hash_spans(data, table[:, 0], table[:, 1])
     assert found.dtype == np.uint64
-    by_numpy = chunk_hash._hash_by_numpy(
+    by_numpy = chunk_hash.hash_by_numpy(
         np.frombuffer(data, np.uint8), table[:, 0], table[:, 1]
     )
     np.testing.assert_array_equal(found, by_numpy)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import chunk_encoder
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
@@ -32,7 +33,7 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
-from tests.support.watched import watched
+from tests.support.watched import meanwhile, watched
 
 _TEXTS = text_records(600)
 
@@ -243,7 +244,7 @@ class TestDamage:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("keeps", [range(40), range(1, 40)], ids=["all", "cut"])
-    def test_of_the_finished_file_is_found(self, tmp_path, keeps):
+    def test_of_the_finished_file_is_found(self, tmp_path, keeps, monkeypatch):
         source, copy = tmp_path / "source", tmp_path / "copy"
         made = written(source, _TEXTS[:40], options_of(4, "uncompressed"))
         taken = [number in keeps for number in range(40)]
@@ -253,32 +254,29 @@ class TestDamage:
                 str(copy), options=options_of(4, "uncompressed")
             ) as copier:
                 copier.copy(stored(source, _TEXTS[:40]), 0, np.array(taken))
-                finish = copier._writer.finish
 
-                def damaged(at=at, finish=finish):
-                    finish()
+                def damage(at=at):
                     data = bytearray(copy.read_bytes())
                     data[at] ^= 1
                     copy.write_bytes(data)
 
-                copier._writer.finish = damaged
-                with pytest.raises((DataLossError, StorageError)):
-                    copier.finish()
+                with monkeypatch.context() as patched:
+                    meanwhile(patched, ArrayRecordWriter, "finish", damage, after=True)
+                    with pytest.raises((DataLossError, StorageError)):
+                        copier.finish()
 
-    def test_other_chunks_of_the_same_lengths_are_found(self, tmp_path):
+    def test_other_chunks_of_the_same_lengths_are_found(self, tmp_path, monkeypatch):
         source, copy = tmp_path / "source", tmp_path / "copy"
         other = [bytes([n]) * 100 for n in range(40)]
         written(source, other, options_of(4))
         written(tmp_path / "others", other[::-1], options_of(4))
         with ShardCopier(str(copy), options=options_of(4)) as copier:
             copier.copy(stored(source, other), 0, np.ones(40, np.bool_))
-            finish = copier._writer.finish
 
-            def exchanged():
-                finish()
+            def exchange():
                 copy.write_bytes((tmp_path / "others").read_bytes())
 
-            copier._writer.finish = exchanged
+            meanwhile(monkeypatch, ArrayRecordWriter, "finish", exchange, after=True)
             with pytest.raises(DataLossError, match="finished shard does not hold"):
                 copier.finish()
 

@@ -13,13 +13,15 @@ import random
 import subprocess
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import google_crc32c
 import numpy as np
 import pytest
 
 from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
+from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.shard_writer import (
     ShardWriter,
     WrittenShard,
@@ -48,6 +50,7 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
+from tests.support.watched import meanwhile
 
 
 def write(
@@ -103,51 +106,48 @@ class TestWriting:
 
     def test_a_finished_file_without_its_end_is_an_error(self, tmp_path, check):
         for cut in (0, 100, 65_536):
-            writer = closing_on(tmp_path / "shard", lambda data, cut=cut: data[:cut])
+
+            def shorten(data: bytes, cut: int = cut) -> bytes:
+                return data[:cut]
+
             with pytest.raises(StorageError, match="cannot be read") as caught:
-                writer.finish(check=check)
+                finish_spoilt(tmp_path / "shard", shorten, check=check)
             assert "free space" in str(caught.value)
 
     def test_a_finished_file_that_is_gone_is_an_error(self, tmp_path, check):
-        path = tmp_path / "shard"
-        writer = closing_on(path, lambda data: data)
-        writer._writer.after = path.unlink
         with pytest.raises(StorageError, match="No such file"):
-            writer.finish(check=check)
+            finish_spoilt(tmp_path / "shard", lambda _: None, check=check)
 
     def test_another_file_in_its_place_is_an_error(self, tmp_path, check):
         other = tmp_path / "other"
         for records in ([b"a"] * 40, [b"abc"] * 39, [b"abc"] * 41, [b"abd"] * 40):
             write_array_records(other, records)
-            writer = closing_on(tmp_path / "shard", lambda _: other.read_bytes())
+            path = tmp_path / "shard"
             with pytest.raises(DataLossError, match="does not hold") as caught:
-                writer.finish(check=check)
+                finish_spoilt(path, lambda _: other.read_bytes(), check=check)
             assert ", record " in str(caught.value)
 
 
-class _SpoilingWriter:
-    """A writer, but something happens to the file as it is closed."""
+def finish_spoilt(
+    path: pathlib.Path,
+    spoil: Callable[[bytes], bytes | None],
+    records: Sequence[bytes] = (b"abc",) * 40,
+    **options: Any,
+) -> None:
+    """Writes a shard, whose file is spoilt, or deleted, before it is checked."""
 
-    def __init__(self, inner, path: pathlib.Path, spoil):
-        self._inner = inner
-        self._path = path
-        self._spoil = spoil
-        self.after = lambda: None
+    def spoil_file() -> None:
+        data = spoil(path.read_bytes())
+        if data is None:
+            path.unlink()
+        else:
+            path.write_bytes(data)
 
-    def finish(self) -> None:
-        self._inner.finish()
-        self._path.write_bytes(self._spoil(self._path.read_bytes()))
-        self.after()
-
-
-def closing_on(
-    path: pathlib.Path, spoil, records: Sequence[bytes] = (b"abc",) * 40
-) -> ShardWriter:
-    """Returns a writer of records, whose file is spoilt before it is checked."""
     writer = ShardWriter(str(path), options=WriterOptions(compression="uncompressed"))
     writer.write(records, checksums(records).tolist())
-    writer._writer = _SpoilingWriter(writer._writer, path, spoil)
-    return writer
+    with pytest.MonkeyPatch.context() as patched:
+        meanwhile(patched, ArrayRecordWriter, "finish", spoil_file, after=True)
+        writer.finish(**options)
 
 
 @pytest.mark.slow
@@ -172,9 +172,8 @@ def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path: pathlib.Path)
             damaged[position] ^= 0x40
             return bytes(damaged)
 
-        writer = closing_on(path, flip, records)
         with pytest.raises((StorageError, DataLossError)):
-            writer.finish()
+            finish_spoilt(path, flip, records)
 
 
 def test_a_sample_is_decoded_where_only_lengths_are_compared(tmp_path: pathlib.Path):
@@ -183,7 +182,7 @@ def test_a_sample_is_decoded_where_only_lengths_are_compared(tmp_path: pathlib.P
         return data.replace(b"abc", b"abd", 1)
 
     with pytest.raises(DataLossError, match="record 0"):
-        closing_on(tmp_path / "shard", swap).finish(check="sample")
+        finish_spoilt(tmp_path / "shard", swap, check="sample")
 
 
 class TestFailing:

@@ -318,7 +318,7 @@ def test_a_dataset_between_is_passed_while_it_is_there(tmp_path: pathlib.Path) -
 
     # Without it, the range of the original is known, and the place between.
     shutil.rmtree(tmp_path / "between")
-    document_source._opened.cache_clear()
+    document_source.opened_ancestor.cache_clear()
     _, batches = one_of(tmp_path)
     piece = batches.locate(0, 0).pieces[0]
     document = oracle.row(0, 0)[0][0]
@@ -372,7 +372,7 @@ def test_three_requests_for_a_row_and_for_a_document(
         path = str(folder / "in" / "0.tfrecord")
         wanted = {at for other, at in places.values() if other == path}
         for place in sorted(at for at in wanted if begin <= at < end)[:20]:
-            for cached in (packed_shard._segments, packed_shard._stored_reader):
+            for cached in (packed_shard.segments_at, packed_shard.stored_reader):
                 cached.cache_clear()
             documents = batches.find_document(path, place)
             assert len(asked()) <= 2 + len(documents)
@@ -402,7 +402,7 @@ def test_three_requests_of_a_billion_rows(
         assert location.record == number
         for piece in location.pieces:
             assert piece.source_path == path
-            for cached in (packed_shard._segments, packed_shard._stored_reader):
+            for cached in (packed_shard.segments_at, packed_shard.stored_reader):
                 cached.cache_clear()
             server.log.clear()
             place = piece.source_offset_bytes

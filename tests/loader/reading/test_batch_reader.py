@@ -30,6 +30,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata.shard_index import index_of_footer, map_index
+from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.shard_file import ReadLimits, open_shard
 from gristmill.loader.reading.shard_list import ShardList
@@ -130,7 +131,7 @@ def test_limits_do_not_change_what_is_read(converted: str, limit_bytes: int) -> 
         large_chunk_bytes=limit_bytes,
         large_group_bytes=limit_bytes,
     )
-    reader = BatchReader(loader.open(converted)._shards, limits=limits)
+    reader = BatchReader(shards_of(loader.open(converted)), limits=limits)
     order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
     assert reader.read(order) == [RECORDS[i] for i in order]
 
@@ -138,7 +139,7 @@ def test_limits_do_not_change_what_is_read(converted: str, limit_bytes: int) -> 
 @pytest.mark.parametrize("part_bytes", [1_000, 1 << 20])
 def test_threads_read_what_one_does(copy: str, part_bytes: int) -> None:
     limits = ReadLimits(part_bytes=part_bytes, thread_bytes=1_000)
-    reader = BatchReader(loader.open(copy)._shards, limits=limits)
+    reader = BatchReader(shards_of(loader.open(copy)), limits=limits)
     order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
     for threads in (1, 2, 7):
         assert reader.read(order, threads=threads) == [RECORDS[i] for i in order]
@@ -194,7 +195,7 @@ def test_threads_share_a_dataset(converted: str) -> None:
 
 
 def test_more_shards_than_may_be_open(converted: str) -> None:
-    shards = loader.open(converted)._shards
+    shards = shards_of(loader.open(converted))
     reader = BatchReader(shards, limits=ReadLimits(open_shards=1))
     order = np.arange(len(RECORDS))
     assert reader.read(order) == RECORDS
@@ -267,7 +268,7 @@ def test_every_flipped_byte_of_a_chunk_is_an_error_or_does_not_matter(
     index = map_index(f"{copy}/index/{path.name}.index")
     ((_, begin, end, _, _),) = index.find_records([20])
     good = path.read_bytes()[begin:end]
-    reader = BatchReader(loader.open(copy)._shards, limits=limits)
+    reader = BatchReader(shards_of(loader.open(copy)), limits=limits)
     records, expected = np.array(wanted), [RECORDS[i] for i in wanted]
     errors = []
     # The file stays mapped: the dataset sees each change.
@@ -455,7 +456,7 @@ class TestPlainFiles:
             large_chunk_bytes=large_bytes, large_group_bytes=large_bytes
         )
         dataset = loader.open(plain, cache_dir="")
-        reader = BatchReader(dataset._shards, limits=limits)
+        reader = BatchReader(shards_of(dataset), limits=limits)
         begin = dataset.offset_bytes(20)
         end = dataset.offset_bytes(24)
         good = plain.read_bytes()

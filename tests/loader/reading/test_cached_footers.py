@@ -21,6 +21,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
+from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.reading import cached_indexes, shard_file
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.cached_indexes import FooterCache
@@ -231,8 +232,8 @@ def test_more_files_than_may_be_open(path, cache) -> None:
     paths = [shutil.copy(path, f"{path}-{i}") for i in range(5)]
     limits = ReadLimits(open_shards=2)
     dataset = loader.open(paths, cache_dir=cache)
-    reader = BatchReader(dataset._shards, limits=limits)
-    counted = count_files(paths, footers=dataset._shards.footers, limits=limits)
+    reader = BatchReader(shards_of(dataset), limits=limits)
+    counted = count_files(paths, footers=shards_of(dataset).footers, limits=limits)
     assert [count.records for count in counted] == [300] * 5
     for number, count in enumerate(counted):
         assert (count.opened is not None) == (number < 2)

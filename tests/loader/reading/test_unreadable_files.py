@@ -17,6 +17,7 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     StorageError,
 )
+from gristmill.loader.data.dataset import reader_of
 from tests.support.datasets import convert
 from tests.support.records import text_records, write_array_records
 from tests.support.unreadable import fail_reads
@@ -90,7 +91,7 @@ def test_a_shard_that_is_put_back_is_read_again(copy, read) -> None:
 def test_a_disk_that_cannot_read_a_shard_is_an_error_that_names_it(copy, read) -> None:
     dataset = loader.open(copy)
     assert read(dataset) == [RECORDS[i] for i in ALL]
-    opened = dataset._reader.open_shards.get(1)
+    opened = reader_of(dataset).open_shards.get(1)
     fail_reads(opened.data)
     with pytest.raises(StorageError, match="the disk cannot read") as raised:
         read(dataset)

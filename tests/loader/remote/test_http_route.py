@@ -1,10 +1,11 @@
 """The way to Cloud Storage: through a proxy, with TLS, with tokens that end."""
 
+import contextlib
 import pathlib
 import random
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,14 +13,13 @@ import pytest
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage import gcs
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.remote import http_route, object_reads
+from gristmill.loader.remote import http_route
 from gristmill.loader.remote.http_route import Route
-from gristmill.loader.remote.object_reads import ByteRange
+from gristmill.loader.remote.object_reads import ByteRange, ObjectReads
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.google_network import GoogleNetwork
 from tests.support.waiting import until
-from tests.support.watched import calls_of, failing
 
 DATA = random.Random(7).randbytes(200_000)
 OPTIONS = ReadOptions(timeout_seconds=60, deadline_seconds=120, hedge_factor=None)
@@ -33,11 +33,44 @@ RANGES = [
 def network(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[GoogleNetwork]:
-    gcs._storage.cache_clear()
+    gcs.storage_with.cache_clear()
     with GoogleNetwork(tmp_path, monkeypatch, "bucket") as network:
         network.server.objects.put("bucket", "a b#1", DATA)
         yield network
-    gcs._storage.cache_clear()
+    gcs.storage_with.cache_clear()
+
+
+@pytest.fixture
+def lookups(
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Callable[[], list[Any]]]:
+    """Names of servers, with functions that look up their addresses."""
+
+    def find(name: str, *rest: Any, **options: Any) -> list[Any]:
+        # Threads of other tests may look for theirs.
+        given = lookups.get(name)
+        return resolve(name, *rest, **options) if given is None else given()
+
+    lookups: dict[str, Callable[[], list[Any]]] = {}
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(http_route.socket, "getaddrinfo", find)
+    return lookups
+
+
+def address_of(listening: socket.socket) -> tuple[Any, ...]:
+    """Returns the address of a socket, as a lookup does."""
+    return listening.family, socket.SOCK_STREAM, 6, "", listening.getsockname()
+
+
+UNREACHABLE = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("no address", 1))
+
+
+def is_reached(route: Route) -> bool:
+    """Returns whether there is an address to connect to."""
+    with contextlib.suppress(OSError):
+        route.connect().close()
+        return True
+    return False
 
 
 def fetch(fetcher: RangeFetcher, ranges: list[ByteRange] = RANGES) -> None:
@@ -77,10 +110,12 @@ def test_a_server_with_another_certificate_is_not_read(
 def test_a_proxy_that_refuses_is_named(
     network: GoogleNetwork, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetcher = RangeFetcher(ReadOptions(deadline_seconds=1))
-    fetcher._reads._route = Route("https://other.org", timeout_seconds=1)
-    with pytest.raises(StorageError, match=r"proxy gives no connection.*403 Not here"):
-        fetch(fetcher, RANGES[:1])
+    with monkeypatch.context() as patched:
+        patched.setenv("STORAGE_EMULATOR_HOST", "https://other.org")
+        fetcher = RangeFetcher(ReadOptions(deadline_seconds=1))
+        expected = r"proxy gives no connection.*403 Not here"
+        with pytest.raises(StorageError, match=expected):
+            fetch(fetcher, RANGES[:1])
     monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
     with pytest.raises(StorageError, match=r"(?s)kind of proxy.*socks5.*HTTPS_PROXY"):
         fetch(RangeFetcher(OPTIONS), RANGES[:1])
@@ -98,21 +133,18 @@ def test_after_a_401_there_is_another_token(network: GoogleNetwork) -> None:
     assert network.valid == {"token-2", "token-3"}
 
 
-def test_a_token_near_its_end_is_asked_for_anew(
-    network: GoogleNetwork, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(object_reads, "_SAME_TOKEN_SECONDS", 0.0)
+def test_a_token_near_its_end_is_asked_for_anew(network: GoogleNetwork) -> None:
     network.lifetime_seconds = 200  # A few minutes before the end are too near.
-    fetcher = RangeFetcher(OPTIONS)
+    reads = ObjectReads(timeout_seconds=60, same_token_seconds=0)
+    fetcher = RangeFetcher(OPTIONS, reads)
     fetch(fetcher, RANGES[:1])
     network.lifetime_seconds = 3600
     fetch(fetcher, RANGES[:2])
     assert network.tokens == ["token-1", "token-2"]
     # Without a server of tokens, one that is valid is used.
     network.lifetime_seconds = 200
-    fetcher._reads.token(refused=fetcher._reads.token())
-    network._http.shutdown()
-    network._http.server_close()
+    reads.token(refused=reads.token())
+    network.stop_tokens()
     fetch(fetcher, RANGES[:1])
 
 
@@ -124,7 +156,7 @@ def test_the_requester_pays(
     with pytest.raises(StorageError, match="requester pays"):
         fetch(RangeFetcher(OPTIONS), RANGES[:1])
     monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "mine")
-    gcs._storage.cache_clear()
+    gcs.storage_with.cache_clear()
     fetch(RangeFetcher(OPTIONS))
     assert storage_for("gs://bucket").read("gs://bucket/a b#1", 0, 9) == DATA[:9]
 
@@ -148,95 +180,105 @@ def test_a_name_without_address_is_told() -> None:
         route.connect()
 
 
-def test_addresses_are_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_are_taken_in_turn(
+    lookups: dict[str, Callable[[], list[Any]]],
+) -> None:
     """One that cannot be reached is passed over."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        port = listening.getsockname()[1]
-        route = Route(f"http://127.0.0.1:{port}/x/", timeout_seconds=5)
-        good = route._find()[0]
-        bad = (*good[:4], ("no address", 1))
-        route._addresses = [bad, good]
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        lookups["two.example"] = lambda: [UNREACHABLE, address_of(listening)]
+        route = Route("http://two.example:81/x/", timeout_seconds=5)
         for _ in range(3):
             with route.connect() as found:
                 found.settimeout(5)
-                assert found.getpeername() == ("127.0.0.1", port)
-        route._addresses = []
-        with pytest.raises(OSError, match="no address"):
-            route.connect()
-    assert (route.prefix, route.host, route.tls) == ("/x", f"127.0.0.1:{port}", None)
+                assert found.getpeername() == listening.getsockname()
+    assert (route.prefix, route.host, route.tls) == ("/x", "two.example:81", None)
+    lookups["none.example"] = list
+    with pytest.raises(OSError, match="no address"):
+        Route("http://none.example", timeout_seconds=5).connect()
 
 
-def test_where_there_is_no_way_to_ipv4_there_may_be_one_to_ipv6() -> None:
+def test_where_there_is_no_way_to_ipv4_there_may_be_one_to_ipv6(
+    lookups: dict[str, Callable[[], list[Any]]],
+) -> None:
     try:
         listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
     except OSError:
         pytest.skip("this machine has no IPv6")
     with listening:
-        six = (socket.AF_INET6, 1, 6, "", listening.getsockname())
-        four = (socket.AF_INET, 1, 6, "", ("no address", 1))
-        route = Route("http://127.0.0.1:9", timeout_seconds=5)
-        route._find()
-        route._addresses = [six, four, four]
+        six = address_of(listening)
+        lookups["both.example"] = lambda: [six, UNREACHABLE, UNREACHABLE]
+        route = Route("http://both.example", timeout_seconds=5)
         for _ in range(3):
             with route.connect() as found:
                 assert found.family == socket.AF_INET6
 
 
 def test_a_search_for_addresses_that_hangs_is_waited_for_once(
-    monkeypatch: pytest.MonkeyPatch,
+    lookups: dict[str, Callable[[], list[Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    goes_on, lookups = threading.Event(), []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        found = [(socket.AF_INET, 1, 6, "", listening.getsockname())]
+    goes_on, asked = threading.Event(), []
 
-        def find(name: str, *rest: Any, **options: Any) -> list[Any]:
-            if name != "slow.example":  # Threads of other tests may look for theirs.
-                return resolve(name, *rest, **options)
-            lookups.append(name)
-            goes_on.wait(60)
+    def find() -> list[Any]:
+        asked.append(1)
+        goes_on.wait(60)
+        return []
+
+    lookups["slow.example"] = find
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://slow.example")
+    monkeypatch.setenv("NO_PROXY", "slow.example")
+    options = ReadOptions(timeout_seconds=0.1, deadline_seconds=0.5)
+    with pytest.raises(StorageError, match=r"no address of slow\.example in 0\.1 s"):
+        fetch(RangeFetcher(options))
+    goes_on.set()
+    assert len(asked) == 1
+
+
+def test_old_addresses_are_used_while_they_are_looked_up_again(
+    lookups: dict[str, Callable[[], list[Any]]],
+) -> None:
+    goes_on, hung = threading.Event(), []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        found = [address_of(listening)]
+
+        def find() -> list[Any]:
+            if not goes_on.is_set():
+                hung.append(1)
+                goes_on.wait(60)
             return list(found)
 
-        resolve = socket.getaddrinfo
-        monkeypatch.setattr(http_route.socket, "getaddrinfo", find)
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://slow.example")
-        monkeypatch.setenv("NO_PROXY", "slow.example")
-        options = ReadOptions(timeout_seconds=0.1, deadline_seconds=0.5)
-        fetcher = RangeFetcher(options)
-        with pytest.raises(
-            StorageError, match=r"no address of slow\.example in 0\.1 s"
-        ):
-            fetch(fetcher)
-        assert lookups == ["slow.example"]
-        route = fetcher._reads._find_route()
+        lookups["slow.example"] = find
+        route = Route("http://slow.example", timeout_seconds=0.1, addresses_seconds=0)
+        assert not is_reached(route)
+        assert len(hung) == 1
         goes_on.set()
-        until(lambda: route._find())
-        # Old addresses are used while it is asked again.
+        until(lambda: is_reached(route))
         goes_on.clear()
-        route._settled_until = 0.0
+        until(lambda: is_reached(route) and len(hung) == 2)
         for _ in range(2):
-            route.connect().close()
-        until(lambda: len(lookups) == 2)
+            assert is_reached(route)
+        assert len(hung) == 2
         found.clear()
         goes_on.set()
-        until(lambda: not route._find())
+        until(lambda: not is_reached(route))
         with pytest.raises(OSError, match="no address"):
             route.connect()
 
 
 def test_addresses_that_were_not_found_are_not_looked_for_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+    lookups: dict[str, Callable[[], list[Any]]],
 ) -> None:
-    missing = socket.gaierror(-3, "Temporary failure in name resolution")
-    failing(monkeypatch, http_route.socket, "getaddrinfo", missing)
-    lookups = calls_of(monkeypatch, http_route.socket, "getaddrinfo")
-    monkeypatch.setattr(http_route, "_PROBLEM_SECONDS", 60.0, raising=False)
-    route = Route("http://none.example", timeout_seconds=5)
+    asked = []
+
+    def find() -> list[Any]:
+        asked.append(1)
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    lookups["none.example"] = find
+    route = Route("http://none.example", timeout_seconds=5, problem_seconds=60)
     for _ in range(9):
         with pytest.raises(OSError, match=r"cannot find none\.example: .*Temporary"):
             route.connect()
-    assert [name for name, *_ in lookups].count("none.example") == 1
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -257,11 +299,15 @@ def test_a_proxy_that_is_no_address_is_told(
 def test_a_proxy_without_tls_is_given_the_whole_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("HTTP_PROXY", "http://me:p%40ss@127.0.0.1:9")
-    monkeypatch.setenv("http_proxy", "http://me:p%40ss@127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
-    route = Route("http://emulator:80", timeout_seconds=5)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        proxy = f"http://me:p%40ss@127.0.0.1:{listening.getsockname()[1]}"
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        monkeypatch.setenv("http_proxy", proxy)
+        route = Route("http://emulator:80", timeout_seconds=5)
+        with route.connect() as found:
+            found.settimeout(5)
+            assert found.getpeername() == listening.getsockname()
     assert (route.prefix, route.tunnel) == ("http://emulator:80", b"")
     assert route.proxy_headers == "Proxy-Authorization: Basic bWU6cEBzcw==\r\n"
-    assert route._place == ("127.0.0.1", 9)

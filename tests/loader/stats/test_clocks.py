@@ -50,7 +50,7 @@ def test_each_thread_has_its_own_counts():
     found = []
 
     def count() -> None:
-        found.append(feed_stats._thread.counts)
+        found.append(feed_stats.this_thread.counts)
         assert thread_times().cpu < 5
 
     for _ in range(2):
@@ -58,7 +58,7 @@ def test_each_thread_has_its_own_counts():
         thread.start()
         thread.join()
     assert found[0] is not found[1]
-    assert feed_stats._thread.counts not in found
+    assert feed_stats.this_thread.counts not in found
 
 
 def test_a_system_that_counts_nothing(monkeypatch):
@@ -66,10 +66,10 @@ def test_a_system_that_counts_nothing(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(feed_stats.os, "open", refuse)
-    counts = feed_stats._Counts()
+    counts = feed_stats.SchedulerCounts()
     assert counts.queued_seconds() == 0
     monkeypatch.undo()
-    counts = feed_stats._Counts()
+    counts = feed_stats.SchedulerCounts()
     monkeypatch.setattr(feed_stats.os, "pread", lambda *_: b"what")
     assert counts.queued_seconds() == 0
 
@@ -87,9 +87,8 @@ def test_a_system_that_counts_nothing(monkeypatch):
 def test_the_limit_of_a_container_counts(monkeypatch, tmp_path, limit, processors):
     if limit is not None:
         (tmp_path / "cpu.max").write_text(limit)
-    monkeypatch.setattr(feed_stats, "_CPU_LIMIT", str(tmp_path / "cpu.max"))
     monkeypatch.setattr(feed_stats.os, "sched_getaffinity", lambda _: set(range(8)))
-    assert usable_processors() == processors
+    assert usable_processors(str(tmp_path / "cpu.max")) == processors
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.pipelines.commands.main import _COMMANDS, cli, find_command, main
+from gristmill.pipelines.commands.main import COMMANDS, cli, find_command, main
 from gristmill.pipelines.commands.messages import (
     command_line,
     variable_name,
@@ -95,7 +95,7 @@ def test_a_runner_of_the_environment(monkeypatch, capsys) -> None:
     assert "not a committed dataset" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", _COMMANDS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_variable_of_its_own(name: str) -> None:
     command = find_command(name)
     assert command is find_command(name)

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from docs import site_errors
 from gristmill.pipelines.commands.ending import (
-    _LOOKING,
+    LOOKING,
     errors_reported,
 )
 from gristmill.pipelines.commands.exit_codes import exit_code_of
-from gristmill.pipelines.commands.main import _COMMANDS, cli
+from gristmill.pipelines.commands.main import COMMANDS, cli
 from tests.support.records import text_records, write_tfrecords
 
 FIELDS = {"type", "what", "where", "expected", "got", "cure"}
@@ -167,4 +167,4 @@ def test_the_reader_of_a_command_that_only_looks_may_stop():
     """All others have written something, or say whether something is damaged."""
     others = {"append", "convert", "demo", "index", "pack", "repack", "verify"}
     others |= {"attach", "clean", "remove", "rollback", "unique"}
-    assert {name.replace("_", "-") for name in _LOOKING} == {*_COMMANDS} - others
+    assert {name.replace("_", "-") for name in LOOKING} == {*COMMANDS} - others

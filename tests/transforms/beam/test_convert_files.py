@@ -345,7 +345,7 @@ class TestPickle:
             for value in vars(convert_tfrecords).values()
             if getattr(value, "__module__", None) == convert_tfrecords.__name__
         ]
-        assert {"_plan", "_make_shards"} <= {f.__name__ for f in found}
+        assert {"plan_shards", "_make_shards"} <= {f.__name__ for f in found}
         for function in [*found, pipeline_input._GatherFn]:
             assert pickle.loads(pickle.dumps(function)) is function
 

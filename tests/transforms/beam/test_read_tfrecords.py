@@ -1,4 +1,7 @@
-"""ReadTFRecords: every record once, however files are cut, whatever records hold."""
+"""ReadTFRecords: every record once, however files are cut, whatever records hold.
+
+Covers: transforms/beam/tfrecord_parts.py.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,15 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.formats.tfrecord.frames import encode_frame
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms import ReadTFRecords
-from gristmill.transforms.beam import read_tfrecords as module
 from gristmill.transforms.beam.read_ranges import FileRange, SourceRecord, read_range
+from gristmill.transforms.beam.tfrecord_parts import (
+    FilePart,
+    FileWalk,
+    by_file,
+    cut_walks,
+    list_parts,
+    walk_part,
+)
 from gristmill.transforms.sources.input_files import InputFile
 from tests.support.buckets import overlapping
 from tests.support.gcs_server import GcsServer
@@ -63,9 +73,9 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> N
     for name in ("train-0", "test-0"):
         (tmp_path / name).write_bytes(frames_of([name.encode()]))
     with pytest.raises(InputError, match="several splits"):
-        list(module._list_parts((f"{tmp_path}/*",), False, 1000))
+        list(list_parts((f"{tmp_path}/*",), False, 1000))
     patterns = (f"{tmp_path}/train*", f"{tmp_path}/test*")
-    assert len(list(module._list_parts(patterns, False, 1000))) == 2
+    assert len(list(list_parts(patterns, False, 1000))) == 2
     assert "splits are joined: test (1 file), train (1 file)" in caplog.text
 
 
@@ -131,8 +141,8 @@ def test_length_field_beyond_the_file(tmp_path: pathlib.Path) -> None:
 def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "changing"
     path.write_bytes(frames_of(text_records(30)))
-    (part,) = module._list_parts((str(path),), False, 16_000)
-    pieces = list(module._cut(list(module._walk(part, 1000)), 1000))
+    (part,) = list_parts((str(path),), False, 16_000)
+    pieces = list(cut_walks(list(walk_part(part, 1000)), 1000))
     time.sleep(0.02)
     path.write_bytes(frames_of(text_records(30, seed=2)))
     with pytest.raises(Exception, match=r"(?s)changing.*run"):
@@ -171,13 +181,13 @@ def test_options_are_checked_at_once() -> None:
 def test_parts_of_a_file(tmp_path: pathlib.Path) -> None:
     for name, size in (("a", 99), ("b", 100), ("c", 299), ("d", 1001)):
         (tmp_path / name).write_bytes(bytes(size))
-    parts = list(module._list_parts((str(tmp_path),), False, 100))
+    parts = list(list_parts((str(tmp_path),), False, 100))
     counts = collections.Counter(part.file.path[-1] for part in parts)
     assert counts == {"a": 1, "b": 1, "c": 2, "d": 10}
     of_c = [part[1:] for part in parts if part.file.path[-1] == "c"]
     assert of_c == [(0, 149), (149, 299)]
     # Without groups, a file is one part.
-    whole = list(module._list_parts((str(tmp_path),), False, 0))
+    whole = list(list_parts((str(tmp_path),), False, 0))
     assert [part[1:] for part in whole] == [(0, 99), (0, 100), (0, 299), (0, 1001)]
 
 
@@ -187,8 +197,8 @@ def test_elements_are_small(tmp_path: pathlib.Path) -> None:
     info = FileInfo(path, 1 << 40, "1700000000123456789", 12345, 1700000000123456789)
     file = InputFile(path, 1 << 40, info.version, "gzip", info.noted_ns)
     small = [
-        module._Part(info._replace(crc32c=None), 1 << 39, 1 << 40),
-        module._Walk(file, 1 << 39, ()),
+        FilePart(info._replace(crc32c=None), 1 << 39, 1 << 40),
+        FileWalk(file, 1 << 39, ()),
         FileRange(file, 1 << 39, 1 << 40),
     ]
     coder = beam.coders.registry.get_coder(Any)
@@ -196,9 +206,9 @@ def test_elements_are_small(tmp_path: pathlib.Path) -> None:
         assert len(coder.encode(element)) <= 210 + len(path)
     # What a part of 16 ranges gives is 8 bytes a range more.
     chain = tuple(range(1 << 39, 1 << 40, 1 << 35))
-    walk = module._Walk(file, 1 << 39, (chain,))
+    walk = FileWalk(file, 1 << 39, (chain,))
     assert len(coder.encode(walk)) <= 210 + len(path) + 10 * len(chain)
-    key, value = module._by_file(walk, Timestamp(5))
+    key, value = by_file(walk, Timestamp(5))
     assert len(coder.encode(value)) <= 220 + len(path) + 10 * len(chain)
     assert len(key) <= 50 + len(path)
 
@@ -257,13 +267,13 @@ def test_objects_are_read_by_requests_that_overlap(server: GcsServer) -> None:
     """In both passes over a file: of its headers, and of its records."""
     records = text_records(1000)
     server.objects.put("bucket", "large", frames_of(records))
-    (part,) = module._list_parts(("gs://bucket/large",), False, 0)
+    (part,) = list_parts(("gs://bucket/large",), False, 0)
     # The frames of another part are searched for first.
     for begin in (0, part.end_bytes // 2):
         part = part._replace(begin_bytes=begin)
-        walks = overlapping(server, lambda p=part: list(module._walk(p, 50_000)))
+        walks = overlapping(server, lambda p=part: list(walk_part(p, 50_000)))
         assert len(walks[0].chains[0]) >= 3
-    (piece,) = module._cut([walks[0]._replace(begin_bytes=0)], 1 << 20)
+    (piece,) = cut_walks([walks[0]._replace(begin_bytes=0)], 1 << 20)
     read = overlapping(server, lambda: list(read_range(piece, False)))
     assert read == records
 
@@ -272,9 +282,9 @@ def test_objects_by_range_are_read_in_bounded_memory(server: GcsServer) -> None:
     """What was requested and has not become records is a few blocks at most."""
     records = text_records(1000)
     server.objects.put("bucket", "large", frames_of(records))
-    (part,) = module._list_parts(("gs://bucket/large",), False, 0)
-    (walk,) = module._walk(part, 1 << 20)
-    (piece,) = module._cut([walk], 1 << 20)
+    (part,) = list_parts(("gs://bucket/large",), False, 0)
+    (walk,) = walk_part(part, 1 << 20)
+    (piece,) = cut_walks([walk], 1 << 20)
     server.log.clear()
     found = read_range(piece, with_source=True)
     for count, one in enumerate(found):

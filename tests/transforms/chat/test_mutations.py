@@ -18,8 +18,8 @@ import json
 import pathlib
 import random
 import re
-import textwrap
-from collections.abc import Callable
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ from gristmill.transforms.chat import (
     turns,
 )
 from gristmill.transforms.chat.conversation_reader import ConversationReader
+from gristmill.transforms.chat.template_file import templates_of
 from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support.conversations import chat_options, write_bpe
 from tests.transforms.chat.test_masks import CHATML, STYLES
@@ -197,7 +198,8 @@ def outcome(folder: pathlib.Path, template: str, messages: list[Any]) -> str:
     path.write_text(template)
     record = json.dumps({"messages": messages}, ensure_ascii=False).encode()
     try:
-        reader = ConversationReader(chat_options(path, folder / "tokenizer.json"))
+        options = chat_options(path, folder / "tokenizer.json")
+        reader = ConversationReader(options)
         documents = reader.read([record], "record {}".format)
     except GristmillError:
         return "told"
@@ -205,7 +207,8 @@ def outcome(folder: pathlib.Path, template: str, messages: list[Any]) -> str:
     if not documents.lengths[0]:
         return "told" if told.set_aside else "silent: nothing is left"
     known = _tokenizer(folder)
-    (each,) = reader._templates.values()
+    assert options.chat is not None
+    (each,) = templates_of(options.chat).values()
     given = [{k: v for k, v in m.items() if v is not None} for m in messages]
     text = each.render(given, None)
     if known.encode(text, add_special_tokens=False).ids != documents.ids.tolist():
@@ -329,93 +332,101 @@ CASES = [
 ]
 
 Reader = ConversationReader
-# A function, a text in it, and what stands there instead.
-OF_CODE: list[tuple[Callable[..., Any], str, str]] = [
-    (turns.turns_of, "first.begin, last.end", "first.begin + 1, last.end"),
-    (turns.turns_of, "first.begin, last.end", "after, last.end"),
-    (turns.turns_of, "run.message in trained", "True"),
-    (turns.turns_of, "run.message in trained", "run.message not in trained"),
-    (turns.turns_of, "begin, end = regions[run.message]", "pass"),
+# A module, a text in one of its functions, and what stands there instead.
+OF_CODE: list[tuple[types.ModuleType, str, str]] = [
+    (turns, "first.begin, last.end", "first.begin + 1, last.end"),
+    (turns, "first.begin, last.end", "after, last.end"),
+    (turns, "run.message in trained", "True"),
+    (turns, "run.message in trained", "run.message not in trained"),
+    (turns, "begin, end = regions[run.message]", "pass"),
     (
-        turns.turns_of,
+        turns,
         "end = turn is not None, end if turn is None else turn",
         "_ = 0, 0",
     ),
-    (turns.turns_of, "end if turn is None else turn", "end"),
-    (turns.turns_of, "begin = header", "begin = after"),
-    (turns.turns_of, "span._replace(trained=False)", "span"),
-    (turns.turns_of, "open_turns += not closed", "pass"),
-    (turns.turns_of, "ends.append(end)", "ends.append(begin)"),
-    (turns.trained_messages, "found = found[-1:]", "found = found[:1]"),
-    (turns.trained_messages, "role in speaks", "True"),
-    (turns.trained_messages, "if conversation.weights[number] > 0", ""),
+    (turns, "end if turn is None else turn", "end"),
+    (turns, "begin = header", "begin = after"),
+    (turns, "span._replace(trained=False)", "span"),
+    (turns, "open_turns += not closed", "pass"),
     (
-        turns._turn_end,
+        turns,
+        "ends.append(end)\n            open_turns",
+        "ends.append(begin)\n            open_turns",
+    ),
+    (turns, "found = found[-1:]", "found = found[:1]"),
+    (turns, "role in speaks", "True"),
+    (turns, "if conversation.weights[number] > 0", ""),
+    (
+        turns,
         "bisect_left(specials, (end, 0))",
         "bisect_left(specials, (0, 0))",
     ),
-    (turns._filled, "role in roles and (before is None or before in roles)", "True"),
-    (turns._filled, "between, message, trained)", "between, message, False)"),
-    (turns._filled, "message, role in roles)", "message, True)"),
-    (turns._filled, "message, before in roles)", "message, False)"),
+    (turns, "role in roles and (before is None or before in roles)", "True"),
+    (turns, "between, message, trained)", "between, message, False)"),
+    (turns, "message, role in roles)", "message, True)"),
+    (turns, "message, before in roles)", "message, False)"),
     (
-        turns._filled,
+        turns,
         "cursor, before = place.end, role",
         "cursor, before = place.begin, role",
     ),
-    (turns._joined, "span.begin == span.end", "span.begin + 1 == span.end"),
+    (turns, "span.begin == span.end", "span.begin + 1 == span.end"),
     (
-        token_spans.token_spans,
+        token_spans,
         "tokens[0::2], tokens[1::2]",
         "tokens[0::2] + 1, tokens[1::2]",
     ),
     (
-        token_spans.token_spans,
+        token_spans,
         "tokens[0::2], tokens[1::2]",
         "tokens[0::2], tokens[1::2] - 1",
     ),
-    (token_spans.token_spans, 'borders, "left"', 'borders, "right"'),
-    (token_spans.token_spans, "len(np.unique(tokens[inside]))", "0"),
-    (token_spans.byte_places, "len(text[at:place].encode())", "len(text[at:place])"),
-    (located._check_once, "place.part in seen", "False"),
-    (located._check_dropped, "part.role != THINKING", "False"),
-    (located.located, "found.text != text", "False"),
     (
-        located.located,
+        token_spans,
+        'tokens = np.searchsorted(placed.begins, borders, "left")',
+        'tokens = np.searchsorted(placed.begins, borders, "right")',
+    ),
+    (token_spans, "len(np.unique(tokens[inside]))", "0"),
+    (token_spans, "len(text[at:place].encode())", "len(text[at:place])"),
+    (located, "place.part in seen", "False"),
+    (located, "part.role != THINKING", "False"),
+    (located, "found.text != text", "False"),
+    (
+        located,
         "if any(part.lead or part.trail for part in marker.parts)",
         "if False",
     ),
-    (located._with_space, "end=last.end + head_chars", "end=last.end"),
-    (located._with_space, "begin=next_.begin - tail_chars", "begin=next_.begin"),
-    (marks.unmarked, "match.start() - number", "match.start()"),
-    (marks.unmarked, "opened is None or opened.part != part", "False"),
-    (marks.Marker._text, "lead + core + trail", "core"),
+    (located, "end=last.end + head_chars", "end=last.end"),
+    (located, "begin=next_.begin - tail_chars", "begin=next_.begin"),
+    (marks, "match.start() - number", "match.start()"),
+    (marks, "opened is None or opened.part != part", "False"),
+    (marks, "lead + core + trail", "core"),
     (
-        marks.Marker._answer,
+        marks,
         "number, THINKING, inner=inner",
         "number, ASSISTANT, inner=inner",
     ),
-    (marks.Marker._call, "self.unmarked_calls.append(number)", "pass"),
+    (marks, "self.unmarked_calls.append(number)", "pass"),
     (
-        borders.Borders.turn_end,
+        borders,
         "return special[1] if self._ends[key] else None",
         "return None",
     ),
-    (borders.Borders.turn_end, "self._ends[key]", "True"),
-    (borders.Borders.specials, "match.span()", "(match.start(), match.end() - 1)"),
-    (borders.Borders._header_end, "len(prompted), limit", "0, limit"),
-    (Reader.document, "end = min(end, length)", "pass"),
-    (Reader.document, "if not is_trained", "if False"),
-    (Reader.document, "weight = each.weights[span.message]", "weight = 1.0"),
+    (borders, "self._ends[key]", "True"),
+    (borders, "match.span()", "(match.start(), match.end() - 1)"),
+    (borders, "len(prompted), limit", "0, limit"),
+    (conversation_reader, "end = min(end, length)", "pass"),
+    (conversation_reader, "if not is_trained", "if False"),
+    (conversation_reader, "weight = each.weights[span.message]", "weight = 1.0"),
     (
-        Reader.document,
+        conversation_reader,
         "begin, end - begin, *span[2:]",
         "begin, end - begin + 1, *span[2:]",
     ),
-    (Reader._cut, "return fitting[-1]", "return most"),
-    (Reader._cut, "return fitting[-1]", "return fitting[0]"),
-    (Reader._rendered, "alike=frozenset(alike)", "alike=frozenset()"),
-    (conversation_reader._in_contents, "begin < place.end", "end < place.end"),
+    (conversation_reader, "return fitting[-1]", "return most"),
+    (conversation_reader, "return fitting[-1]", "return fitting[0]"),
+    (conversation_reader, "alike=frozenset(alike)", "alike=frozenset()"),
+    (conversation_reader, "begin < place.end", "end < place.end"),
 ]
 
 
@@ -441,25 +452,41 @@ def right(folder: pathlib.Path) -> list[tuple[PackOptions, Any, Any]]:
     return found
 
 
+def functions_of(owner: types.ModuleType | type) -> Iterator[types.FunctionType]:
+    """Yields the functions that a module defines, and the methods of its classes."""
+    module = owner.__name__ if inspect.ismodule(owner) else owner.__module__
+    for value in vars(owner).values():
+        if getattr(value, "__module__", None) != module:
+            continue
+        if inspect.isfunction(value):
+            yield value
+        elif inspect.isclass(value):
+            yield from functions_of(value)
+
+
+def codes_of(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:
+    """Yields the qualified names of compiled functions, each with its code."""
+    for each in code.co_consts:
+        if inspect.iscode(each):
+            yield each.co_qualname, each
+            yield from codes_of(each)
+
+
 @pytest.mark.parametrize("number", range(len(OF_CODE)))
 def test_no_mutation_of_code_is_silent(
     number: int,
     right: list[tuple[PackOptions, Any, Any]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    function, old, new = OF_CODE[number]
-    source = textwrap.dedent(inspect.getsource(function))
-    assert old in source, old
-    names: dict[str, Any] = {}
-    exec(
-        compile(
-            "from __future__ import annotations\n" + source.replace(old, new, 1),
-            "mutated",
-            "exec",
-        ),
-        dict(function.__globals__),
-        names,
-    )
-    (mutated,) = (each for each in names.values() if inspect.isfunction(each))
-    monkeypatch.setattr(function, "__code__", mutated.__code__)
+    module, old, new = OF_CODE[number]
+    source = inspect.getsource(module)
+    assert source.count(old) == 1, old
+    mutated = dict(codes_of(compile(source.replace(old, new), "mutated", "exec")))
+    changed = [
+        function
+        for function in functions_of(module)
+        if function.__code__ != mutated[function.__qualname__]
+    ]
+    (function,) = changed
+    monkeypatch.setattr(function, "__code__", mutated[function.__qualname__])
     assert any(made(options, record) != found for options, record, found in right)

@@ -17,7 +17,12 @@ import pytest
 import tokenizers
 
 from gristmill.dataset.packed.message_spans import ROLES
-from gristmill.transforms.chat.conversation_reader import AsideError, ConversationReader
+from gristmill.transforms.chat.conversation_reader import (
+    AsideError,
+    ConversationReader,
+    placing_tokenizer,
+)
+from gristmill.transforms.chat.template_file import templates_of
 from tests.support.conversations import (
     TEMPLATES,
     chat_options,
@@ -85,10 +90,10 @@ def compare(name: str, tokenizer: pathlib.Path, reference: Any, rounds: int) -> 
         if not documents.lengths[0]:
             assert documents.counts.aside_unproven or documents.counts.aside_untrained
             # What is set aside is rendered and tokenised alike.
-            text = next(iter(reader._templates.values())).render(
-                reader_messages(given), given.get("tools")
-            )
-            placed = reader._tokenizer.encode_with_offsets([text.encode()])
+            assert options.chat is not None
+            template = next(iter(templates_of(options.chat).values()))
+            text = template.render(reader_messages(given), given.get("tools"))
+            placed = placing_tokenizer(options).encode_with_offsets([text.encode()])
             assert placed.ids.tolist() == expected
             continue
         used += 1

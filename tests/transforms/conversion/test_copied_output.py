@@ -194,7 +194,7 @@ def test_what_is_damaged_in_transit_changes_no_byte(
         whole = contents(tmp_path / "whole")
         (name,) = shards_of(tmp_path / "whole")
         for skip in range(3):
-            open_shard_module._open.cache_clear()
+            open_shard_module.kept_shard.cache_clear()
             server.faults.clear()
             server.fail("flip", "media", name="-00000-of-", skip=skip)
             convert(job_of("gs://bucket/d", tmp_path / f"{skip}"))
@@ -266,7 +266,7 @@ def test_mutated_chunks_give_no_wrong_record(
     refused = 0
     for changed in mutations(data[:chunks_end], count, seed):
         path.write_bytes(changed + data[chunks_end:])
-        open_shard_module._open.cache_clear()
+        open_shard_module.kept_shard.cache_clear()
         whole = SourceRange(
             file_index=0, begin_bytes=0, end_bytes=file.size_bytes, exact=True
         )

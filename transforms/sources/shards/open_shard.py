@@ -74,7 +74,7 @@ class OpenShard:
         return int(np.searchsorted(self.first_records, record, side="right")) - 1
 
 
-class _Key(NamedTuple):
+class ShardKey(NamedTuple):
     """The key of an open shard in a cache."""
 
     shard: ListedShard
@@ -110,11 +110,12 @@ def open_shard(
                 cure="restore it from a copy, or run the conversion again",
             )
         version = info.version
-    return _open(_Key(shard, version, rebuild))
+    return kept_shard(ShardKey(shard, version, rebuild))
 
 
 @functools.lru_cache(maxsize=_KEPT_SHARDS)
-def _open(key: _Key) -> OpenShard:
+def kept_shard(key: ShardKey) -> OpenShard:
+    """Returns an open shard, which stays open for the next ranges of it."""
     shard, version, rebuild = key
     # Meanwhile the footer arrives, in two reads.
     coming = daemon_call(

@@ -75,12 +75,13 @@ def test_columns_and_their_types(tmp_path):
             examples_of(pattern, columns=columns)
 
 
-def test_a_later_row_of_another_type_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr("gristmill.transforms.sources.lines.schema._FILE_BYTES", 20)
-    pattern = written(tmp_path, b"a,b\n" + b"1,x\n" * 20 + b'"2",y\n007,z\n')
+def test_a_later_row_of_another_type_is_named(tmp_path):
+    row = b"1," + b"x" * 20_000 + b"\n"  # More rows than a sample of 256 KiB has.
+    pattern = written(tmp_path, b"a,b\n" + row * 20 + b'"2",y\n007,z\n')
     with pytest.raises(CorruptRecordError, match="types") as error:
         examples_of(pattern)
-    assert "0.csv, line 23, byte offset 90" in str(error.value.where)
+    place = f"0.csv, line 23, byte offset {10 + 20 * len(row):,}"
+    assert place in str(error.value.where)
     assert "--columns" in str(error.value.cure)
     assert len(examples_of(pattern, columns=("*", "a:string"))) == 22
 

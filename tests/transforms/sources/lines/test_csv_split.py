@@ -36,11 +36,11 @@ def written(rows, style) -> tuple[bytes, list[int]]:
 def test_rows_end_where_they_were_written(rows, style, cut):
     data, ends = written(rows, style)
     assert SPLITTER.ends(data).tolist() == ends
-    assert SPLITTER._slow_ends(data) == ends
+    assert SPLITTER.slow_ends(data) == ends
     part = data[: int(cut * len(data))]
     known = [end for end in ends if end <= len(part)]
     assert SPLITTER.ends(part).tolist() == known
-    assert SPLITTER._slow_ends(part) == known
+    assert SPLITTER.slow_ends(part) == known
 
 
 @given(ROWS, STYLE, st.lists(st.sampled_from([b'x"y', b'"', b'z"'])))

@@ -355,7 +355,7 @@ def test_what_is_damaged_in_transit_is_read_again(
             file_index=0, begin_bytes=0, end_bytes=file.size_bytes, exact=True
         )
         for skip in range(5):
-            open_shard_module._open.cache_clear()
+            open_shard_module.kept_shard.cache_clear()
             server.faults.clear()
             server.fail("flip", "media", name="-00000-of-", skip=skip)
             reader = source_of(prepared.files.spec).read(file, whole)
