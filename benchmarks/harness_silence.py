@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks import c4_like
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.transforms import ConversionJob, PlanOptions
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard

@@ -18,7 +18,7 @@ from gristmill.dataset.formats.streams.inflated_stream import (
     detect_compression,
     inflated_head,
 )
-from gristmill.dataset.formats.tfrecord.frames import HEADER_BYTES, is_header
+from gristmill.dataset.formats.tfrecord.frame_layout import HEADER_BYTES, is_header
 
 # Enough for the magic number of tar, at byte 257, and for some lines of text.
 HEAD_BYTES = 4096

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
+from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata.provenance import (
     NUMBERED,
     DamagedRegion,

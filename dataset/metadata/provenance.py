@@ -21,7 +21,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.columns import Texts, load_arrays
 from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
-from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
+from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable

@@ -39,8 +39,8 @@ from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.joined_shards import Parts
 from gristmill.loader.reading.shard_list import NOT_CACHED, CacheCounts, ShardList
-from gristmill.loader.remote.range_fetcher import ReadCounts
 from gristmill.loader.remote.read_options import ReadOptions
+from gristmill.loader.remote.request_limits import ReadCounts
 
 Recipe: TypeAlias = Callable[["Dataset"], tuple[Callable[..., "Dataset"], Any]]
 """Returns the function and the arguments that make a dataset again elsewhere."""

@@ -1,71 +1,20 @@
-"""A fetcher of many ranges of objects, with retries, deadlines and hedges.
-
-Answers come in any order. A temporary failure is retried after growing pauses, until a
-deadline. A request that takes much longer than others gets a second one (a hedge).
-While a server throttles, fewer requests are in flight.
-"""
+"""A fetcher of many ranges of objects in parallel."""
 
 from __future__ import annotations
 
-import collections
-import dataclasses
-import heapq
-import itertools
 import os
-import random
 import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
-from gristmill.dataset.base.errors import StorageChangedError, StorageError
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.remote.hedged_requests import (
-    HedgePolicy,
+from gristmill.dataset.base.errors import StorageError
+from gristmill.loader.remote.hedged_requests import HedgedRequests, HedgePolicy
+from gristmill.loader.remote.object_reads import ByteRange, ObjectReads
+from gristmill.loader.remote.read_options import ReadOptions
+from gristmill.loader.remote.request_limits import (
+    ReadCounts,
     RequestLimit,
     RequestSlots,
 )
-from gristmill.loader.remote.object_reads import (
-    ByteRange,
-    Failure,
-    Kind,
-    ObjectReads,
-    ReadsInFlight,
-)
-from gristmill.loader.remote.read_options import ReadOptions
-
-_FIRST_PAUSE_SECONDS = 0.1
-_LONGEST_PAUSE_SECONDS = 8.0
-# A slow connection is not dead: it gets more time for each byte.
-_SLOWEST_BYTES_PER_SECOND = 1 << 20
-# After this many wrong answers to a range, it fails before its deadline.
-_WRONG_ANSWERS = 4
-# A late answer is given up after this multiple of its timeout.
-_LATEST_TIMEOUTS = 3
-# Maximum share of the deadline kept for a try after a server asked for more time.
-_LAST_TRY_SECONDS = 2.0
-_LAST_TRY_SHARE = 0.25
-_SLOTS_SECONDS = 0.01
-_THROTTLED = (429, 503)
-
-
-@dataclasses.dataclass
-class ReadCounts:
-    """Counts of a process's requests to object storage.
-
-    Attributes:
-        requests: All requests.
-        received_bytes: Bytes of the answers that were used.
-        retries: Requests after failures.
-        hedges: Second requests for late ones.
-        throttled: Answers that say that the server is overloaded.
-    """
-
-    requests: int = 0
-    received_bytes: int = 0
-    retries: int = 0
-    hedges: int = 0
-    throttled: int = 0
 
 
 class RangeFetcher:
@@ -113,7 +62,15 @@ class RangeFetcher:
             raise RuntimeError("fetch was called inside of another fetch")
         self._busy.fetching = True
         try:
-            _Call(self, ranges, take).run()
+            HedgedRequests(
+                ranges,
+                take,
+                options=self.options,
+                counts=self.counts,
+                slots=RequestSlots(self.limit),
+                policy=self._hedging,
+                reads=self._reads,
+            ).run()
         finally:
             self._busy.fetching = False
 
@@ -126,232 +83,3 @@ class RangeFetcher:
                 cure="start worker processes with the method 'spawn', or open the "
                 "dataset in the worker",
             )
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _Request:
-    """A request sent for a range."""
-
-    number: int
-    sent_at: float
-    holds_slot: bool = True  # It counts as in flight until it times out.
-    finished: bool = False
-
-
-class _Call:
-    """One call of `fetch`."""
-
-    def __init__(
-        self,
-        fetcher: RangeFetcher,
-        ranges: Sequence[ByteRange],
-        take: Callable[[int, bytes], None],
-    ):
-        self._fetcher, self._ranges, self._take = fetcher, ranges, take
-        self._options, self._counts = fetcher.options, fetcher.counts
-        self._slots = RequestSlots(fetcher.limit)
-        self._reads: ReadsInFlight[_Request] = ReadsInFlight(fetcher._reads)
-        self._in_flight: set[_Request] = set()
-        self._waiting = collections.deque(range(len(ranges)))
-        # A heap of (when, serial number, item): a range to retry or a request to check.
-        # The serial numbers make entries comparable.
-        self._timers: list[tuple[float, int, int | _Request]] = []
-        self._serials = itertools.count()
-        self._open = set(range(len(ranges)))
-        self._begun_at: dict[int, float] = {}
-        self._latest: dict[int, _Request] = {}
-        self._failed: collections.Counter[int] = collections.Counter()
-        self._wrong: collections.Counter[int] = collections.Counter()
-        self._last_errors: dict[int, str] = {}
-
-    def run(self) -> None:
-        try:
-            while self._open:
-                self._run_timers(time.monotonic())
-                self._send_waiting()
-                if self._in_flight:
-                    seconds = self._idle_seconds()
-                    if self._waiting:  # For slots that other threads give back.
-                        seconds = min(seconds, _SLOTS_SECONDS)
-                    for request, outcome in self._reads.wait(seconds):
-                        self._finish(request, outcome)
-                elif not self._waiting:  # Only retries are left.
-                    time.sleep(self._idle_seconds())
-        finally:
-            self._slots.give_back_all()
-            self._reads.close()
-
-    def _finish(self, request: _Request, outcome: bytes | Failure) -> None:
-        self._in_flight.discard(request)
-        request.finished = True
-        if request.holds_slot:
-            refused = isinstance(outcome, Failure) and outcome.status in _THROTTLED
-            self._slots.give_back(throttled=refused)
-            self._send_waiting()
-        if request.number not in self._open:
-            return  # The range's other request was faster.
-        if isinstance(outcome, bytes):
-            self._open.remove(request.number)
-            self._fetcher._hedging.add_answer(time.monotonic() - request.sent_at)
-            self._counts.received_bytes += len(outcome)
-            self._take(request.number, outcome)
-        else:
-            self._retry_later(request, outcome)
-
-    def _send_waiting(self) -> None:
-        while self._waiting:
-            if self._waiting[0] not in self._open:
-                self._waiting.popleft()  # A late answer has arrived meanwhile.
-                continue
-            # With nothing in flight there is nothing else to wait for.
-            wait_seconds = 0.0 if self._in_flight else 0.1
-            if not self._slots.take(wait_seconds=wait_seconds):
-                return
-            self._send(self._waiting.popleft())
-
-    def _send(self, number: int) -> None:
-        now = time.monotonic()
-        self._begun_at.setdefault(number, now)
-        fetcher, wanted = self._fetcher, self._ranges[number]
-        self._counts.requests += 1
-        request = _Request(number, now)
-        self._reads.start(wanted, request)
-        self._in_flight.add(request)
-        self._latest[number] = request
-        late = now + fetcher._hedging.late_after_seconds
-        self._set_timer(min(late, self._times_out_at(request)), request)
-
-    def _times_out_at(self, request: _Request) -> float:
-        """Returns the time when a request, or its range, is given up."""
-        number = request.number
-        return min(
-            request.sent_at + self._timeout_seconds(number),
-            self._begun_at[number] + self._options.deadline_seconds,
-        )
-
-    def _timeout_seconds(self, number: int) -> float:
-        wanted = self._ranges[number]
-        size = 0 if wanted.end is None else wanted.end - wanted.begin
-        return self._options.timeout_seconds + size / _SLOWEST_BYTES_PER_SECOND
-
-    def _set_timer(self, due: float, what: int | _Request) -> None:
-        heapq.heappush(self._timers, (due, next(self._serials), what))
-
-    def _idle_seconds(self) -> float:
-        """Returns how long to wait for answers."""
-        if not self._timers:
-            return self._options.timeout_seconds
-        return max(self._timers[0][0] - time.monotonic(), 0.001)
-
-    def _run_timers(self, now: float) -> None:
-        while self._timers and self._timers[0][0] <= now:
-            what = heapq.heappop(self._timers)[2]
-            if isinstance(what, _Request):
-                if not what.finished and what.number in self._open:
-                    self._handle_late(what, now)
-            elif what in self._open:
-                self._waiting.appendleft(what)
-
-    def _handle_late(self, request: _Request, now: float) -> None:
-        """Sends a second request for one that is late or has timed out."""
-        number = request.number
-        if not request.holds_slot:
-            self._in_flight.discard(request)
-            self._reads.give_up(request)
-            return
-        silence = f"no answer in {self._timeout_seconds(number):,.1f} seconds"
-        if now - self._begun_at[number] >= self._options.deadline_seconds:
-            self._give_up(number, self._last_errors.get(number, silence))
-        latest = self._latest[number] is request
-        if now >= self._times_out_at(request):
-            # Its answer is still used if it comes, but others need the slot.
-            request.holds_slot = False
-            self._last_errors[number] = silence
-            self._slots.give_back(answered=False)
-            patience = _LATEST_TIMEOUTS * self._timeout_seconds(number)
-            self._set_timer(request.sent_at + patience, request)
-            if latest:
-                self._failed[number] += 1
-                self._counts.retries += 1
-                self._waiting.appendleft(number)
-            return
-        if latest and self._fetcher._hedging.take_hedge():
-            self._counts.hedges += 1
-            self._waiting.appendleft(number)
-        self._set_timer(self._times_out_at(request), request)
-
-    def _retry_later(self, request: _Request, outcome: Failure) -> None:
-        """Schedules a retry after a failure, or raises if that is useless."""
-        number = request.number
-        wanted, now = self._ranges[number], time.monotonic()
-        self._last_errors[number] = outcome.text
-        if outcome.status in _THROTTLED:
-            self._counts.throttled += 1
-        if outcome.kind is not Kind.TEMPORARY:
-            self._wrong[number] += 1
-            final = outcome.kind is Kind.REFUSED
-            if final or self._wrong[number] == _WRONG_ANSWERS:
-                self._refuse(wanted, outcome)
-        if outcome.kind is Kind.DOUBTFUL:
-            _look_again(wanted)
-        elif outcome.kind is Kind.UNAUTHORIZED:
-            self._fetcher._reads.token(refused=outcome.token)
-        if now - self._begun_at[number] >= self._options.deadline_seconds:
-            self._give_up(number, outcome.text)
-        if self._latest[number] is not request or not request.holds_slot:
-            return  # Another request is on its way.
-        pause = _FIRST_PAUSE_SECONDS * 2 ** min(self._failed[number], 10)
-        pause = min(pause, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
-        deadline = self._options.deadline_seconds
-        last = self._begun_at[number] + deadline
-        # If a server asks for more time than is left, the try is before the deadline.
-        margin = min(_LAST_TRY_SECONDS, _LAST_TRY_SHARE * deadline)
-        pause = max(pause, min(outcome.pause_seconds, last - margin - now))
-        self._failed[number] += 1
-        self._counts.retries += 1
-        self._set_timer(min(now + pause, max(last, now)), number)
-
-    def _refuse(self, wanted: ByteRange, failure: Failure) -> NoReturn:
-        cure = "run the same again; if it fails again, look at the object"
-        if failure.kind is Kind.UNAUTHORIZED:
-            cure = (
-                "run `gcloud auth application-default login`, or let "
-                "GOOGLE_APPLICATION_CREDENTIALS name a key file"
-            )
-        elif failure.status == 403:
-            cure = "give this account the role roles/storage.objectViewer on the bucket"
-        elif not failure.status:
-            cure = "let REQUESTS_CA_BUNDLE name the certificates to trust"
-        elif failure.kind in (Kind.WRONG, Kind.DOUBTFUL):
-            # The object may have been replaced by a shorter one.
-            _look_again(wanted)
-        raise _error(wanted, failure.text, cure)
-
-    def _give_up(self, number: int, text: str) -> NoReturn:
-        tries = self._failed[number] + 1
-        raise _error(
-            self._ranges[number],
-            f"no success in {self._options.deadline_seconds:,.0f} seconds and "
-            f"{tries:,} tries; last: {text}",
-            "check the network and the status of Cloud Storage, then run again",
-        )
-
-
-def _look_again(wanted: ByteRange) -> None:
-    """Asks for the object itself; raises an error if it has changed."""
-    found = storage_for(wanted.path).stat(wanted.path)
-    if found is not None and wanted.version in (None, found.version):
-        return
-    got = "no object" if found is None else f"version {found.version}"
-    raise StorageChangedError(
-        "object was deleted or written again while it was in use",
-        where=str(wanted),
-        expected=f"version {wanted.version}" if wanted.version else "an object",
-        got=got,
-        cure="if the dataset was converted again, open it again; otherwise restore "
-        "the object from a copy",
-    )
-
-
-def _error(wanted: ByteRange, got: str, cure: str) -> StorageError:
-    return StorageError("cannot read the object", where=str(wanted), got=got, cure=cure)

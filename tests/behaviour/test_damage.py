@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import (
     InputError,
     NotADatasetError,
 )
-from gristmill.dataset.formats.tfrecord.frames import encode_frame, mask
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame, mask
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.count_records import count_part, count_tasks

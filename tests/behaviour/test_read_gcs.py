@@ -3,7 +3,7 @@
 Covers: loader/reading/cached_indexes.py, loader/reading/fetch_chunks.py,
 loader/reading/remote_shards.py, loader/remote/partial_indexes.py,
 loader/remote/range_fetcher.py, loader/remote/read_options.py,
-loader/remote/hedged_requests.py.
+loader/remote/hedged_requests.py, loader/remote/request_limits.py.
 """
 
 import concurrent.futures

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.provenance import read_source_files

@@ -29,7 +29,7 @@ from gristmill.dataset.commit.ownership import (
     check_no_strangers,
     committed_shards,
 )
-from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
+from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import inputs_path, job_path
 from gristmill.dataset.metadata.manifest import Manifest
@@ -58,7 +58,10 @@ from gristmill.transforms.jobs.prepared_job import (
     PreparedJob,
     described_shards,
 )
-from gristmill.transforms.planning.plan_by_records import RecordCounts, plan_by_records
+from gristmill.transforms.planning.records_per_shard import (
+    RecordCounts,
+    plan_by_records,
+)
 from gristmill.transforms.planning.shard_plan import ShardPlan, plan_by_bytes
 from gristmill.transforms.sources.find_inputs import LookAt
 from gristmill.transforms.sources.formats import FORMATS

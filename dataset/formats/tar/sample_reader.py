@@ -26,7 +26,7 @@ from gristmill.dataset.formats.tar.member_reader import (
     name_text,
 )
 from gristmill.dataset.formats.tar.samples import RecordMaker, SampleError, check_member
-from gristmill.dataset.formats.tfrecord.frames import MAX_RECORD_BYTES
+from gristmill.dataset.formats.tfrecord.frame_layout import MAX_RECORD_BYTES
 
 READ_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20

@@ -14,7 +14,7 @@ from gristmill.dataset.base.errors import CorruptFrameError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.formats.streams.stream_buffer import StreamBuffer
-from gristmill.dataset.formats.tfrecord.frames import (
+from gristmill.dataset.formats.tfrecord.frame_layout import (
     FOOTER_BYTES,
     FRAME_OVERHEAD_BYTES,
     HEADER_BYTES,

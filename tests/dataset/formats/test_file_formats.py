@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, format_of
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from tests.support.other_formats import MAKERS, MORE
 from tests.support.records import (
     array_record_bytes,

@@ -13,7 +13,7 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata.lineage import (
     Ancestor,
     ancestors_of,

@@ -18,7 +18,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.loader.provenance.source_fields import Piece
 from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of, quarantined, varied_records

@@ -19,7 +19,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.utils.timestamp import Timestamp
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms import ReadTFRecords
 from gristmill.transforms.beam.read_ranges import FileRange, SourceRecord, read_range

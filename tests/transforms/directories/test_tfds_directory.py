@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
 )
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest

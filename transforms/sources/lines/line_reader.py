@@ -14,7 +14,7 @@ from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.formats.streams.stream_buffer import StreamBuffer
-from gristmill.dataset.formats.tfrecord.frames import MAX_RECORD_BYTES
+from gristmill.dataset.formats.tfrecord.frame_layout import MAX_RECORD_BYTES
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.lines.parser import (
     BadLineError,

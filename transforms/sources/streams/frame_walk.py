@@ -25,8 +25,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gristmill.dataset.formats.tfrecord.frame_reader import FrameReader
-from gristmill.dataset.formats.tfrecord.frames import (
+from gristmill.dataset.formats.tfrecord.frame_layout import (
     FRAME_OVERHEAD_BYTES,
     HEADER_BYTES,
     U64,
@@ -34,6 +33,7 @@ from gristmill.dataset.formats.tfrecord.frames import (
     headers_at,
     mask,
 )
+from gristmill.dataset.formats.tfrecord.frame_reader import FrameReader
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import READER_BYTES
 from gristmill.transforms.sources.input_files import InputFile

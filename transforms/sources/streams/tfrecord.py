@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.formats.tfrecord.frame_reader import FrameReader
-from gristmill.dataset.formats.tfrecord.frames import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.sources.formats import (
     RecordOptions,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 
 from gristmill import loader
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.pipelines.view.answers.addresses import ask
 from gristmill.pipelines.view.answers.opened_datasets import Opened
 from gristmill.transforms.sources.formats import RecordOptions

@@ -30,7 +30,7 @@ from gristmill.dataset.base.errors import (
     FalseStartError,
     StorageChangedError,
 )
-from gristmill.dataset.formats.tfrecord.frames import encode_frame
+from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of

@@ -1,4 +1,4 @@
-"""The TFRecord format: frames, their checksums, and how to find one anywhere.
+"""The layout of a TFRecord frame: its checksums, and how to find one anywhere.
 
 A file is a sequence of frames and nothing else (little-endian):
 

@@ -17,7 +17,10 @@ from hypothesis import strategies as st
 from gristmill.transforms.conversion.count_records import (
     stride_for,
 )
-from gristmill.transforms.planning.plan_by_records import RecordCounts, plan_by_records
+from gristmill.transforms.planning.records_per_shard import (
+    RecordCounts,
+    plan_by_records,
+)
 from gristmill.transforms.planning.shard_plan import ShardPlan, SourceRange
 
 _PART_BYTES = 9

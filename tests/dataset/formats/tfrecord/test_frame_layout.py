@@ -34,13 +34,13 @@ from gristmill.dataset.formats.streams.inflated_stream import (
     Compression,
     InflatedStream,
 )
-from gristmill.dataset.formats.tfrecord.frame_reader import BLOCK_BYTES, FrameReader
-from gristmill.dataset.formats.tfrecord.frames import (
+from gristmill.dataset.formats.tfrecord.frame_layout import (
     Frame,
     encode_frame,
     is_header,
     mask,
 )
+from gristmill.dataset.formats.tfrecord.frame_reader import BLOCK_BYTES, FrameReader
 from tests.support.memory import peak_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
