@@ -120,7 +120,7 @@ def list_files(
 
 
 def look_at(task: LookTask | LookedPart) -> LookedPart:
-    """Returns what is known of a part, or what a look into its files finds."""
+    """Returns a part, with its files looked into unless they are known."""
     return task if isinstance(task, LookedPart) else look_at_part(task)
 
 

@@ -49,7 +49,7 @@ class CsvSplitter:
         return np.array(self.slow_ends(data), np.int64)
 
     def slow_ends(self, data: bytes) -> list[int]:
-        """Returns what `ends` does, row by row, for any data."""
+        """Returns the ends that `ends` finds, row by row, in any data."""
         ends: list[int] = []
         at, size = 0, len(data)
         while at < size:
