@@ -70,7 +70,7 @@ from gristmill.transforms.jobs.conversion_job import (
     waits_for_storage,
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.planning.records_per_shard import RecordCounts
+from gristmill.transforms.planning.plan_by_records import RecordCounts
 from gristmill.transforms.sources.find_inputs import look_at_part, looks_of
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import Look, look_at

@@ -33,8 +33,8 @@ from gristmill.dataset.storage.gcs_emulator import emulator_url
 from gristmill.dataset.storage.gcs_session import GcsSession, describe
 from gristmill.dataset.storage.open_file import check_size
 from gristmill.dataset.storage.paths import split_path
-from gristmill.dataset.storage.patient_retry import PatientRetry
 from gristmill.dataset.storage.prefetch_reader import Piece
+from gristmill.dataset.storage.retry_after import PatientRetry
 
 _SCOPES = ("https://www.googleapis.com/auth/devstorage.read_write",)
 CONTENT_TYPE = "application/octet-stream"

@@ -1,36 +1,61 @@
-"""The pause requested by an answer's `Retry-After`."""
+"""Retries that obey `Retry-After`, within their deadline."""
 
 from __future__ import annotations
 
-import email.utils
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from google.api_core.retry import Retry, exponential_sleep_generator
+from google.api_core.retry.retry_unary import retry_target
+
+from gristmill.dataset.storage.retry_after_header import retry_after_seconds
+
+_LAST_TRY_SECONDS = 0.05  # Time kept for the last attempt.
 
 
-def retry_after_seconds(headers: Mapping[str, str]) -> float:
-    """Returns the seconds that an answer asks to wait, 0 by default.
+class PatientRetry(Retry):
+    """Retries of Google's libraries that obey `Retry-After`.
 
-    Args:
-        headers: Headers of the answer, in any case if the mapping ignores case, else in
-            HTTP's usual one. `Retry-After` is a number of seconds, or a date, which is
-            compared with the server's own `Date`, as clocks may differ.
+    If a server asks for more time than is left, there is one more attempt, at the
+    deadline.
     """
-    text = _header(headers, "Retry-After").strip()
-    if text.isascii() and text.isdigit():
-        return float(text)
-    due = _unix_seconds(text)
-    if due is None:
-        return 0.0
-    now = _unix_seconds(_header(headers, "Date"))
-    return max(due - (time.time() if now is None else now), 0.0)
 
+    def __call__(
+        self,
+        func: Callable[..., Any],
+        on_error: Callable[[Exception], Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Wraps a function with the retries."""
+        del on_error
 
-def _header(headers: Mapping[str, str], name: str) -> str:
-    return headers.get(name) or headers.get(name.lower()) or ""
+        @functools.wraps(func)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            asked_seconds = 0.0
 
+            def hear(error: Exception) -> None:
+                nonlocal asked_seconds
+                response = getattr(error, "response", None)
+                headers = getattr(response, "headers", None) or {}
+                asked_seconds = retry_after_seconds(headers)
 
-def _unix_seconds(text: str) -> float | None:
-    try:
-        return email.utils.parsedate_to_datetime(text).timestamp()
-    except (ValueError, OverflowError):
-        return None
+            deadline = time.monotonic() + (self._timeout or 0.0)
+
+            def pauses() -> Iterator[float]:
+                usual = exponential_sleep_generator(
+                    self._initial, self._maximum, self._multiplier
+                )
+                for pause in usual:
+                    left = deadline - time.monotonic() - _LAST_TRY_SECONDS
+                    yield max(pause, min(asked_seconds, left))
+
+            return retry_target(
+                functools.partial(func, *args, **kwargs),
+                self._predicate,
+                pauses(),
+                timeout=self._timeout,
+                on_error=hear,
+            )
+
+        return call

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import split_path
-from gristmill.dataset.storage.retry_after import retry_after_seconds
+from gristmill.dataset.storage.retry_after_header import retry_after_seconds
 from gristmill.loader.remote.http_answer import Answer, AnswerError
 from gristmill.loader.remote.http_connection import HttpConnection
 from gristmill.loader.remote.http_route import Route

@@ -93,7 +93,7 @@ def storage_retry(*, seconds: float = _SECONDS) -> Any:
     """
     from google.cloud.storage.retry import DEFAULT_RETRY
 
-    from gristmill.dataset.storage.patient_retry import PatientRetry
+    from gristmill.dataset.storage.retry_after import PatientRetry
 
     return PatientRetry(
         DEFAULT_RETRY._predicate, initial=_PAUSE_SECONDS, timeout=seconds
@@ -118,7 +118,7 @@ def get_json(url: str, *, anonymous: bool) -> tuple[int, dict[str, Any]]:
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import AuthorizedSession
 
-    from gristmill.dataset.storage.patient_retry import PatientRetry
+    from gristmill.dataset.storage.retry_after import PatientRetry
 
     def ask() -> requests.Response:
         answer = session.get(url, timeout=_SECONDS)

@@ -34,7 +34,8 @@ from gristmill.transforms.conversion.shard_tasks import (
     shard_tasks,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
+from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
+from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.range_reader import KeptPass
 from tests.support.conversion import (
     contents,

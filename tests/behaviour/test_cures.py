@@ -375,12 +375,12 @@ ROWS = [
         text("b.csv", "id,text\n1.5,a\n2.5,b\n"),
     ),
     Row(
-        "transforms/planning/shard_plan.py _cuts_between",
+        "transforms/planning/plan_by_bytes.py _cuts_between",
         "repack rows out --length 64 --num-shards 50",
         "repack rows out --length 64 --num-shards 1",
     ),
     Row(
-        "transforms/planning/shard_plan.py _distinct_cuts",
+        "transforms/planning/plan_by_bytes.py _distinct_cuts",
         "convert a.jsonl out --num-shards 5000",
         "convert a.jsonl out --num-shards 5",
     ),
@@ -933,8 +933,8 @@ ELSEWHERE = {
     "texts that other places pass on, which are followed above": (
         "dataset/shards/shard_reader.py some_records",
         "pipelines/text/split_description.py",
-        "transforms/sources/lines/csv_rows.py CsvRows._explained",
-        "transforms/sources/lines/json_rows.py JsonRows._explained",
+        "transforms/sources/lines/csv_table.py CsvRows._explained",
+        "transforms/sources/lines/json_table.py JsonRows._explained",
         "transforms/sources/lines/line_records.py _made",
         "transforms/tables/example_rows.py",
         "transforms/tables/leaves.py _check_lengths",

@@ -58,11 +58,12 @@ from gristmill.transforms.jobs.prepared_job import (
     PreparedJob,
     described_shards,
 )
-from gristmill.transforms.planning.records_per_shard import (
+from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
+from gristmill.transforms.planning.plan_by_records import (
     RecordCounts,
     plan_by_records,
 )
-from gristmill.transforms.planning.shard_plan import ShardPlan, plan_by_bytes
+from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.find_inputs import LookAt
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile, InputFiles

@@ -16,7 +16,7 @@ from gristmill.transforms.conversion.counted_parts import (
     PartCollector,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.records_per_shard import RecordCounts
+from gristmill.transforms.planning.plan_by_records import RecordCounts
 from gristmill.transforms.planning.shard_plan import Int64, SourceRange
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles

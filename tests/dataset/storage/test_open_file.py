@@ -98,7 +98,7 @@ from gristmill.loader.stats import feed_stats
 
 # The interpreter clears the modules that are left, those imported last first.
 sys.kept = early, open_file, feed_stats
-early.files = open_file.OpenFile(sys.executable), feed_stats._Counts()
+early.files = open_file.OpenFile(sys.executable), feed_stats.SchedulerCounts()
 """
 
 

@@ -1,6 +1,6 @@
 """`Retry-After` as numbers and dates, and retries that keep to it.
 
-Covers: dataset/storage/patient_retry.py.
+Covers: dataset/storage/retry_after.py, dataset/storage/retry_after_header.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage.gcs import GcsStorage
-from gristmill.dataset.storage.retry_after import retry_after_seconds
+from gristmill.dataset.storage.retry_after_header import retry_after_seconds
 from tests.support.gcs_server import GcsServer
 
 DATE = "Wed, 21 Oct 2015 07:28:{:02} GMT"

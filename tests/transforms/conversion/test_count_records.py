@@ -32,7 +32,7 @@ from gristmill.transforms.conversion.counted_parts import (
 )
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.records_per_shard import plan_by_records
+from gristmill.transforms.planning.plan_by_records import plan_by_records
 from tests.support.conversion import (
     contents,
     convert,

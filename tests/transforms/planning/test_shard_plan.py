@@ -1,4 +1,7 @@
-"""Plans against brute force: every byte, and every frame, in exactly one shard."""
+"""Plans against brute force: every byte, and every frame, in exactly one shard.
+
+Covers: transforms/planning/plan_by_bytes.py.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.planning.shard_plan import (
-    PlanOptions,
-    ShardPlan,
-    SourceRange,
-    plan_by_bytes,
-)
+from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
+from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan, SourceRange
 from tests.support.memory import peak_memory
 
 # Size and whether the file can be cut.

@@ -9,13 +9,13 @@ import pyarrow as pa
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.lines.csv_rows import (
+from gristmill.transforms.sources.lines.csv_split import CsvSplitter
+from gristmill.transforms.sources.lines.csv_table import (
     CsvRows,
     column_type,
     fields_of,
     other_header,
 )
-from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.line_records import (
     CsvLines,
     column_of,

@@ -13,7 +13,7 @@ from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.lines.json_numbers import Number, leaf_types
-from gristmill.transforms.sources.lines.json_rows import JsonRows
+from gristmill.transforms.sources.lines.json_table import JsonRows
 from gristmill.transforms.sources.lines.json_text import parsed_line
 from gristmill.transforms.sources.lines.json_types import (
     DifferentTypesError,

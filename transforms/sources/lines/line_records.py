@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.dataset.metadata.features import encode_features
-from gristmill.transforms.sources.lines.csv_rows import CsvRows
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
-from gristmill.transforms.sources.lines.json_rows import JsonRows
+from gristmill.transforms.sources.lines.csv_table import CsvRows
+from gristmill.transforms.sources.lines.json_table import JsonRows
 from gristmill.transforms.sources.lines.parser import (
     BadLineError,
     Lines,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gristmill.dataset.arrayrecord import walk
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.transforms.sources.quarantine import DamageHandler, Rows
 from gristmill.transforms.sources.shards.open_shard import OpenShard
 
@@ -26,13 +27,27 @@ class DamagedChunks:
         self._region_end = -1  # Of the chunks that were set aside last.
         self._end_record = 0
 
-    def set_aside(self, chunk: walk.ChunkRange, error: CorruptShardError) -> None:
-        """Takes a damaged chunk.
+    def pass_over(
+        self,
+        chunks: walk.ChunkRange,
+        decode: Callable[[walk.ChunkRange], list[RecordBatch]],
+    ) -> Iterator[RecordBatch]:
+        """Yields the records of the chunks that can be decoded; sets the others aside.
 
         Args:
-            chunk: The chunk.
-            error: Its damage.
+            chunks: The chunks, at least one of them damaged.
+            decode: Returns the records of a chunk, or raises CorruptShardError.
         """
+        for chunk in _one_by_one(chunks):
+            try:
+                batches = decode(chunk)
+            except CorruptShardError as error:
+                self._set_aside(chunk, error)
+            else:
+                self.end_region()
+                yield from batches
+
+    def _set_aside(self, chunk: walk.ChunkRange, error: CorruptShardError) -> None:
         offsets = self._opened.footer.chunk_offsets
         begin, end = offsets[[chunk.first_chunk, chunk.last_chunk]].tolist()
         if chunk.first_record < self._first:
@@ -58,7 +73,7 @@ class DamagedChunks:
         self._region_end = -1
 
 
-def one_by_one(chunks: walk.ChunkRange) -> Iterator[walk.ChunkRange]:
+def _one_by_one(chunks: walk.ChunkRange) -> Iterator[walk.ChunkRange]:
     """Yields each chunk of a range as its own range."""
     footer = chunks.footer
     offsets = footer.chunk_offsets - footer.chunk_offsets[chunks.first_chunk]

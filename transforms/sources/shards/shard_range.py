@@ -16,10 +16,7 @@ from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.quarantine import DamageHandler
-from gristmill.transforms.sources.shards.damaged_chunks import (
-    DamagedChunks,
-    one_by_one,
-)
+from gristmill.transforms.sources.shards.damaged_chunks import DamagedChunks
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 
@@ -152,14 +149,7 @@ class ShardRange:
                 return
             if self._damaged is None:
                 raise
-            for chunk in one_by_one(chunks):
-                try:
-                    batch = self._decoded(chunk)
-                except CorruptShardError as error:
-                    self._damaged.set_aside(chunk, error)
-                else:
-                    self._end_region()
-                    yield from batch
+            yield from self._damaged.pass_over(chunks, self._decoded)
         else:
             self._end_region()
             yield from batch

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gristmill.transforms.conversion.count_records import (
     stride_for,
 )
-from gristmill.transforms.planning.records_per_shard import (
+from gristmill.transforms.planning.plan_by_records import (
     RecordCounts,
     plan_by_records,
 )

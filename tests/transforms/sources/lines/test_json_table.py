@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.transforms.sources.lines.json_rows import JsonRows
+from gristmill.transforms.sources.lines.json_table import JsonRows
 from gristmill.transforms.sources.lines.json_types import (
     DifferentTypesError,
     difference,
@@ -244,7 +244,7 @@ def test_deep_nesting_does_not_end_the_process():
 
 
 def test_lines_that_are_too_long_are_named(monkeypatch):
-    module = "gristmill.transforms.sources.lines.json_rows.MOST_BYTES"
+    module = "gristmill.transforms.sources.lines.json_table.MOST_BYTES"
     monkeypatch.setattr(module, 60)
     data = b'{"a":1}\n' + b'{"s":"' + b"x" * 60 + b'"}\n'
     with pytest.raises(BadLineError, match="too long") as error:

@@ -1,4 +1,4 @@
-"""JSON lines as rows of Arrow columns."""
+"""JSON lines as a table of Arrow columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CSV and TSV as rows of Arrow columns."""
+"""CSV and TSV as a table of Arrow columns."""
 
 from __future__ import annotations
 
