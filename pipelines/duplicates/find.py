@@ -29,8 +29,8 @@ from gristmill.transforms.duplicates.digest_shards import (
     DigestTask,
     digest_tasks,
 )
-from gristmill.transforms.jobs.comparison import Comparison
 from gristmill.transforms.jobs.conversion_job import ConversionJob, waits_for_storage
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _log = logging.getLogger(__name__)

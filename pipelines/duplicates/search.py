@@ -16,7 +16,7 @@ from gristmill.transforms.duplicates.commit_certificate import (
     DuplicatesResult,
     plan_search,
 )
-from gristmill.transforms.jobs.comparison import Comparison
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 
 
 def search(

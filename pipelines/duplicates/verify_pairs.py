@@ -13,7 +13,7 @@ from gristmill.dataset.duplicates.certificate import Certificate, open_certifica
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.text.formatting import plural
 from gristmill.transforms.duplicates.record_keys import RecordKeys
-from gristmill.transforms.jobs.comparison import Comparison
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import FORMATS, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile

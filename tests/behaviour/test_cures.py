@@ -935,7 +935,7 @@ ELSEWHERE = {
         "pipelines/text/split_description.py",
         "transforms/sources/lines/csv_table.py CsvRows._explained",
         "transforms/sources/lines/json_table.py JsonRows._explained",
-        "transforms/sources/lines/line_records.py _made",
+        "transforms/sources/lines/json_csv_records.py _made",
         "transforms/tables/example_rows.py",
         "transforms/tables/leaves.py _check_lengths",
     ),

@@ -25,8 +25,8 @@ from gristmill.transforms.conversion.commit_shards import close_gaps
 from gristmill.transforms.conversion.job_inputs import check_records, match_job
 from gristmill.transforms.duplicates.digest_shards import DigestedShard
 from gristmill.transforms.duplicates.record_keys import records_for
-from gristmill.transforms.jobs.comparison import Comparison
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.input_formats import look_at

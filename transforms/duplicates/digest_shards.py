@@ -17,7 +17,7 @@ from gristmill.transforms.conversion.convert_shard import first_of_range, record
 from gristmill.transforms.conversion.shard_output import Tally
 from gristmill.transforms.duplicates.record_keys import RecordKeys
 from gristmill.transforms.duplicates.runs import RUN_RECORDS, Array, Run
-from gristmill.transforms.jobs.comparison import Comparison
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import KeptPass

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.jobs.comparison import Comparison
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.tokens.document_column import DocumentColumn

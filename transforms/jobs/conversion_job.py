@@ -11,7 +11,7 @@ from gristmill.dataset.base.errors import InputError, OnCorrupt
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
-from gristmill.transforms.jobs.comparison import Comparison
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions

@@ -31,7 +31,7 @@ from gristmill.transforms.duplicates.commit_certificate import (
 )
 from gristmill.transforms.duplicates.digest_shards import digest_pass, digest_tasks
 from gristmill.transforms.duplicates.runs import Run
-from gristmill.transforms.jobs.comparison import Comparison
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from tests.support.conversion import job_of, nested_records, varied_records
 from tests.support.duplicates import (
     FORMATS,

@@ -14,7 +14,7 @@ from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.transforms import FindDuplicates, RecordOptions
 from gristmill.transforms.beam.find_duplicates import search_of
 from gristmill.transforms.duplicates.commit_certificate import plan_search
-from gristmill.transforms.jobs.comparison import Comparison
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from tests.support.conversion import job_of
 from tests.support.duplicates import (
     expected_of,

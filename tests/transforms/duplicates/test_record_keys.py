@@ -1,6 +1,6 @@
 """The bytes by which records are compared.
 
-Covers: transforms/jobs/comparison.py.
+Covers: transforms/jobs/duplicate_comparison.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gristmill.transforms.duplicates.record_keys import (
     normalised,
     records_for,
 )
-from gristmill.transforms.jobs.comparison import Comparison
+from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 
 

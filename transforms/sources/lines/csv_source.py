@@ -16,7 +16,7 @@ from gristmill.transforms.sources.lines.csv_table import (
     fields_of,
     other_header,
 )
-from gristmill.transforms.sources.lines.line_records import (
+from gristmill.transforms.sources.lines.json_csv_records import (
     CsvLines,
     column_of,
     described,

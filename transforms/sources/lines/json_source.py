@@ -12,6 +12,13 @@ import pyarrow as pa
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFiles
+from gristmill.transforms.sources.lines.json_csv_records import (
+    JsonLines,
+    column_of,
+    described,
+    make_records,
+    refuse_columns,
+)
 from gristmill.transforms.sources.lines.json_numbers import Number, leaf_types
 from gristmill.transforms.sources.lines.json_table import JsonRows
 from gristmill.transforms.sources.lines.json_text import parsed_line
@@ -19,13 +26,6 @@ from gristmill.transforms.sources.lines.json_types import (
     DifferentTypesError,
     joined,
     type_of,
-)
-from gristmill.transforms.sources.lines.line_records import (
-    JsonLines,
-    column_of,
-    described,
-    make_records,
-    refuse_columns,
 )
 from gristmill.transforms.sources.lines.parser import newline_ends
 from gristmill.transforms.sources.lines.schema import (

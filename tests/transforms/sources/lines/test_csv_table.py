@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.transforms.sources.lines.csv_split import CsvSplitter
 from gristmill.transforms.sources.lines.csv_table import CsvRows, column_type
+from gristmill.transforms.sources.lines.json_csv_records import CsvLines
 from gristmill.transforms.sources.lines.line_reader import LineReader
-from gristmill.transforms.sources.lines.line_records import CsvLines
 from gristmill.transforms.sources.lines.parser import BadLineError, Lines
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("f", pa.float64())])

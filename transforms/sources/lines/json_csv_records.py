@@ -1,4 +1,4 @@
-"""Lines that are rows of a table, as records."""
+"""JSON lines, and rows of CSV and TSV, as records."""
 
 from __future__ import annotations
 
