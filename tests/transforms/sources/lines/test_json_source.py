@@ -1,7 +1,8 @@
 """The schema of JSON lines, found in their first lines.
 
-Covers: transforms/sources/lines/schema.py, transforms/sources/lines/json_csv_records.py,
-transforms/sources/lines/json_numbers.py, transforms/tables/whole_numbers.py.
+Covers: transforms/sources/lines/schema.py,
+transforms/sources/lines/json_csv_records.py, transforms/sources/lines/json_numbers.py,
+transforms/tables/whole_numbers.py.
 """
 
 from __future__ import annotations
