@@ -1,13 +1,15 @@
 """Commands of gristmill that are killed at one of their steps.
 
 A step is a change of a name on a local disk, or a request to a server. Each command
-runs in a process that is forked for it from one that has imported everything.
+runs in a process that is forked for it from one that has imported what most commands
+need, and what a command that ended has imported besides.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import json
 import os
 import pathlib
@@ -22,6 +24,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 _STEPS = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
+# What a command has imported of these, the next ones find imported.
+_KEPT = {"cloudpickle", "gristmill", "numpy", "pandas", "pyarrow", "rich", "zstandard"}
+# But not where these came with it: they start threads, and the process forks.
+_HEAVY = {"apache_beam", "jax", "tensorflow"}
+_PIPE_BYTES = 60_000  # A pipe holds more.
 
 
 class Ended(NamedTuple):
@@ -101,15 +108,33 @@ def _main() -> None:
 
     for line in sys.stdin:
         order = json.loads(line)
+        reads, writes = os.pipe()
         child = os.fork()
         if not child:
-            _run(**order)
+            os.close(reads)
+            _run(**order, imported=writes)
         _, status = os.waitpid(child, 0)
         print(os.waitstatus_to_exitcode(status), flush=True)
+        os.close(writes)
+        # Processes that the command left behind have the pipe, too.
+        os.set_blocking(reads, False)
+        with contextlib.suppress(BlockingIOError, ImportError):
+            for name in os.read(reads, _PIPE_BYTES).decode().split():
+                importlib.import_module(name)
+        os.close(reads)
 
 
-def _run(argv: list[str], *, kill_at: int, after: bool, cwd: str, stderr: str) -> None:
+def _run(
+    argv: list[str],
+    *,
+    kill_at: int,
+    after: bool,
+    cwd: str,
+    stderr: str,
+    imported: int,
+) -> None:
     code: Any = 70
+    before = {*sys.modules}
     with contextlib.suppress(BaseException):
         output = os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(output, 2)
@@ -133,6 +158,10 @@ def _run(argv: list[str], *, kill_at: int, after: bool, cwd: str, stderr: str) -
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
+            if not _HEAVY & sys.modules.keys():
+                new = [name for name in sys.modules if name not in before]
+                kept = [name for name in new if name.partition(".")[0] in _KEPT]
+                os.write(imported, "\n".join(kept).encode()[:_PIPE_BYTES])
     os._exit(code if isinstance(code, int) else 0 if code is None else 1)
 
 
