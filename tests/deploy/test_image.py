@@ -154,7 +154,10 @@ def test_one_entry_point_tells_the_templates_apart():
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_commands_of_the_image_work_without_root():
+@pytest.mark.parametrize(
+    "by_pip", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["uv", "pip"]
+)
+def test_commands_of_the_image_work_without_root(by_pip):
     """Each command by itself, in a fresh environment, from hashes alone."""
     for command in commands("build")[1:]:
         if "pip install" in command:
@@ -162,7 +165,7 @@ def test_commands_of_the_image_work_without_root():
             assert all("--require-hashes" in each for each in installs)
         elif "pip" in command:
             assert "--no-index" in command
-    folder = image.environment()
+    folder = image.environment(by_pip=by_pip)
     python = folder / "venv" / "bin" / "python"
     assert python.lstat().st_uid == (image.USER if os.geteuid() == 0 else os.geteuid())
     (wheel,) = (folder / "wheels").iterdir()
