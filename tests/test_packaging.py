@@ -254,7 +254,13 @@ def test_it_runs_as_a_module(tmp_path: pathlib.Path) -> None:
 
 
 VERSION = "import gristmill; print(gristmill.__version__)"
-IMPORT = "import {0} as package; print(package.__file__)"
+IMPORT = """\
+import importlib
+import sys
+
+for name in sys.argv[1:]:
+    print(importlib.import_module(name).__file__)
+"""
 
 
 @pytest.mark.slow
@@ -270,10 +276,11 @@ def test_installation_imports_and_starts(kind: str, tmp_path: pathlib.Path) -> N
     install(python, what, cwd=tmp_path)
     # Nothing at the root of the repository shadows what is installed.
     for cwd in (tmp_path, ROOT):
-        for name in setup_arguments()["packages"]:
-            printed = checked(python, "-c", IMPORT.format(name), cwd=cwd)
-            # Installed here, not found in the environment that lends its libraries.
-            assert printed.splitlines()[-1].startswith(str(tmp_path)), printed
+        names = setup_arguments()["packages"]
+        printed = checked(python, "-c", IMPORT, *names, cwd=cwd)
+        # Installed here, not found in the environment that lends its libraries.
+        found = [line.startswith(str(tmp_path)) for line in printed.splitlines()]
+        assert found == [True] * len(names), printed
         for command in (["-m", "gristmill"], [python.parent / "gristmill"]):
             assert "Usage" in checked(python, *command, "--help", cwd=cwd)
     version = checked(python, "-c", VERSION, cwd=tmp_path)
