@@ -486,15 +486,16 @@ class TestKilled:
             made, tmp_path, killer, command, newest, lambda n: str(tmp_path / n)
         )
 
+    @pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.soak)])
     @pytest.mark.parametrize(("command", "newest"), COMMANDS)
-    def test_in_a_bucket(self, made, tmp_path, monkeypatch, command, newest):
+    def test_in_a_bucket(self, made, tmp_path, monkeypatch, command, newest, stride):
         with GcsServer("bucket") as server:
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
             with Killer(tmp_path) as killer:
                 place = "gs://bucket/{}".format
-                self.killed(made, tmp_path, killer, command, newest, place)
+                self.killed(made, tmp_path, killer, command, newest, place, stride)
 
-    def killed(self, made, tmp_path, killer, command, newest, place):
+    def killed(self, made, tmp_path, killer, command, newest, place, stride=1):
         def run_in(output, **options):
             argv = [output if word == "OUT" else word for word in command]
             return killer.run(argv, **options)
@@ -514,8 +515,8 @@ class TestKilled:
             again = run_in(output)
             assert again.status == 0, again.error
             assert files_of(output) == expected
-            kill_at += 1
-        assert kill_at > 3
+            kill_at += stride
+        assert kill_at > 3 * stride
 
 
 @pytest.mark.slow

@@ -664,7 +664,7 @@ class TestKilled:
 
     @pytest.mark.parametrize(
         "stride",
-        [pytest.param(7, marks=EVERY_KILL), pytest.param(1, marks=pytest.mark.soak)],
+        [pytest.param(13, marks=EVERY_KILL), pytest.param(1, marks=pytest.mark.soak)],
     )
     def test_in_a_bucket(self, inputs, tmp_path, monkeypatch, stride):
         output, left = "gs://bucket/out", without(OLD, [3, 58])

@@ -351,10 +351,7 @@ def test_states_of_other_rows_are_refused(packed, tmp_path):
         feed.set_state(state)
 
 
-STRIDES = [
-    pytest.param(7, marks=pytest.mark.slow),
-    pytest.param(1, marks=pytest.mark.soak),
-]
+EVERY_STEP = pytest.param(1, marks=pytest.mark.soak)
 
 
 class TestKilled:
@@ -379,7 +376,8 @@ class TestKilled:
         assert np.array_equal(found, old) or np.array_equal(found, new)
         return "old" if np.array_equal(found, old) else "new"
 
-    @pytest.mark.parametrize("stride", STRIDES)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("stride", [7, EVERY_STEP])
     @pytest.mark.parametrize("more", [(), ("--erase",)], ids=["kept", "erased"])
     def test_on_a_disk(self, packed, tmp_path, killer, stride, more):
         output, before = str(tmp_path / "killed"), tmp_path / "before"
@@ -405,7 +403,8 @@ class TestKilled:
         assert ended.status == 0, ended.error
         assert {*met} == {"old", "new"}
 
-    @pytest.mark.parametrize("stride", STRIDES)
+    @pytest.mark.slow
+    @pytest.mark.parametrize("stride", [19, EVERY_STEP])
     def test_in_a_bucket(self, packed, tmp_path, monkeypatch, stride):
         output, old = "gs://bucket/out", arrays_of(packed)["inputs"]
         with GcsServer("bucket") as server:

@@ -235,7 +235,8 @@ def killer(tmp_path_factory) -> Iterator[Killer]:
 
 
 @pytest.mark.slow
-def test_what_is_killed_and_run_again_is_the_same(tmp_path, killer) -> None:
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.soak)])
+def test_what_is_killed_and_run_again_is_the_same(tmp_path, killer, stride) -> None:
     path = written(tmp_path)
     files = prepared_of(job_of(path, tmp_path / "other")).files
     folder, rest = tmp_path / "run", ["--unique", "text", "--workers", "1"]
@@ -244,11 +245,13 @@ def test_what_is_killed_and_run_again_is_the_same(tmp_path, killer) -> None:
     command = ["convert", str(path), str(folder / "data"), *rest]
     assert killer.run([*command[:2], str(tmp_path / "data"), *rest]).status == 0
     for argv in (unique, command):
-        for kill_at in range(1, 60):
+        killed = 0
+        for kill_at in range(1 + stride // 2, 60, stride):
             ended = killer.run(argv, kill_at=kill_at, after=bool(kill_at % 2))
             assert ended.status in (0, -9), ended.error
             if ended.status == 0:
                 break
+            killed += 1
             assert killer.run(argv).status == 0
             assert removals_in(folder / "c") == expected_of(files, "text")
             if argv is command:
@@ -264,4 +267,5 @@ def test_what_is_killed_and_run_again_is_the_same(tmp_path, killer) -> None:
                 (folder / "c").unlink()
         else:
             pytest.fail("it has more steps")
+        assert killed
         killer.run(unique)
