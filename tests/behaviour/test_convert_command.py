@@ -271,17 +271,24 @@ def test_check_sample_writes_the_same_dataset(source, dataset, tmp_path):
 
 
 @pytest.mark.slow
-def test_beam_error_is_our_message(tmp_path):
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), marks=pytest.mark.soak),
+        ("--", "--direct_running_mode=multi_processing"),
+    ],
+    ids=["in memory", "processes"],
+)
+def test_beam_error_is_our_message(tmp_path, options):
     (tmp_path / "bad.tfrecord").write_bytes(b"\xfe" * 40)
-    for options in ([], ["--", "--direct_running_mode=multi_processing"]):
-        done = gristmill(
-            *("convert", "bad.tfrecord", "out", "--runner", "FnApiRunner", *options),
-            cwd=tmp_path,
-        )
-        assert done.returncode in (1, 3)
-        message = done.stderr[done.stderr.rindex("error: not a TFRecord file") :]
-        assert "bad.tfrecord, byte offset 0" in message
-        assert "while running" not in message
+    done = gristmill(
+        *("convert", "bad.tfrecord", "out", "--runner", "FnApiRunner", *options),
+        cwd=tmp_path,
+    )
+    assert done.returncode in (1, 3)
+    message = done.stderr[done.stderr.rindex("error: not a TFRecord file") :]
+    assert "bad.tfrecord, byte offset 0" in message
+    assert "while running" not in message
 
 
 BEAM_PROCESSES = (

@@ -252,7 +252,9 @@ class TestPeers:
         assert _read_frames_tensorflow(path) == list(peers.read_frames_unchecked(path))
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("key", ["array_record_beam", "tfds"])
+    @pytest.mark.parametrize(
+        "key", [pytest.param("array_record_beam", marks=pytest.mark.soak), "tfds"]
+    )
     def test_published_converters_keep_every_record(
         self, source: Input, tmp_path: pathlib.Path, key: str
     ) -> None:

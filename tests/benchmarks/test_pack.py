@@ -74,17 +74,20 @@ def test_the_document_has_every_part(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_runs(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("part", "contestants"),
+    [
+        ("fast", ["pack_fast", "bare_fast"]),
+        pytest.param("memory", ["holding", "pack_one"], marks=pytest.mark.soak),
+    ],
+)
+def test_it_runs(part: str, contestants: list[str], tmp_path: pathlib.Path) -> None:
     path = tmp_path / "runs.json"
     argv = ["--bytes=60KB", "--fast-bytes=60KB", "--memory-bytes=60KB", "--rounds=1"]
     argv += ["--fast-rounds=1", "--training-bytes=60KB", "--vocabulary=500"]
-    argv += ["fast", "memory"]
-    pack.main([*argv, "--json", str(path), "--work-dir", str(tmp_path)])
+    pack.main([*argv, part, "--json", str(path), "--work-dir", str(tmp_path)])
     parts = json.loads(path.read_text())["parts"]
     assert {
         name: [run["contestant"] for run in part["runs"]]
         for name, part in parts.items()
-    } == {
-        "fast": ["pack_fast", "bare_fast"],
-        "memory": ["holding", "pack_one"],
-    }
+    } == {part: contestants}

@@ -144,8 +144,17 @@ _OUTCOMES = {
 }
 
 
+# Those that take longest, in a soak: what tries them is the same.
 @pytest.mark.slow
-@pytest.mark.parametrize("loader", QUICK)
+@pytest.mark.parametrize(
+    "loader",
+    [
+        pytest.param(name, marks=pytest.mark.soak)
+        if name in ("grain_map", "tf_data")
+        else name
+        for name in QUICK
+    ],
+)
 def test_loaders_resume_and_gristmill_is_exact(
     loader: str, tmp_path: pathlib.Path
 ) -> None:

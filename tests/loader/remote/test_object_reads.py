@@ -253,7 +253,10 @@ def chance_answer(chance: random.Random) -> tuple[int, bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("cases", "seed"),
-    [(200, 1), *(pytest.param(600, s, marks=pytest.mark.slow) for s in (2, 3, 4))],
+    [
+        *((200, 1), (600, 2)),
+        *(pytest.param(600, s, marks=pytest.mark.soak) for s in (3, 4)),
+    ],
 )
 def test_whatever_is_answered_the_bytes_are_right_or_it_is_told(
     server: GcsServer, cases: int, seed: int

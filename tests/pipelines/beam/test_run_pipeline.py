@@ -38,16 +38,21 @@ from tests.support.pipelines import (
 from tests.support.records import frames_of, text_records, write_array_records
 
 conversion = importlib.import_module("gristmill.pipelines.convert")
-RUNNERS = pytest.mark.parametrize(
-    "runner",
-    [
-        IN_MEMORY,
-        BUNDLES_TWICE,
-        BUNDLE_BASED,
-        pytest.param(WORKER_PROCESSES, marks=pytest.mark.slow),
-    ],
-    ids=["in memory", "bundles twice", "bundle based", "processes"],
-)
+
+
+def runners(processes: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Returns the runners as a parameter, that of worker processes with a mark."""
+    return pytest.mark.parametrize(
+        "runner",
+        [
+            *(IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED),
+            pytest.param(WORKER_PROCESSES, marks=processes),
+        ],
+        ids=["in memory", "bundles twice", "bundle based", "processes"],
+    )
+
+
+RUNNERS = runners(pytest.mark.slow)
 
 
 @pytest.fixture
@@ -83,8 +88,10 @@ def test_a_conversion_returns_what_its_commit_returned(runner, nested, tmp_path)
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
 
 
+# In worker processes each of its three pipelines takes seconds: that their results come
+# back is tested by a conversion, and that these steps pickle by the templates.
 @pytest.mark.slow
-@RUNNERS
+@runners(pytest.mark.soak)
 def test_indexing_and_verifying_return_what_they_found(runner, tmp_path):
     for folder in ("here", "there"):
         (tmp_path / folder / "old").mkdir(parents=True)
