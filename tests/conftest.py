@@ -173,8 +173,9 @@ def pytest_collection_modifyitems(
 ) -> None:
     """Leaves out soaks, and puts the tests that run alone first.
 
-    So others wait for them once. A search by Hypothesis is a soak too: without one, it
-    tries fewer examples.
+    So others wait for them once. Then come those that are marked `first`, one after
+    another in the same process: in several, they would wait for each other. A search
+    by Hypothesis is a soak too: without one, it tries fewer examples.
     """
     _share_examples(config, items)
     for item in shares.rare(items):
@@ -183,7 +184,11 @@ def pytest_collection_modifyitems(
         soaks = [item for item in items if item.get_closest_marker("soak")]
         config.hook.pytest_deselected(items=soaks)
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
-    items.sort(key=lambda item: item.get_closest_marker("alone") is None)
+    items.sort(
+        key=lambda item: [
+            item.get_closest_marker(m) is None for m in ("alone", "first")
+        ]
+    )
     for item in items:
         if not any(map(item.get_closest_marker, ("slow", "soak", "timeout"))):
             item.add_marker(pytest.mark.timeout(QUICK_TIMEOUT_SECONDS))

@@ -162,6 +162,7 @@ def build_once(folder: pathlib.Path) -> None:
     build_site.link_versions(folder)
 
 
+@pytest.mark.first
 @pytest.mark.slow
 def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> None:
     folder = shared.made_once("documentation", build_once)

@@ -135,6 +135,7 @@ def test_parts_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert question < 1 < message
 
 
+@pytest.mark.first
 @pytest.mark.slow
 def test_pages_that_users_want_are_found_first() -> None:
     site = shared.made_once("documentation", build_once) / "7.0"
@@ -198,6 +199,7 @@ def test_pages_that_users_want_are_found_first() -> None:
     assert wrong == []
 
 
+@pytest.mark.first
 @pytest.mark.slow
 def test_first_commands_and_tables_fit_a_small_laptop() -> None:
     """Measurements are left out: their tables have as many columns as they need."""
