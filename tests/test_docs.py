@@ -107,7 +107,13 @@ def run(document: pathlib.Path, folder: pathlib.Path) -> subprocess.CompletedPro
     return subprocess.run(
         [sys.executable, str(script)],
         cwd=work,
-        env={**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"},
+        env={
+            **os.environ,
+            "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}",
+            # A program that several blocks run is compiled once.
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
