@@ -1,7 +1,8 @@
 """The core and the loader work with every Python that setup.py names.
 
 Each gets a fresh environment with the newest versions of what setup.py requires, and
-the wheel that this Python built. A Python that is not on this machine is skipped.
+the wheel that this Python built. A Python that is not on this machine is skipped. Every
+second one is tried, and all of them in a soak.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ def made(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_core_and_loader(

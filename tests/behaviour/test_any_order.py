@@ -132,9 +132,7 @@ def check(
 @pytest.mark.parametrize(
     ("place", "rounds"),
     [
-        ("local", 8),
-        pytest.param("gs", 8, marks=pytest.mark.slow),
-        pytest.param("local", 60, marks=pytest.mark.slow),
+        *(("local", 20), ("gs", 8)),
         pytest.param("local", 1000, marks=pytest.mark.soak),
         pytest.param("gs", 300, marks=pytest.mark.soak),  # Some wait for retries.
     ],

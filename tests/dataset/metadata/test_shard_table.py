@@ -93,7 +93,7 @@ class TestRoundTrip:
 
     @pytest.mark.alone
     @pytest.mark.parametrize(
-        "rows", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+        "rows", [50_000, pytest.param(1_000_000, marks=pytest.mark.soak)]
     )
     def test_a_million_shards_stay_cheap(self, rows: int):
         paths = [f"c4-train.array_record-{i:07d}-of-1000000" for i in range(rows)]

@@ -252,7 +252,7 @@ def crash_at(patch: pytest.MonkeyPatch, number: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replacing", [False, True])
-@pytest.mark.parametrize("stride", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stride", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_a_commit_that_is_killed_is_finished_or_begins_again(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,

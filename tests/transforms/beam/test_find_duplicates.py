@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import random
 
@@ -31,13 +32,6 @@ from tests.support.pipelines import (
 )
 from tests.support.records import frames_of, write_tfrecords
 
-RUNNERS = [
-    IN_MEMORY,
-    BUNDLES_TWICE,
-    BUNDLE_BASED,
-    pytest.param(WORKER_PROCESSES, marks=pytest.mark.slow),
-]
-
 
 def local(folder: pathlib.Path, pattern: str, by: str, records: RecordOptions):
     """Finds duplicates here; returns the certificate and what it should list."""
@@ -50,8 +44,17 @@ def local(folder: pathlib.Path, pattern: str, by: str, records: RecordOptions):
     return path, expected_of(prepared.files, compared.kind)
 
 
-@pytest.mark.parametrize("argv", RUNNERS, ids=lambda argv: argv[-1].lstrip("-"))
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        *itertools.product(
+            (IN_MEMORY, BUNDLES_TWICE, BUNDLE_BASED), ("jsonl", "parquet")
+        ),
+        pytest.param(WORKER_PROCESSES, "jsonl", marks=pytest.mark.soak),
+        pytest.param(WORKER_PROCESSES, "parquet", marks=pytest.mark.slow),
+    ],
+    ids=lambda value: value[-1].lstrip("-") if isinstance(value, tuple) else value,
+)
 def test_certificate_is_that_of_a_local_run(tmp_path, kind, argv) -> None:
     records = options_of(kind)
     pattern = write_inputs(tmp_path / "in", random.Random(11), kind)
