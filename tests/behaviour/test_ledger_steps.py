@@ -123,7 +123,7 @@ def test_no_fault_on_beam_passes(folder, fault):
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("where", ["_plan", "_make_shards"])
+@pytest.mark.parametrize("where", ["plan_shards", "_make_shards"])
 @pytest.mark.parametrize("kind", ["lose", "double", "exchange"])
 def test_no_fault_in_elements_passes(folder, where, kind):
     case = Case(folder, "tfrecord", 6)
