@@ -7,6 +7,7 @@ import functools
 import itertools
 import logging
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +16,6 @@ import numpy as np
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import (
     alone_seconds,
@@ -162,7 +162,7 @@ def convert(
             keep_replaced=keep_replaced,
         )
         with (
-            scratch_directory() as directory,
+            tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
             conversion_shown(todo, directory, job=jobs[0], show=show_progress),
         ):
             for prepared in todo:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import posixpath
+import tempfile
 import time
 import uuid
 from collections.abc import Sequence
 
-from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.local.pool import Done, run_tasks
@@ -101,7 +101,7 @@ def _verify_on_beam(
     # Not in the dataset: the account may have read access only.
     cloud = PipelineOptions(list(beam_options)).view_as(GoogleCloudOptions)
     shared_dir = cloud.temp_location or (report and posixpath.dirname(report))
-    with scratch_directory() as directory:
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
         found = run_pipeline(
             VerifyDataset(dataset, quick=quick),
             beam_options,

@@ -165,7 +165,8 @@ _PREFIX = "gristmill-scratch-"
 def scratch_directory() -> Iterator[str]:
     """Creates a temporary directory, and deletes it at the end.
 
-    The first call in a process also deletes those that killed processes left.
+    The first call in a process also deletes those that killed processes left. No file
+    in it may be written through a `Storage`, which would wait for the directory's lock.
     """
     root = tempfile.gettempdir()
     _delete_abandoned(os.getpid(), root)

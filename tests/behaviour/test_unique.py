@@ -230,8 +230,8 @@ def killer(tmp_path_factory) -> Iterator[Killer]:
     folder = tmp_path_factory.mktemp("killer")
     with Killer(folder) as killer:
         yield killer
-    # What a killed run leaves there, the next one deletes.
-    assert not [*folder.glob("gristmill-*")]
+    # What a killed search leaves there, the next one deletes.
+    assert not [*folder.glob("gristmill-scratch-*")]
 
 
 @pytest.mark.slow
