@@ -90,6 +90,17 @@ def test_interpreter_finds_this_python_and_no_other() -> None:
     assert interpreter("3.999") is None
 
 
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python 3.11.0 to 3.11.4 matches too little then (cpython issue 106052)."""
+    folders = ("dataset", "transforms", "pipelines", "loader")
+    sources = [path for name in folders for path in (ROOT / name).rglob("*.py")]
+    assert len(sources) > 400
+    wrong = re.compile(r"\)(?:[*+?]|\{[0-9,]+\})\+")
+    assert all(map(wrong.search, ("(?:a|b)*+", "(ab){1,2}+")))
+    found = [str(path) for path in sources if wrong.search(path.read_text("utf-8"))]
+    assert found == []
+
+
 @pytest.fixture
 def made(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     """Names the folder of an environment, which is too large to be kept."""
