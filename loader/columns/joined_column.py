@@ -37,13 +37,14 @@ class ColumnPart(NamedTuple):
     @property
     def types(self) -> dict[str, ColumnType]:
         """The types of the columns that all its editions have alike, by name."""
-        return {} if self.split is None else common_columns(self.split, self.path)
+        if self.split is None or self.shards is None:
+            return {}
+        return common_columns(self.split, self.path)
 
     def files(self, column: str) -> Iterator[ColumnFiles]:
         """Yields the files of a column of each edition, compared with its shards."""
         first = 0
-        parts = () if self.split is None or self.shards is None else self.split.parts
-        for edition in parts:
+        for edition in () if self.split is None else self.split.parts:
             entry = column_entries(edition, self.path)[column]
             rows = slice(first, first + edition.shards)
             table = read_column_table(self.path, entry, self.shards, rows)
@@ -79,7 +80,7 @@ def joined_column(
     known = column_types(parts)
     if (kind := known.get(name)) is None:
         for part in parts:
-            if part.split is None or name not in part.types:
+            if name not in part.types:
                 raise missing_column(part.split, name, where=part.name, known=known)
         raise InputError(
             f"joined datasets have the column {name!r} with other types",

@@ -71,12 +71,15 @@ def checked_columns(
 
     Raises:
         InputError: They are not names, a dataset of the batches lacks one or has it
-            with another type than the others, or there is no dict to add them to.
+            with another type than the others, there is no dict to add them to, or
+            decode asks for columns and there are none.
     """
     names = () if isinstance(columns, str) else tuple(columns)
     if not names and takes_columns(decode):
         raise InputError(
             "decode has a parameter `columns`, and the feed has no columns",
+            where=repr(decode),
+            expected="names of columns beside the records",
             got=f"columns={columns!r:.100}",
             cure='give the feed a list, such as columns=["score"]',
         )
