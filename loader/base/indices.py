@@ -61,6 +61,43 @@ def checked_indices(values: npt.ArrayLike, *, stop: int, what: str) -> IntArray:
     return array.astype(np.int64, copy=False)
 
 
+def counted_from_end(index: npt.ArrayLike, *, stop: int, where: str) -> IntArray:
+    """Returns the records of an index as of a list: negative ones count from the end.
+
+    Args:
+        index: An integer, or integers [n].
+        stop: How many records there are.
+        where: What they are of, for messages.
+
+    Returns:
+        int64 [n], numbers in [0, stop); [1] for an integer.
+
+    Raises:
+        InputError: The index is neither.
+        OutOfRangeError: There is no such record; the message names the first.
+    """
+    array = np.atleast_1d(np.asarray(index))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError(
+            "neither the number of a record nor a list of numbers",
+            where=where,
+            expected="integers",
+            got=f"{array.dtype} of shape {array.shape}",
+            cure="give an integer or a list of integers",
+        )
+    if array.size and not (-stop <= int(array.min()) and int(array.max()) < stop):
+        outside = (array < -stop) | (array > stop - 1)
+        raise OutOfRangeError(
+            "record is out of range",
+            where=where,
+            expected=f"{-stop} <= record < {stop}",
+            got=int(array[np.argmax(outside)]),
+            cure="give a number in this range: negative ones count from the end",
+        )
+    array = array.astype(np.int64)
+    return np.where(array < 0, array + stop, array)
+
+
 def checked_index(value: int, *, stop: int, what: str) -> int:
     """Returns one index in [0, stop) as a plain int; otherwise as `checked_indices`."""
     checked = checked_indices(value, stop=stop, what=what)

@@ -10,18 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import (
-    InputError,
-    InvalidDatasetError,
-    OutOfRangeError,
-)
+from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.columns.column_file import ColumnFile, open_column
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import ColumnTable
 from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.base.indices import IntArray
+from gristmill.loader.base.indices import IntArray, counted_from_end
 
 Values = npt.NDArray[Any]
 _MOST_GAP_BYTES = 4 << 20  # What is read and not used, rather than to read again.
@@ -133,25 +129,7 @@ class Column:
         array = np.asarray(index)
         if array.dtype == np.bool_ and array.shape == (len(self),):
             array = np.flatnonzero(array)
-        if array.size and array.dtype.kind not in "iu":
-            raise InputError(
-                "neither the number of a record nor a list of numbers",
-                expected="integers, a slice, or a boolean for each record",
-                got=f"{array.dtype} of shape {array.shape}",
-                cure="give an integer or a list of integers",
-            )
-        flat = array.astype(np.int64).reshape(-1)
-        flat = np.where(flat < 0, flat + len(self), flat)
-        outside = (flat < 0) | (flat >= len(self))
-        if outside.any():
-            raise OutOfRangeError(
-                "record is out of range",
-                where=repr(self),
-                expected=f"{-len(self)} <= record < {len(self)}",
-                got=int(np.asarray(index).reshape(-1)[np.argmax(outside)]),
-                cure="give a number in this range: negative ones count from the end",
-            )
-        values = self.read(flat)
+        values = self.read(counted_from_end(array, stop=len(self), where=repr(self)))
         return values[0] if array.ndim == 0 else values
 
     def __array__(

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import InputError, OutOfRangeError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata.features import (
@@ -26,7 +26,12 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds_features import parse_tfds_features
 from gristmill.dataset.packed.counts import PackedCounts
-from gristmill.loader.base.indices import IntArray, checked_index, checked_indices
+from gristmill.loader.base.indices import (
+    IntArray,
+    checked_index,
+    checked_indices,
+    counted_from_end,
+)
 from gristmill.loader.base.notebook import table_html
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.columns.column import Column
@@ -469,35 +474,14 @@ class Dataset(Sequence[bytes]):
         if isinstance(index, slice):
             chosen = np.arange(*index.indices(len(self)), dtype=np.int64)
             return self.read_unchecked(chosen)
-        records = self.read_unchecked(self._from_end(index))
+        chosen = counted_from_end(index, stop=len(self), where=self._shards.name)
+        records = self.read_unchecked(chosen)
         return records[0] if np.ndim(index) == 0 else records
 
     def __iter__(self) -> Iterator[bytes]:
         step = 1024
         for begin in range(0, len(self), step):
             yield from self[begin : begin + step]
-
-    def _from_end(self, index: Any) -> IntArray:
-        array = np.atleast_1d(np.asarray(index))
-        count = len(self)
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise InputError(
-                "neither the number of a record nor a list of numbers",
-                expected="integers",
-                got=f"{array.dtype} of shape {array.shape}",
-                cure="give an integer or a list of integers",
-            )
-        if array.size and not (-count <= int(array.min()) and int(array.max()) < count):
-            outside = (array < -count) | (array > count - 1)
-            raise OutOfRangeError(
-                "record is out of range",
-                where=self._shards.name,
-                expected=f"{-count} <= record < {count}",
-                got=int(array[np.argmax(outside)]),
-                cure="give a number in this range: negative ones count from the end",
-            )
-        array = array.astype(np.int64)
-        return np.where(array < 0, array + count, array)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._recipe(self)

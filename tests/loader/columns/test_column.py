@@ -74,6 +74,8 @@ def test_it_is_an_array(output: str) -> None:
         (RECORDS, OutOfRangeError),
         ([0, -RECORDS - 1], OutOfRangeError),
         ([0.5], InputError),
+        (np.zeros((2, 2), int), InputError),
+        (np.array([2**63], np.uint64), OutOfRangeError),
     ],
 )
 def test_other_indices_are_refused(output: str, index: Any, error: Any) -> None:
