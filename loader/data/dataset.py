@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
@@ -12,7 +11,6 @@ from typing import Any, TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.dataset.columns.column_type import ColumnType
@@ -40,6 +38,7 @@ from gristmill.loader.columns.joined_column import (
     column_types,
     joined_column,
 )
+from gristmill.loader.data.shard_contents import ShardContents
 from gristmill.loader.data.shard_info import ShardInfo
 from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.joined_shards import Parts
@@ -301,18 +300,11 @@ class Dataset(Sequence[bytes]):
     @functools.cached_property
     def content(self) -> Content:
         """What identifies the records, in their order."""
-        return self._content_of(self.num_shards)._replace(edition=self.edition)
+        return self._contents.content(self.num_shards)._replace(edition=self.edition)
 
     def begins_with(self, content: Content) -> bool:
         """Returns whether the first shards have these records, by their digests."""
-        ends = self._shards.ends
-        first = int(np.searchsorted(ends, content.records, side="left")) + 1
-        last = int(np.searchsorted(ends, content.records, side="right"))
-        # More than one where shards are empty.
-        return any(
-            self._content_of(shards).is_same(content)
-            for shards in range(first, last + 1)
-        )
+        return self._contents.begin_with(content)
 
     @property
     def is_packed(self) -> bool:
@@ -325,45 +317,12 @@ class Dataset(Sequence[bytes]):
         Args:
             records: Only of so many first rows, which end where a shard does.
         """
-        ends = self._shards.ends
-        shards = self.num_shards
-        if records is not None:
-            shards = int(np.searchsorted(ends, records, side="right"))
-        totals = [
-            None if table is None else table.packed_total(rows)
-            for table, rows in self._tables_of(shards)
-        ]
-        found = [total for total in totals if total is not None]
-        return sum(found, PackedCounts()) if len(found) == len(totals) else None
+        return self._contents.packed_counts(records)
 
-    def _tables_of(self, shards: int) -> list[tuple[ShardTable | None, slice]]:
-        """Returns the tables that have the first shards, and which rows of each."""
-        tables: list[tuple[ShardTable | None, slice]] = []
-        for part in self.parts:
-            if shards > 0 or not tables:
-                tables.append((part._table, slice(shards)))
-            shards -= part.num_shards
-        return tables
-
-    def _content_of(self, shards: int) -> Content:
-        """Returns the content of the first shards."""
-        tables = self._tables_of(shards)
-        columns = [np.diff(self._shards.ends[:shards], prepend=0)]
-        known = [(table, rows) for table, rows in tables if table is not None]
-        digest = None
-        if len(known) == len(tables):
-            for name in ("digest_low", "digest_high"):
-                found = [table.columns[name][rows] for table, rows in known]
-                columns.append(np.concatenate(found))
-            total = sum((t.digest(rows) for t, rows in known), RecordsDigest())
-            digest = total.hex
-        else:
-            sizes = self._shards.starts, self._shards.file_bytes
-            columns += [column[:shards] for column in sizes]
-        hasher = hashlib.sha256()
-        for column in columns:
-            hasher.update(column.astype("<u8").tobytes())
-        return Content(None, int(columns[0].sum()), digest, hasher.hexdigest()[:32])
+    @functools.cached_property
+    def _contents(self) -> ShardContents:
+        tables = [(part._table, part.num_shards) for part in self.parts]
+        return ShardContents(self._shards, tables)
 
     def shard(self, index: int) -> ShardInfo:
         """Returns the facts known about a shard, without opening it.
