@@ -1,7 +1,7 @@
 """Datasets that are joined to one: records, digests, order, places and copies.
 
 Covers: loader/data/open_dataset.py, loader/reading/joined_shards.py,
-loader/base/state_fields.py.
+loader/base/state_fields.py, loader/data/shard_contents.py.
 """
 
 import itertools
