@@ -30,6 +30,7 @@ HOME = ROOT / "README.md"
 
 _FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]+`")
+_NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.(?:md|py|sh|toml|ya?ml))`")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)$", re.MULTILINE)
 
 
@@ -80,6 +81,19 @@ def test_links_of_pages_lead_somewhere() -> None:
         if (links := broken_links(page))
     }
     assert found == {}
+
+
+def test_files_that_pages_name_exist() -> None:
+    pages = {*PAGES, *ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md")}
+    pages.remove(ROOT / "CHANGELOG.md")  # It also names what is gone.
+    named = {
+        (page.relative_to(ROOT).as_posix(), path)
+        for page in pages
+        for path in _NAMED_FILE.findall(page.read_text(encoding="utf-8"))
+        if (ROOT / path.partition("/")[0]).is_dir() and "NAME" not in path
+    }
+    assert len(named) > 50
+    assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []
 
 
 def test_broken_links_are_found(tmp_path: pathlib.Path) -> None:
