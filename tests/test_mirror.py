@@ -35,7 +35,9 @@ def covered_by(test: pathlib.Path) -> list[str]:
     named = re.search(r"^Covers: ([^.]+\.py(,\s+[^.]+\.py)*)\.$", text, re.MULTILINE)
     assert named or not re.search("^Covers:", text, re.MULTILINE), test
     names = re.split(r",\s+", named[1]) if named else []
-    return [*([mirrored] if mirrored in MODULES else []), *names]
+    covered = [*([mirrored] if mirrored in MODULES else []), *names]
+    assert len(set(covered)) == len(covered), test
+    return covered
 
 
 def is_slow(node: ast.stmt) -> bool:

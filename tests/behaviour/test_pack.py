@@ -1,8 +1,7 @@
 """Packing documents into rows, from every source, against plain Python.
 
-Covers: transforms/conversion/shard_output.py, transforms/conversion/shard_output.py,
-pipelines/text/split_description.py, dataset/packed/counts.py,
-transforms/tokens/packed_documents.py.
+Covers: transforms/conversion/shard_output.py, pipelines/text/split_description.py,
+dataset/packed/counts.py, transforms/tokens/packed_documents.py.
 """
 
 from __future__ import annotations

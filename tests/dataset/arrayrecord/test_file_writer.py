@@ -3,8 +3,7 @@
 The official writer and reader are the oracle. Where the codecs are the same, so are all
 bytes.
 
-Covers: dataset/arrayrecord/chunk_encoder.py,
-dataset/arrayrecord/file_writer.py.
+Covers: dataset/arrayrecord/chunk_encoder.py.
 """
 
 from __future__ import annotations

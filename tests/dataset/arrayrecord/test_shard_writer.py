@@ -1,7 +1,4 @@
-"""Shards: what the writer's options are, and that no bad file passes for a good one.
-
-Covers: dataset/arrayrecord/shard_writer.py.
-"""
+"""Shards: what the writer's options are, and that no bad file passes for a good one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """dataset.json: round trips, what later versions add, and lies that are refused.
 
-Covers: dataset/metadata/manifest.py, dataset/metadata/splits.py.
+Covers: dataset/metadata/splits.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of shards: cheap at a million rows, every value checked.
 
-Covers: dataset/base/columns.py, dataset/base/columns.py.
+Covers: dataset/base/columns.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Counts of packed rows: as values, in reports, in tables.
-
-Covers: dataset/packed/counts.py.
-"""
+"""Counts of packed rows: as values, in reports, in tables."""
 
 from __future__ import annotations
 

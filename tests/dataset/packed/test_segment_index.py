@@ -1,7 +1,4 @@
-"""The segment index: small, right about every piece, and readable with numpy alone.
-
-Covers: dataset/packed/segment_index.py.
-"""
+"""The segment index: small, right about every piece, and readable with numpy alone."""
 
 from __future__ import annotations
 

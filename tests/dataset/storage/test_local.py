@@ -1,7 +1,4 @@
-"""Local files (`base`, `local`, and patterns of `paths`).
-
-Covers: dataset/storage/local.py.
-"""
+"""Local files (`base`, `local`, and patterns of `paths`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ranges of local files that are there, that become shorter, and that cannot be read.
 
-Covers: dataset/storage/open_file.py, loader/stats/feed_stats.py.
+Covers: loader/stats/feed_stats.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`Retry-After` as numbers and dates, and retries that keep to it.
 
-Covers: dataset/storage/retry_after.py, dataset/storage/retry_after_header.py.
+Covers: dataset/storage/retry_after_header.py.
 """
 
 from __future__ import annotations

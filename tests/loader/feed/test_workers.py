@@ -1,7 +1,7 @@
 """A feed with worker processes: its batches, errors and ends.
 
-Covers: loader/feed/feed.py, loader/feed/workers.py, loader/feed/read_ahead.py,
-loader/feed/shared_memory.py, loader/feed/step_reads.py.
+Covers: loader/feed/feed.py, loader/feed/read_ahead.py, loader/feed/shared_memory.py,
+loader/feed/step_reads.py.
 """
 
 import concurrent.futures

@@ -1,6 +1,6 @@
 """The records of a host are those of its rows, step after step, through any pipeline.
 
-Covers: loader/grain/record_dataset.py, loader/grain/record_state.py.
+Covers: loader/grain/record_state.py.
 """
 
 from __future__ import annotations

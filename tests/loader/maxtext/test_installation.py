@@ -1,6 +1,6 @@
 """What is replaced in MaxText, and what is run with it.
 
-Covers: loader/maxtext/installation.py, loader/maxtext/__main__.py.
+Covers: loader/maxtext/__main__.py.
 """
 
 import operator

@@ -1,7 +1,6 @@
 """Packed rows as MaxText's batches.
 
-Covers: loader/maxtext/packed.py, loader/maxtext/iterators.py,
-loader/maxtext/settings.py.
+Covers: loader/maxtext/iterators.py, loader/maxtext/settings.py.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""Checkpoints whose states are of other data or weights than are read.
-
-Covers: loader/maxtext/restore.py.
-"""
+"""Checkpoints whose states are of other data or weights than are read."""
 
 import json
 import types

@@ -1,7 +1,4 @@
-"""Phases of an order, against a simulation record by record.
-
-Covers: loader/order/epochs.py.
-"""
+"""Phases of an order, against a simulation record by record."""
 
 import collections
 import dataclasses

@@ -1,7 +1,7 @@
 """Reading batches of records from local shards, whole and damaged.
 
-Covers: loader/reading/decode_chunks.py, loader/reading/decode_chunks.py,
-loader/reading/shard_file.py, loader/reading/shard_list.py.
+Covers: loader/reading/decode_chunks.py, loader/reading/shard_file.py,
+loader/reading/shard_list.py.
 """
 
 import concurrent.futures

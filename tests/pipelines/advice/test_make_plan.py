@@ -1,7 +1,6 @@
 """A plan of real files, beside what the command that it prints then makes.
 
-Covers: pipelines/advice/cost.py, pipelines/advice/advised_plan.py,
-pipelines/advice/cost.py.
+Covers: pipelines/advice/cost.py, pipelines/advice/advised_plan.py.
 """
 
 from __future__ import annotations

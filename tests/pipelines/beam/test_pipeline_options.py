@@ -1,7 +1,4 @@
-"""Options of Beam, told from ours.
-
-Covers: pipelines/beam/pipeline_options.py.
-"""
+"""Options of Beam, told from ours."""
 
 from __future__ import annotations
 

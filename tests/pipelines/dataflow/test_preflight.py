@@ -1,7 +1,6 @@
 """Checks before a submission: each ends in seconds, and says why.
 
 Covers: pipelines/dataflow/buckets.py, pipelines/dataflow/clients.py,
-pipelines/dataflow/preflight.py,
 pipelines/dataflow/machine_types.py.
 """
 

@@ -1,7 +1,4 @@
-"""Submissions to Dataflow: what is asked for, what is said, and that it would run.
-
-Covers: pipelines/dataflow/submit.py.
-"""
+"""Submissions to Dataflow: what is asked for, what is said, and that it would run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Records that only one of two lists has, against a count of each record.
-
-Covers: pipelines/diff/differing.py, pipelines/diff/differing.py.
-"""
+"""Records that only one of two lists has, against a count of each record."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Differences of real datasets, as `gristmill diff` shows them.
 
-Covers: pipelines/commands/editions.py, pipelines/diff/report.py,
-pipelines/diff/report.py, pipelines/diff/compared_split.py,
-pipelines/diff/compared_split.py.
+Covers: pipelines/commands/editions.py, pipelines/diff/compared_split.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Counting in parts: the same counts, wherever files are cut and whoever counts.
 
-Covers: transforms/conversion/count_records.py, transforms/conversion/counted_parts.py.
+Covers: transforms/conversion/counted_parts.py.
 """
 
 from __future__ import annotations

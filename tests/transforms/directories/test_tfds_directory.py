@@ -1,6 +1,6 @@
 """TFDS directories, made and read by tensorflow-datasets itself.
 
-Covers: dataset/metadata/tfds_info.py, transforms/directories/tfds_directory.py.
+Covers: dataset/metadata/tfds_info.py.
 """
 
 from __future__ import annotations

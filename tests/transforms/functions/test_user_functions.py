@@ -1,7 +1,4 @@
-"""The user's function: what it may return, and how its errors are told.
-
-Covers: transforms/functions/user_functions.py.
-"""
+"""The user's function: what it may return, and how its errors are told."""
 
 from __future__ import annotations
 

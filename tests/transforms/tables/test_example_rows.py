@@ -1,6 +1,6 @@
 """Rows of any table as examples, compared with what TensorFlow makes of their values.
 
-Covers: transforms/tables/payloads.py, transforms/tables/payloads.py.
+Covers: transforms/tables/payloads.py.
 """
 
 import decimal

@@ -1,7 +1,6 @@
 """Documents of records: their tokens, what is counted, and every error with its place.
 
-Covers: transforms/tokens/documents.py,
-transforms/tokens/document_column.py.
+Covers: transforms/tokens/document_column.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Addresses, their parameters, and what is told of wrong ones.
 
-Covers: pipelines/view/answers/addresses.py, pipelines/view/answers/opened_datasets.py,
-pipelines/view/answers/addresses.py.
+Covers: pipelines/view/answers/opened_datasets.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Inputs, parents and quarantine; shards.
 
-Covers: pipelines/view/answers/lineage.py, pipelines/view/answers/shards.py.
+Covers: pipelines/view/answers/shards.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The overview of a dataset, compared with its files.
 
-Covers: pipelines/view/answers/overview.py, pipelines/view/answers/shards.py.
+Covers: pipelines/view/answers/shards.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records as the page shows them.
 
-Covers: pipelines/view/answers/record.py, pipelines/view/answers/record_fields.py.
+Covers: pipelines/view/answers/record_fields.py.
 """
 
 from __future__ import annotations

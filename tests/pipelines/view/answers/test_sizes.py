@@ -1,7 +1,4 @@
-"""Histograms, compared with all records and documents.
-
-Covers: pipelines/view/answers/sizes.py.
-"""
+"""Histograms, compared with all records and documents."""
 
 from __future__ import annotations
 

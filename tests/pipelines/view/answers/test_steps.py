@@ -1,6 +1,6 @@
 """Steps and rows, compared with what a feed of the loader gives a trainer.
 
-Covers: pipelines/view/answers/steps.py, pipelines/view/answers/training_order.py.
+Covers: pipelines/view/answers/training_order.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Measures of orders, compared with counting.
-
-Covers: pipelines/view/answers/training_order.py.
-"""
+"""Measures of orders, compared with counting."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tokens as text: together they are the text that was tokenised.
-
-Covers: transforms/tokens/tokenizers/token_texts.py.
-"""
+"""Tokens as text: together they are the text that was tokenised."""
 
 from __future__ import annotations
 
