@@ -69,6 +69,7 @@ _GCS = {
     "gristmill_block": ("ours", "block shuffle"),
     "grain_16": ("peer", "Grain, 16 threads"),
     "grain_64": ("peer", "Grain, 64 threads"),
+    "gristmill_client": ("floor", "gristmill's client"),
     "gcsfs": ("floor", "gcsfs"),
     "google_cloud_storage": ("floor", "google-cloud-storage"),
     "tensorstore": ("floor", "TensorStore"),

@@ -47,6 +47,7 @@ _MOST_TEXT_BYTES = 10_000
 LABELS = {
     "gristmill_global": "gristmill, global shuffle",
     "gristmill_block": "gristmill, block shuffle",
+    "gristmill_client": "gristmill's client, 256 at once, bytes only",
     "grain_16": "Grain on gs://, 16 threads",
     "grain_64": "Grain on gs://, 64 threads",
     "gcsfs": "gcsfs `cat_ranges`, 256 at once, bytes only",
@@ -191,7 +192,7 @@ def _line(run: dict[str, Any]) -> str:
     rate = run["records"] / run["wall_seconds"]
     return (
         f"{head} {run['reader']:20} {rate:8,.0f} records/s, "
-        f"{run['cpu_seconds'] / run['records'] * 1e6:6,.0f} us CPU, "
+        f"{_cpu(run):6,.0f} us CPU, "
         f"{run['server_requests'] / run['records']:.3f} requests, "
         f"server {run['server_cpu_seconds'] / run['wall_seconds']:.0%} busy"
     )
@@ -257,12 +258,39 @@ def _table(runs: list[dict[str, Any]], lone: list[dict[str, Any]]) -> str:
         own = [run for run in runs if run["reader"] == reader]
         if own:
             lines.append("| " + " | ".join([label, *_cells(own, grain)]) + " |")
+    lines += _beside_client(runs)
     return "\n".join(lines) + "\n"
+
+
+def _beside_client(runs: list[dict[str, Any]]) -> list[str]:
+    """Returns what feeds take beside the client that they read with, by rounds."""
+    client = {r["round"]: r for r in runs if r["reader"] == "gristmill_client"}
+    lines = []
+    for reader in ("gristmill_global", "gristmill_block"):
+        pairs = [
+            (run, client[run["round"]])
+            for run in runs
+            if run["reader"] == reader and run["round"] in client
+        ]
+        if pairs:
+            rates = Spread.of([_rate(run) / _rate(bare) for run, bare in pairs])
+            costs = Spread.of([_cpu(run) / _cpu(bare) for run, bare in pairs])
+            lines.append(
+                f"- {LABELS[reader].partition(', ')[2]} beside gristmill's client: "
+                f"{rates.show(2)} of its records/s, {costs.show(2)} of its CPU"
+            )
+    return ["", *lines] if lines else []
 
 
 def _rate(run: dict[str, Any]) -> float:
     rate: float = run["records"] / run["wall_seconds"]
     return rate
+
+
+def _cpu(run: dict[str, Any]) -> float:
+    """Returns microseconds a record."""
+    cost: float = run["cpu_seconds"] / run["records"] * 1e6
+    return cost
 
 
 def _cells(runs: list[dict[str, Any]], grain: dict[int, float]) -> list[str]:
@@ -272,7 +300,7 @@ def _cells(runs: list[dict[str, Any]], grain: dict[int, float]) -> list[str]:
         return statistics.median(run[name] / (run[per] if per else 1) for run in runs)
 
     ratios = [_rate(run) / grain[run["round"]] for run in runs if run["round"] in grain]
-    cpu = [run["cpu_seconds"] / run["records"] * 1e6 for run in runs]
+    cpu = [_cpu(run) for run in runs]
     requests = middle("server_requests", "records")
     return [
         Spread.of([_rate(run) for run in runs]).show(0),
@@ -294,8 +322,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m benchmarks.gcs", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--quick", action="store_true", help="does everything run?")
-    parser.add_argument("--rounds", type=int, help="times that each runs (3)")
-    parser.add_argument("--latency-ms", type=float, nargs="+", help="(20 50)")
+    parser.add_argument("--rounds", type=int, help="times that each runs (5)")
+    parser.add_argument("--latency-ms", type=float, nargs="+", help="(20)")
     parser.add_argument("--connect-ms", type=float, nargs="+", help="(0 40)")
     parser.add_argument("--readers", nargs="+", choices=sorted(READERS), help="(all)")
     parser.add_argument("--timeout-seconds", type=float, default=120)
@@ -303,13 +331,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--markdown", type=pathlib.Path)
     args = parser.parse_args(argv)
-    args.rounds = args.rounds or (1 if args.quick else 3)
-    args.latency_ms = args.latency_ms or ([5] if args.quick else [20, 50])
+    args.rounds = args.rounds or (1 if args.quick else 5)
+    args.latency_ms = args.latency_ms or ([5] if args.quick else [20])
     args.connect_ms = args.connect_ms or ([0] if args.quick else [0, 40])
     args.group_sizes = [1] if args.quick else None
     args.records = {2_000: 512} if args.quick else {2_000: 12_288, 100_000: 8_192}
     args.readers = args.readers or (
-        ["gristmill_global", "tensorstore"] if args.quick else list(READERS)
+        ["gristmill_global", "gristmill_client"] if args.quick else list(READERS)
     )
     return args
 

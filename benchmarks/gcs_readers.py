@@ -153,6 +153,29 @@ def _google(setting: Setting) -> Iterator[int]:
             yield _checked(part, pool.map(read, part))
 
 
+def _client(setting: Setting) -> Iterator[int]:
+    from gristmill.loader.remote.object_reads import (
+        ByteRange,
+        ObjectReads,
+        ReadsInFlight,
+    )
+
+    ranges = setting.ranges()
+    reads: ReadsInFlight[Range] = ReadsInFlight(ObjectReads(timeout_seconds=60))
+    yield 0
+    for part in _batches(setting, ranges):
+        waiting, in_flight, answers = iter(part), 0, []
+        while len(answers) < len(part):
+            for wanted in itertools.islice(waiting, 256 - in_flight):
+                name, begin, end = wanted
+                reads.start(ByteRange(f"gs://{BUCKET}/{name}", begin, end), wanted)
+                in_flight += 1
+            done = reads.wait(60.0)
+            in_flight -= len(done)
+            answers += done
+        yield _checked([tag for tag, _ in answers], [data for _, data in answers])
+
+
 def _tensorstore(setting: Setting) -> Iterator[int]:
     os.environ["TENSORSTORE_GCS_HTTP_URL"] = setting.url
     import tensorstore
@@ -199,6 +222,7 @@ READERS: dict[str, Reader] = {
     "gristmill_block": lambda setting: _ours(setting, shuffle="block"),
     "grain_16": lambda setting: _grain(setting, threads=16),
     "grain_64": lambda setting: _grain(setting, threads=64),
+    "gristmill_client": _client,
     "gcsfs": _gcsfs,
     "google_cloud_storage": _google,
     "tensorstore": _tensorstore,

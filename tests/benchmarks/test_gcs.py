@@ -78,6 +78,6 @@ def test_a_tiny_run_reports_every_reader(tmp_path: pathlib.Path) -> None:
     arguments = ["--quick", "--json", str(out), "--markdown", str(table)]
     assert gcs.main(arguments) == 0
     runs = json.loads(out.read_text())["runs"]
-    assert [run["reader"] for run in runs] == ["gristmill_global", "tensorstore"]
+    assert [run["reader"] for run in runs] == ["gristmill_global", "gristmill_client"]
     assert all(run["records"] > 0 and "error" not in run for run in runs)
     assert "gristmill, global shuffle" in table.read_text()
