@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
 _STATUS_LINE = re.compile(r"HTTP/1\.([01]) ([1-9]\d\d)(?: .*)?")
-_FIELD = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*")
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _DIGITS = re.compile(r"\d{1,18}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?")
 _HEAD_END = b"\r\n\r\n"
@@ -16,6 +17,12 @@ _WITHOUT_BODY = (204, 304)
 
 class AnswerError(Exception):
     """The received bytes are not a complete HTTP/1.1 answer."""
+
+
+@functools.lru_cache(256)
+def _name(given: str) -> str:
+    """Returns the name of a header in lower case, "" for what is none."""
+    return given.lower() if _NAME.fullmatch(given) else ""
 
 
 class Answer(NamedTuple):
@@ -123,10 +130,10 @@ class AnswerReader:
             return
         headers: dict[str, str] = {}
         for field in fields:
-            found = _FIELD.fullmatch(field)
-            if found is None:
+            given, colon, value = field.partition(":")
+            name, value = _name(given), value.strip(" \t")
+            if not (colon and name) or "\n" in value:
                 raise AnswerError(f"HTTP {status}: no header: {field[:100]!r}")
-            name, value = found[1].lower(), found[2]
             if name in headers and headers[name] != value:
                 if name == "content-length":
                     text = f"two lengths, {headers[name]} and {value}"
