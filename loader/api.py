@@ -135,10 +135,10 @@ class GlobalBatches(Batches):
         """
         if (tokens is None) == (steps is None):
             raise InputError(
-                "a run is of so many tokens, or of so many steps",
+                "a run needs a number of tokens, or a number of steps",
                 expected="tokens or steps",
                 got=f"tokens={tokens!r}, steps={steps!r}",
-                cure="give one of tokens and steps",
+                cure="give either tokens or steps",
             )
         held = [
             held_tokens(

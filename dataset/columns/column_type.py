@@ -28,7 +28,7 @@ def check_column_name(name: str) -> str:
     """Returns a column's name; raises InputError if an expression cannot have it."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise InputError(
-            "column name cannot stand in an expression",
+            "column name cannot be used in an expression",
             expected="up to 64 ASCII letters, digits and '_', not beginning with a "
             "digit, and no keyword of Python",
             got=repr(name),
