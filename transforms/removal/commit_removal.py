@@ -36,7 +36,7 @@ _OWN_SOURCE = ("job", "write")
 
 
 class RemovalResult(NamedTuple):
-    """What a removal did.
+    """The result of a removal.
 
     Attributes:
         manifest: The dataset as it is now.

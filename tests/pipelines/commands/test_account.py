@@ -133,7 +133,9 @@ def test_sizes_are_ranges(tokens: int, size: str) -> None:
 
 def test_wrong_use(folder: pathlib.Path) -> None:
     dataset = folder / "a/out"
-    assert "how far the run is" in run(dataset, "--batch-size", 4, code=2)
+    assert "the progress of the run is not given" in run(
+        dataset, "--batch-size", 4, code=2
+    )
     order = (dataset, "--batch-size", 4, "--epochs", 1)
     assert "steps is out of range" in run(*order, "--steps", 100, code=2)
     assert "no column 'x'" in run(*order, "--steps", 1, "--by", "x", code=2)
