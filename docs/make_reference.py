@@ -181,7 +181,7 @@ _UNITS = {"_seconds": "seconds", "_bytes": "bytes"}
 _ABOUT_METRICS = """\
 # Metrics
 
-What a feed counts; [jobs on Beam](#jobs-on-beam) follow. `feed.stats` has the fields,
+These are the counters of a feed; [jobs on Beam](#jobs-on-beam) follow. `feed.stats` has them,
 [`export_stats`](../train/waiting.md#exported-metrics) exports them to Prometheus and
 `export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the name given to
 the export. In Prometheus names have underscores, in OpenTelemetry dots. Times are
@@ -194,10 +194,10 @@ _ABOUT_JOBS = f"""
 
 ## Jobs on Beam
 
-Our transforms count on any Beam runner, in the namespace `{job_metrics.NAMESPACE}`.
+gristmill's transforms count on any Beam runner, in the namespace `{job_metrics.NAMESPACE}`.
 `result.metrics()` has the numbers; Dataflow shows them on the page of a job, and
-exports them to Cloud Monitoring. A distribution has a count, a sum, a least and a
-largest value. Workers also log a line each, at level INFO, when inputs are listed,
+exports them to Cloud Monitoring. A distribution has a count, a sum, a minimum and a
+maximum. Workers also log a line each, at level INFO, when inputs are listed,
 shards are planned, and the dataset is committed.
 
 """
