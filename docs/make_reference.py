@@ -181,11 +181,12 @@ _UNITS = {"_seconds": "seconds", "_bytes": "bytes"}
 _ABOUT_METRICS = """\
 # Metrics
 
-These are the counters of a feed; [jobs on Beam](#jobs-on-beam) follow. `feed.stats` has them,
-[`export_stats`](../train/waiting.md#exported-metrics) exports them to Prometheus and
-`export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the name given to
-the export. In Prometheus names have underscores, in OpenTelemetry dots. Times are
-added over all threads and workers of a host, so they can exceed the time that passed.
+These are the counters of a feed; [jobs on Beam](#jobs-on-beam) follow. `feed.stats`
+has them, [`export_stats`](../train/waiting.md#exported-metrics) exports them to
+Prometheus and `export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the
+name given to the export. In Prometheus names have underscores, in OpenTelemetry dots.
+Times are added over all threads and workers of a host, so they can exceed the time that
+passed.
 
 """
 
@@ -194,11 +195,11 @@ _ABOUT_JOBS = f"""
 
 ## Jobs on Beam
 
-gristmill's transforms count on any Beam runner, in the namespace `{job_metrics.NAMESPACE}`.
-`result.metrics()` has the numbers; Dataflow shows them on the page of a job, and
-exports them to Cloud Monitoring. A distribution has a count, a sum, a minimum and a
-maximum. Workers also log a line each, at level INFO, when inputs are listed,
-shards are planned, and the dataset is committed.
+gristmill's transforms count on any Beam runner, in the namespace
+`{job_metrics.NAMESPACE}`. `result.metrics()` has the numbers; Dataflow shows them on
+the page of a job, and exports them to Cloud Monitoring. A distribution has a count, a
+sum, a minimum and a maximum. Workers also log a line each, at level INFO, when inputs
+are listed, shards are planned, and the dataset is committed.
 
 """
 

@@ -134,7 +134,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
                 "record key is out of range",
                 expected=f"0 <= key < {len(self)}",
                 got=next(key for key in keys if not 0 <= key < len(self)),
-                cure="give keys below the length of the source, from 0 on",
+                cure="give keys from 0 to the length of the source, exclusive",
             )
         return self._reader.read(np.array(keys, np.int64))
 
