@@ -87,7 +87,7 @@ def test_selected_records_by_a_column(folder: pathlib.Path) -> None:
     assert [line.split()[-1] for line in out[1:-1]] == ["de", "en"]
     counts = [int(line.split()[1]) for line in out[1:-1]]
     assert sum(counts) == len(dataset)
-    assert "other records" in run(*options, code=2)
+    assert "does not match the records" in run(*options, code=2)
     named = (f"a={folder / 'a/out'}", f"b={folder / 'b/out'}", "--batch-size", 4)
     chosen = (*named, "--steps", 60, "--by", "dataset", "--json")
     found = json.loads(run(*chosen, "--select", f"a={condition}"))
