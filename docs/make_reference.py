@@ -181,11 +181,12 @@ _UNITS = {"_seconds": "seconds", "_bytes": "bytes"}
 _ABOUT_METRICS = """\
 # Metrics
 
-What a feed counts; [jobs on Beam](#jobs-on-beam) follow. `feed.stats` has the fields,
-[`export_stats`](../train/waiting.md#exported-metrics) exports them to Prometheus and
-`export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the name given to
-the export. In Prometheus names have underscores, in OpenTelemetry dots. Times are
-added over all threads and workers of a host, so they can exceed the time that passed.
+These are the counters of a feed; [jobs on Beam](#jobs-on-beam) follow. `feed.stats`
+has them, [`export_stats`](../train/waiting.md#exported-metrics) exports them to
+Prometheus and `export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the
+name given to the export. In Prometheus names have underscores, in OpenTelemetry dots.
+Times are added over all threads and workers of a host, so they can exceed the time that
+passed.
 
 """
 
@@ -194,11 +195,11 @@ _ABOUT_JOBS = f"""
 
 ## Jobs on Beam
 
-Our transforms count on any Beam runner, in the namespace `{job_metrics.NAMESPACE}`.
-`result.metrics()` has the numbers; Dataflow shows them on the page of a job, and
-exports them to Cloud Monitoring. A distribution has a count, a sum, a least and a
-largest value. Workers also log a line each, at level INFO, when inputs are listed,
-shards are planned, and the dataset is committed.
+gristmill's transforms count on any Beam runner, in the namespace
+`{job_metrics.NAMESPACE}`. `result.metrics()` has the numbers; Dataflow shows them on
+the page of a job, and exports them to Cloud Monitoring. A distribution has a count, a
+sum, a minimum and a maximum. Workers also log a line each, at level INFO, when inputs
+are listed, shards are planned, and the dataset is committed.
 
 """
 
@@ -263,7 +264,7 @@ def metrics_page() -> str:
 VARIABLES = {
     "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": (
         "conversions on Dataflow",
-        "Address of the Compute API, where it is another one.",
+        "Address of the Compute API, if it is not the usual one.",
     ),
     "GOOGLE_APPLICATION_CREDENTIALS": (
         "everything that uses `gs://`",
@@ -289,13 +290,13 @@ VARIABLES = {
     ),
     "GRISTMILL_USER": (
         "the Dataflow templates",
-        "User as which the launcher runs. The image sets it.",
+        "User that the launcher runs as. The image sets it.",
     ),
     "KUBERNETES_SERVICE_HOST": (
         "`view`",
         "Set in a pod: the page is reached by `kubectl port-forward`.",
     ),
-    "NO_COLOR": ("all commands", "`1` leaves out colours."),
+    "NO_COLOR": ("all commands", "`1` turns colours off."),
     "OPENBLAS_NUM_THREADS": (
         "all commands, workers of a feed",
         "Threads of NumPy's linear algebra. gristmill needs none: without a value it "
@@ -318,7 +319,7 @@ VARIABLES = {
     ),
     "WAYLAND_DISPLAY": (
         "`view`",
-        "As `DISPLAY`: the machine has a display, so no tunnel is needed.",
+        "Set, like `DISPLAY`, on a machine with a display: no tunnel is needed.",
     ),
 }
 # Set for libraries, and not read.
@@ -326,12 +327,12 @@ SET_FOR_LIBRARIES = {
     "CUDA_VISIBLE_DEVICES": "A feed's workers use no GPU.",
     "DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA": (
         "Google's library would ask for the bucket's metadata at each missing object. "
-        "A value that is set stays."
+        "A value that is already set is kept."
     ),
     "JAX_PLATFORMS": "A feed's workers use no accelerator: `cpu` there.",
     "TOKENIZERS_PARALLELISM": (
         "Workers are processes, as many as there are cores: `false`. A value that is "
-        "set stays."
+        "already set is kept."
     ),
 }
 _LIKE_A_VARIABLE = re.compile(r"(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|TMPDIR)")
@@ -356,7 +357,7 @@ def environment_page() -> str:
         "# Environment variables\n\n"
         "Every option of a command is also an environment variable, such as "
         "`GRISTMILL_CONVERT_GROUP_SIZE` for `--group-size` of\n`convert`: "
-        "[the command line](cli.md) lists the options. These are the others.\n\n"
+        "[the command line](cli.md) lists the options. This page lists the rest.\n\n"
         + rows(
             "variable | read by | effect",
             ([f"`{name}`", *told] for name, told in sorted(VARIABLES.items())),

@@ -29,7 +29,7 @@ class KauldronBatches(kd.data.Pipeline):
 
     Attributes:
         path: The directory of a dataset.
-        decode: Makes a dict of arrays of the records of a batch; None decodes packed
+        decode: Turns the records of a batch into a dict of arrays; None decodes packed
             rows, under `names`.
         names: Other names of the arrays of packed rows, as of `PackedRows`.
         num_epochs: How often each record is seen; None for no end.

@@ -30,8 +30,8 @@ class KerasBatches(keras.utils.PyDataset):
     Args:
         batches: The global batches.
         steps_per_epoch: Steps of an epoch of Keras.
-        options: Arguments of `batches.feed`: `decode` makes of the records of a step
-            what `fit` takes, a dict of arrays, or a tuple of inputs, targets and
+        options: Arguments of `batches.feed`: `decode` turns the records of a step into
+            the input of `fit`, a dict of arrays, or a tuple of inputs, targets and
             weights; `process_index`, `process_count`, `workers`.
     """
 

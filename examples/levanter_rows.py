@@ -23,7 +23,7 @@ from gristmill import loader
 
 
 class LevanterRows(AsyncDataset[LmExample]):
-    """One row of tokens an example: its tokens, what the loss counts, its documents.
+    """One row of tokens per example: its tokens, what the loss counts, its documents.
 
     Args:
         batches: Global batches of one dataset of packed rows, or of a mixture of them.

@@ -1,4 +1,4 @@
-"""Trains a model of Flax NNX from scratch on packed rows, and goes on after a kill.
+"""Trains a model of Flax NNX from scratch on packed rows, and resumes after a kill.
 
     pip install flax optax orbax-checkpoint
     python examples/nnx_train.py --data data/rows --output run --steps 100

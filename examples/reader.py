@@ -1,4 +1,4 @@
-"""A reader of datasets in one file: numpy and the codecs, and nothing of gristmill.
+"""A reader of datasets in one file, with numpy and the codecs, without gristmill.
 
     python examples/reader.py DATASET [SPLIT [EDITION]]
 

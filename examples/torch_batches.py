@@ -6,9 +6,9 @@
         ...
 
 Step s has the same global batch with any number of workers, and on any number of ranks
-that divides it. A checkpoint keeps
-`dataset.state(step)`, JSON values that are the same on all ranks. To go on, give it to
-`TorchBatches` as `state`, with other workers or ranks if need be.
+that divides it. A checkpoint keeps `dataset.state(step)`, JSON values that are the same
+on all ranks. To resume, pass it to `TorchBatches` as `state`, if need be with other
+workers or ranks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class TorchBatches(IterableDataset):
 
     Args:
         batches: The global batches.
-        decode: Makes a batch of tensors of the records of a step.
+        decode: Turns the records of a step into a batch of tensors.
         rank: Which rank this is, from 0.
         ranks: How many there are.
-        state: Where to begin: what `state` returned.
+        state: Where to begin: the result of `state`.
     """
 
     def __init__(

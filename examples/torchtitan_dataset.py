@@ -1,6 +1,6 @@
 """A dataset for torchtitan's loader, in gristmill's order; torchtitan stays as it is.
 
-It stands where torchtitan has a `SingleDatasetConfig`, alone, packed or mixed:
+It can replace a `SingleDatasetConfig` of torchtitan, alone, packed or mixed:
 
     dataset = GristmillDataset(
         paths={"web": "/data/web", "code": "/data/code"},
@@ -11,8 +11,8 @@ It stands where torchtitan has a `SingleDatasetConfig`, alone, packed or mixed:
         dataset=ConcatThenSplitPackingConfig(dataset=dataset), seed=42
     )
 
-`seed`, `shuffle` and `repeat` of the loader are those of the order. Its state goes on
-exactly, on as many ranks as before.
+`seed`, `shuffle` and `repeat` of the loader are those of the order. Its state resumes
+exactly on the same number of ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ READ_RECORDS = 256
 
 @dataclasses.dataclass(frozen=True)
 class TextOf:
-    """Makes the sample that torchtitan's `TextProcessor` takes from a record.
+    """Turns a record into the sample that torchtitan's `TextProcessor` takes.
 
     Attributes:
         column: The feature with the text, of records that are `tf.train.Example`.
@@ -55,7 +55,7 @@ class GristmillDataset:
         weights: Shares of a mixture's datasets in the records, by name. By default in
             proportion to their lengths.
         split: Split of the datasets.
-        sample_of: Makes what the processor takes from a record.
+        sample_of: Turns a record into the input of the processor.
     """
 
     paths: str | Mapping[str, str]

@@ -135,10 +135,10 @@ class GlobalBatches(Batches):
         """
         if (tokens is None) == (steps is None):
             raise InputError(
-                "a run is of so many tokens, or of so many steps",
+                "a run needs a number of tokens, or a number of steps",
                 expected="tokens or steps",
                 got=f"tokens={tokens!r}, steps={steps!r}",
-                cure="give one of tokens and steps",
+                cure="give either tokens or steps",
             )
         held = [
             held_tokens(
@@ -185,7 +185,7 @@ class GlobalBatches(Batches):
             mask: For evaluation: name of an array, bool [rows], that is added to the
                 dict of arrays that decode returns. A last batch that is not full is
                 filled up with rows of zeros, for which the mask is False. So all hosts
-                have equally many batches of one size.
+                have the same number of batches, all of one size.
             columns: Names of columns beside the records of all datasets. Their values,
                 `[rows, *shape]` each, are added to the dict of arrays that decode
                 returns; a decode with a parameter `columns` gets them there instead,
@@ -253,7 +253,7 @@ class GlobalBatches(Batches):
     ) -> grain.IterDataset:
         """Returns the records of one host, bytes, one by one in the order of the steps.
 
-        Grain's pipelines, and trainers that are built of them, continue from there. A
+        Grain's pipelines, and trainers that are built on them, continue from there. A
         host has the same rows of every step as in a feed: its n-th record is row
         `process_index * batch_size / process_count + n`. A last batch that is not full
         is divided evenly. A worker of `mp_prefetch` has whole steps: worker w of W the
@@ -371,7 +371,7 @@ def token_weights(
     *,
     tokens_per_row: TokensPerRow | None = None,
 ) -> dict[str, Fraction]:
-    """Returns the weights with which a mixture has shares of tokens, not of rows.
+    """Returns the weights that give a mixture shares of tokens instead of rows.
 
     They are for `weights` of `global_batches`, and for `with_weights`. Tokens are those
     in the rows of packed datasets, without padding.

@@ -153,7 +153,7 @@ def test_dev_holds_every_extra() -> None:
 def test_a_page_has_a_size_for_every_extra() -> None:
     page = ROOT / "docs" / "tutorials" / "install.md"
     text = page.read_text(encoding="utf-8")
-    table = text.partition("| extra | for | MB more |")[2].partition("\n\n")[0]
+    table = text.partition("| extra | for | MB added |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (`.+?) \| .+? \| ([\d,]+) \|$", table, re.MULTILINE)
     named = [name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)]
     assert sorted(named) == sorted(setup_arguments()["extras_require"])

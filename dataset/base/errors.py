@@ -103,7 +103,7 @@ class CorruptInputError(GristmillError, ValueError):
 
 
 class CorruptRecordError(CorruptInputError):
-    """A place in a file where a record should be, and where none is.
+    """A place in a file that should hold a record, but does not.
 
     Attributes:
         reason: What kind of damage it is, in a word: `truncated`, or `compressed`
@@ -120,7 +120,7 @@ class CorruptRecordError(CorruptInputError):
 
 
 class CorruptFrameError(CorruptRecordError):
-    """A place in a TFRecord file where a frame should be, and where none is.
+    """A place in a TFRecord file that should hold a frame, but does not.
 
     Its `reason` is `length` (header checksum, or a length that cannot be), `data`
     (record checksum), `truncated` or `compressed`.
@@ -128,7 +128,7 @@ class CorruptFrameError(CorruptRecordError):
 
 
 class CorruptStreamError(CorruptInputError):
-    """A compressed stream that cannot be read on.
+    """A compressed stream whose rest cannot be read.
 
     Attributes:
         detail: What is wrong with it and where, in a few words.
@@ -138,7 +138,7 @@ class CorruptStreamError(CorruptInputError):
 
 
 class RowError(CorruptInputError):
-    """A table row that cannot be made into a record.
+    """A table row that cannot become a record.
 
     Codecs know a row by its place in the batch alone. A caller that knows more, such as
     the reader of a file, raises `error.of(...)`, or sets the row aside.
@@ -213,7 +213,7 @@ class FormatVersionError(GristmillError, ValueError):
 
 
 class InvalidDatasetError(GristmillError, ValueError):
-    """What a dataset says of itself does not add up, or must not be trusted."""
+    """The description of a dataset is contradictory, or must not be trusted."""
 
 
 class ReplacedError(InvalidDatasetError):
@@ -352,7 +352,7 @@ class RecordKeyError(OutOfRangeError, ValueError):
 
 
 class StateMismatchError(GristmillError, ValueError):
-    """The state of other records, or of another order, than the feed that gets it."""
+    """A state does not match the records or the order of the feed that gets it."""
 
 
 class DecodeError(GristmillError, ValueError):

@@ -28,7 +28,7 @@ def check_column_name(name: str) -> str:
     """Returns a column's name; raises InputError if an expression cannot have it."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise InputError(
-            "column name cannot stand in an expression",
+            "column name cannot be used in an expression",
             expected="up to 64 ASCII letters, digits and '_', not beginning with a "
             "digit, and no keyword of Python",
             got=repr(name),
@@ -77,7 +77,7 @@ class ColumnType:
 
     @property
     def item_bytes(self) -> int:
-        """The size of a record's numbers; 0 of texts."""
+        """The size of a record's numbers; 0 for texts."""
         if self.is_text:
             return 0
         return math.prod(self.shape) * self.stored.itemsize
@@ -93,7 +93,7 @@ class ColumnType:
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Self:
-        """Returns the type that `described` wrote; others raise a builtin error."""
+        """Returns the type that `described` wrote, or raises a builtin error."""
         dtype, shape = fields.get("dtype"), fields.get("shape")
         if not isinstance(dtype, str) or not isinstance(shape, list):
             raise TypeError("a column has no type")

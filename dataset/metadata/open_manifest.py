@@ -23,7 +23,7 @@ from gristmill.dataset.storage.paths import StrPath, path_text
 
 _CURE = (
     "check the path; `gristmill convert` writes a dataset from files, `gristmill "
-    "index` makes one of ArrayRecord files that are already there"
+    "index` turns existing ArrayRecord files into one"
 )
 _TFDS_CURE = (
     "convert it with `gristmill convert`, or, if its files are ArrayRecord files, make "

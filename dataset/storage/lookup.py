@@ -37,7 +37,7 @@ def storage_for(path: str) -> Storage:
             ) from e
         return gcs_storage()
     raise InputError(
-        f"no storage for {scheme.group(1)}:// paths",
+        f"{scheme.group(1)}:// paths are not supported",
         where=path,
         expected="a local path or gs://BUCKET/NAME",
         cure="copy the data to a local disk or a mounted bucket",

@@ -54,7 +54,7 @@ def split_path(path: str) -> tuple[str, str]:
         name.encode()
     except UnicodeEncodeError:
         raise InputError(
-            "path is one that no object can have",
+            "path cannot be the name of an object",
             expected="characters of Unicode: names of objects are UTF-8",
             got=ascii(path),
             cure="check the path; give the file a name that is text",
@@ -172,7 +172,7 @@ def path_text(path: StrPath, what: str) -> str:
         split_path(text)
     if not is_file_name(text):
         raise InputError(
-            f"the {what} is a path that no file can have",
+            f"the {what} is not a valid path",
             got=ascii(text),
             cure="give a path without null characters, as the file system has it",
         )

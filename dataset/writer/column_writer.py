@@ -53,9 +53,9 @@ class ColumnWriter:
     Args:
         path: The dataset's directory, local or `gs://`.
         columns: The types of the columns, by name: such as `float32`, `text`, or for an
-            array a record `("float16", (2048,))`.
-        source: What computes them, such as a model and its version. It tells them from
-            others, so that no writer continues with values of another source.
+            array per record `("float16", (2048,))`.
+        source: What computes them, such as a model and its version. It identifies them,
+            so that no writer continues with values of another source.
         split: The split; None for the only one.
         part: Number of the part that this writer writes, from 0.
         parts: In how many parts the columns are written.
@@ -64,7 +64,7 @@ class ColumnWriter:
         overwrite: Whether columns of these names are replaced.
 
     Raises:
-        InputError: A type is none, or a column of this name is there.
+        InputError: A type is unknown, or a column of this name exists already.
     """
 
     def __init__(

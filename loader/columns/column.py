@@ -46,7 +46,7 @@ class _Opened(NamedTuple):
 
 
 class Column:
-    """The values of a column, one a record. Made by `Dataset.column`.
+    """The values of a column, one per record. Made by `Dataset.column`.
 
     `column[i]` is a value and counts from the end if negative; `column[[i, j, k]]` and
     `column[i:j]` are arrays; `numpy.asarray(column)` has all values. Texts are an array
@@ -91,7 +91,7 @@ class Column:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its arrays; `object` of texts."""
+        """The type of its arrays; `object` for texts."""
         return self.kind.empty().dtype
 
     @property

@@ -34,8 +34,8 @@ class Batches:
     It pickles as the paths of its datasets and the order.
 
     Attributes:
-        datasets: The datasets, one unless this is a mixture; of those that were
-            extended the last. Records have the numbers that they have in these.
+        datasets: The datasets, one unless this is a mixture; for those that were
+            extended, the newest. Records have the numbers that they have in these.
         schedule: Which records are in which step and row.
         contents: Content of each dataset at step 0 and after each extension; empty if
             none was extended.
@@ -60,7 +60,7 @@ class Batches:
 
     @property
     def order_text(self) -> str:
-        """The order in a line for people: of a mixture, also the shares of each."""
+        """The order in one line for people; for a mixture, with its shares."""
         steps = "without end" if self.steps is None else f"{self.steps:,}"
         schedule, text = self.schedule, f"batch_size {self.batch_size:,}, steps {steps}"
         text += f", {self._shuffle_text(' shuffle')}"
@@ -140,10 +140,10 @@ class Batches:
         """Returns the records of a step's global batch, in constant time.
 
         Returns:
-            int64 [rows] record indices; of a mixture, int64 [rows] numbers of datasets
-            and int64 [rows] record indices in them. A record that was removed later
-            has a negative one: -1 - n, where n is the number that it would have if
-            none had been removed.
+            int64 [rows] record indices; for a mixture, int64 [rows] numbers of datasets
+            and int64 [rows] record indices in them. A record that was removed later has
+            a negative one: -1 - n, where n is the number that it would have if none had
+            been removed.
 
         Raises:
             OutOfRangeError: There is no such step.
@@ -223,7 +223,7 @@ class Batches:
         return dataset.as_of(edition)
 
     def number_of(self, dataset: str | None) -> int:
-        """Returns the number of a dataset by its name, which a single one has not.
+        """Returns the number of a dataset by its name; a single dataset has none.
 
         Raises:
             InputError: There is no such dataset.
@@ -335,7 +335,7 @@ class Batches:
         Args:
             dataset: The other dataset: a newer edition of the one before, or what
                 `open` joined to it. It has the records of the one before, but those
-                that were removed, and then new ones. Of a mixture, one or more of its
+                that were removed, and then new ones. For a mixture, one or more of its
                 datasets, by name.
             step: The first step that may have new records, and has no removed one.
 

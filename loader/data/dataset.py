@@ -51,11 +51,11 @@ Recipe: TypeAlias = Callable[["Dataset"], tuple[Callable[..., "Dataset"], Any]]
 
 
 class Dataset(Sequence[bytes]):
-    """The records of a dataset, by number. Made by `open`; safe to share by threads.
+    """The records of a dataset, by number. Made by `open`; safe to share among threads.
 
     `dataset[i]` is a record and counts from the end if negative; `dataset[[i, j, k]]`
-    and `dataset[i:j]` are lists of records, read at once. It pickles as what was
-    opened and how: a worker process opens it again, and refuses another content.
+    and `dataset[i:j]` are lists of records, read at once. It pickles as what was opened
+    and how: a worker process opens it again, and refuses different content.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Dataset(Sequence[bytes]):
         one list holds each: not sequences of sequences, video or audio. A feature that
         only some editions or joined datasets have is optional.
 
-        Raises InvalidDatasetError if `dataset.json` says it in a way that is not known.
+        Raises InvalidDatasetError if `dataset.json` describes them in an unknown way.
         """
         if len(self.parts) > 1:
             return joined_features([part.features for part in self.parts])
@@ -208,10 +208,10 @@ class Dataset(Sequence[bytes]):
     def select(self, condition: str | npt.ArrayLike) -> Dataset:
         """Returns a dataset of some of the records: those that fulfil a condition.
 
-        They keep their order and are numbered from 0. It is a dataset as any other, in
-        batches, mixtures and states, and pickles with which records it has. It takes
-        1.125 bits of memory for each record, selected or not; of up to 2^24 records,
-        also 4 bytes for each that is selected.
+        They keep their order and are numbered from 0. It is a dataset like any other,
+        in batches, mixtures and states, and pickles with its selection. It takes 1.125
+        bits of memory for each record, selected or not; of up to 2^24 records, also 4
+        bytes for each that is selected.
 
         Args:
             condition: An expression over columns that are numbers, booleans or texts,

@@ -54,11 +54,11 @@ def open(
             list joins splits: one for each directory, or several of one directory.
         edition: Open the split as it was when this edition was its last, counted from
             1: with the same records, numbers and order. By default, the last that there
-            is. Of datasets that are joined, a list: the edition of each, or None.
+            is. For joined datasets, a list: the edition of each, or None.
         verify: `always` compares every record with its crc32c and refuses shards that
             have no checksums; `never` compares nothing. By default records are compared
             where there are checksums, in shards that gristmill converted or indexed;
-            of other files, the hash of each chunk is compared.
+            for other files, the hash of each chunk is compared.
         read_options: How to read object storage (gs:// paths).
         cache_dir: Local directory for what is fetched once per host: indexes of
             datasets in object storage, and indexes made from the footers of plain

@@ -167,7 +167,7 @@ def selected(dataset: Dataset, condition: Any) -> SelectedDataset:
     chosen = np.asarray(condition)
     if chosen.dtype != np.bool_ or chosen.shape != (records,):
         raise InputError(
-            "records are selected by neither a text nor a boolean for each",
+            "records are selected neither by an expression nor by booleans",
             where=repr(dataset),
             expected=f"an expression, or booleans of shape ({records:,},)",
             got=f"{chosen.dtype} of shape {chosen.shape}",

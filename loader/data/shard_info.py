@@ -18,8 +18,8 @@ class ShardInfo:
         file_bytes: Size of the file, where known.
         records_digest: Order-independent digest of its records, where known.
         edition: The edition of its split that it was made for, where known.
-        spans: The ranges of source files that it was made of, where known. Numbers
-            of files are those of the edition.
+        spans: The ranges of source files that it was made from, where known. Numbers of
+            files are those of the edition.
         dropped_records: Source records for which the user's function returned none.
         added_records: Records that it returned beyond one for each.
     """

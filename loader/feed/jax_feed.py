@@ -39,7 +39,7 @@ def to_jax(feed: Iterable[Any], sharding: Any, *, ahead: int = 1) -> JaxFeed:
     """Returns the batches of a feed as global arrays.
 
     Args:
-        feed: What `GlobalBatches.feed` returned, or any iterable of pytrees of numpy
+        feed: The result of `GlobalBatches.feed`, or any iterable of pytrees of numpy
             arrays whose first axes are this process's rows. The rows of another
             iterable are assumed to follow each other in the order of the processes.
         sharding: A sharding for all arrays, or a pytree of shardings that is a prefix

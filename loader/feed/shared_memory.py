@@ -61,7 +61,7 @@ def pack(batch: Any, *, prefix: str) -> Any:
         head = pickle.dumps(batch, protocol=5, buffer_callback=arrays.append)
     except Exception as e:  # Objects may raise anything when they are pickled.
         raise UserFunctionError(
-            "what decode returned does not pickle, so no worker can send it",
+            "the batch that decode returned does not pickle, so no worker can send it",
             where=f"worker process {os.getpid()}",
             got=f"{type(e).__name__}: {e}",
             cure="return arrays, numbers, texts, and lists, tuples or dicts of these; "
@@ -128,7 +128,7 @@ def unpack(packed: Any) -> Any:
         return pickle.loads(parts[0], buffers=parts[1:])
     except Exception as e:  # Objects may raise anything when they are made again.
         raise UserFunctionError(
-            "what decode returned in a worker cannot be unpickled by the trainer",
+            "the trainer cannot unpickle the batch that decode returned in a worker",
             got=f"{type(e).__name__}: {e}",
             cure="return arrays, numbers, texts, and lists, tuples or dicts of these; "
             "or use workers=0",

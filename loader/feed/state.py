@@ -114,9 +114,9 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
                 ours[digest] = theirs[digest]
     differences = list(_differences(own, other))
     if differences:
-        cure = "make the batches as in the run that wrote the state, or start again "
+        cure = "create the batches as in the run that wrote the state, or start again "
         raise StateMismatchError(
-            "the state is of other records, or of another order, than this feed",
+            "the state does not match the records or the order of this feed",
             where=", ".join(name for name, _, _ in differences),
             expected=", ".join(f"{name} {ours!r}" for name, ours, _ in differences),
             got=", ".join(f"{name} {theirs!r}" for name, _, theirs in differences),

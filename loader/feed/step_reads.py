@@ -299,7 +299,7 @@ def _filled(part: Any, there: BoolArray, where: str) -> Any:
     rows = max(int(there.sum()), 1)
     if not isinstance(part, np.ndarray) or not part.ndim or len(part) != rows:
         raise InputError(
-            "decode returned what cannot be filled up with rows of zeros",
+            "decode returned a value that cannot be padded with rows of zeros",
             where=where,
             expected=f"a numpy array with a row for each record, {rows:,}",
             got=_kind(part),

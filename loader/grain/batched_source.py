@@ -173,8 +173,8 @@ def read_together(
 def _check_kind(value: object, kind: type, expected: str) -> None:
     if not isinstance(value, kind):
         raise InputError(
-            "this is not what Grain's pipelines are made of",
+            "not a part of a Grain pipeline",
             expected=expected,
             got=f"{type(value).__name__} {value!r:.100}",
-            cure="give what the function is for, as Grain makes it",
+            cure="give a dataset of Grain, as the function expects",
         )

@@ -47,8 +47,8 @@ class ArrayRecordDataSource(Sequence[bytes]):
     """The records of ArrayRecord files, by number, in the order of the files.
 
     Each record of a file that gristmill has converted or indexed is compared with its
-    checksum; of other files, the hash of each chunk is compared, as the official reader
-    does.
+    checksum; for other files, the hash of each chunk is compared, as the official
+    reader does.
 
     Args:
         paths: A path or pattern, `PATH[START:END]` for a range of its records, an
@@ -134,7 +134,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
                 "record key is out of range",
                 expected=f"0 <= key < {len(self)}",
                 got=next(key for key in keys if not 0 <= key < len(self)),
-                cure="give keys from 0 to before the length of the source",
+                cure="give keys from 0 to the length of the source, exclusive",
             )
         return self._reader.read(np.array(keys, np.int64))
 

@@ -122,7 +122,7 @@ def _of_grain_only(create: Callable[..., Any]) -> Callable[..., Any]:
         kind = config.dataset_type
         if kind != "grain":
             raise InputError(
-                "gristmill stands in for the grain pipeline of MaxText only",
+                "gristmill replaces only the grain pipeline of MaxText",
                 expected="dataset_type=grain",
                 got=f"dataset_type={getattr(kind, 'value', kind)}",
                 cure="set dataset_type=grain, or start MaxText without gristmill",

@@ -124,7 +124,7 @@ class PackedRows:
         document_positions: bool = False,
         names: Mapping[str, str | None] | None = None,
     ) -> Self:
-        """Makes the decoder of a packed dataset, or of all datasets of a mixture.
+        """Creates the decoder of a packed dataset, or of all datasets of a mixture.
 
         Args:
             dataset: The dataset, or those of a mixture by name.

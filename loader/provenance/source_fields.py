@@ -19,10 +19,10 @@ class SourcePlace:
     What is not known is None; nothing is guessed.
 
     Attributes:
-        source_path: The file it was converted from, as given to the conversion. Of a
-            dataset that was made of another one, the file that this one was made of.
+        source_path: The file it was converted from, as given to the conversion. For a
+            dataset made from another one, the file that the latter was made from.
         source_format: The format of that file, such as `tfrecord`.
-        source_record: The number of the record or row in that file, of a format that
+        source_record: The number of the record or row in that file, for a format that
             numbers them: ArrayRecord, Parquet. The fields in bytes are None then.
         source_offset_bytes: Offset of the record's frame in that file, or of the first
             header of its sample, or of its line; in the decompressed file where
@@ -35,7 +35,7 @@ class SourcePlace:
         source_compression: `none`, `gzip`, `zlib` or `zstd`.
         source_note: Why part of the source is not known, or what was made of it.
         passed: The shards of other datasets that it was read from on the way, the
-            nearest first. They need not be there any more.
+            nearest first. They need not exist any more.
     """
 
     source_path: str | None = None

@@ -36,7 +36,7 @@ from gristmill.loader.remote.range_fetcher import RangeFetcher
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CacheCounts:
-    """What a cache of shards did, in one process or more.
+    """Counts of a cache of shards, in one process or more.
 
     Attributes:
         hits: Records that were read from local copies.

@@ -88,11 +88,11 @@ class BenchOptions:
 def bench_loader(options: BenchOptions, *, as_json: bool) -> None:
     """Measure how fast this machine feeds a trainer, and why.
 
-    DATASET is any path that gristmill.loader.open accepts. First reads batches one
-    after the other, to separate waiting for storage from processor time. Then a feed
-    reads ahead for a trainer that sleeps --step-ms per step. With --repeat-cached, the
-    same trainer then takes batches from memory. The last lines name what limits it, and
-    what to do.
+    DATASET is any path that gristmill.loader.open accepts. The command first reads
+    batches one after the other, to separate waiting for storage from processor time.
+    Then a feed reads ahead for a trainer that sleeps --step-ms per step. With
+    --repeat-cached, the same trainer then takes batches from memory. The last lines
+    name what limits the trainer, and what to do.
     """
     from gristmill.dataset.base.errors import GristmillError, UserFunctionError
     from gristmill.loader import global_batches

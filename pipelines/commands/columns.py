@@ -145,7 +145,7 @@ def _join_by(options: AttachOptions) -> JoinBy:
     ways = [name for name in ("key", "place", "number") if getattr(options, name)]
     if len(ways) != 1:
         raise InputError(
-            "rows find their records in one way",
+            "exactly one option must match rows to records",
             expected="--key, --place or --number",
             got=", ".join(f"--{name}" for name in ways) or "none of them",
             cure="give one of these",

@@ -41,10 +41,10 @@ class DemoOptions:
 
 @command("demo", DemoOptions, with_json=False)
 def demo(options: DemoOptions) -> None:
-    """Make small TFRecord files, convert them, and show records.
+    """Write small TFRecord files, convert them, and show records.
 
-    Writes 4 files of made-up text, 6 MB in all, a tokenizer of their words, and the
-    dataset to DIRECTORY, by default a new temporary one.
+    DIRECTORY, by default a new temporary one, gets 4 files of made-up text, 6 MB in
+    all, a tokenizer of their words, and the dataset.
     """
     import tempfile
 

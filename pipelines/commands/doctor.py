@@ -31,10 +31,10 @@ class DoctorOptions:
 def doctor(options: DoctorOptions, *, as_json: bool) -> None:
     """Check this machine, and where DATASET is stored.
 
-    Without DATASET, checks only the machine. Looks at versions, native builds,
-    shared memory, disks, credentials; of a dataset also at unfinished jobs, group size,
-    mount and bucket. Says of each finding why it matters and what to do. Changes
-    nothing. Exit code 1 if there is an error.
+    Without DATASET, it checks only the machine: versions, native builds, shared memory,
+    disks and credentials. For a dataset, it also checks unfinished jobs, group size,
+    mount and bucket. Each finding says why it matters and what to do. Nothing is
+    changed. The exit code is 1 if there is an error.
     """
     from gristmill.pipelines.doctor.checks import examine
     from gristmill.pipelines.doctor.installation import installed_versions

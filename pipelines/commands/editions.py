@@ -19,15 +19,15 @@ class RollbackOptions:
 
     dataset: str = argument()
     edition: int = argument("integer", least=1)
-    split: str | None = split_name("Split to go back with.")
+    split: str | None = split_name("Split to roll back.")
 
 
 @command("rollback", RollbackOptions)
 def rollback(options: RollbackOptions, *, as_json: bool) -> None:
     """Go back to an earlier EDITION of a split.
 
-    The split is what it was when EDITION was the newest, by one write of dataset.json.
-    What it is now is kept, to go back to, until `gristmill clean`.
+    One write of dataset.json restores the split to its state when EDITION was the
+    newest. The present state is kept until `gristmill clean`, so that you can go back.
     """
     from gristmill.dataset.commit.roll_back import roll_back
     from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
@@ -53,7 +53,7 @@ class CleanOptions:
     dataset: str = argument()
     dry_run: bool = flag("List the files, and delete none of them.")
     unfinished: bool = flag(
-        "Also delete what unfinished commands have made of editions to come. A "
+        "Also delete the files of unfinished commands for future editions. A "
         "command that still runs fails then."
     )
 
@@ -62,8 +62,8 @@ class CleanOptions:
 def clean(options: CleanOptions, *, as_json: bool) -> None:
     """Delete replaced editions, and files that no edition names.
 
-    Runs that have a replaced edition open cannot read on. Work that is not finished
-    stays: its files belong to editions to come.
+    Runs that have a replaced edition open fail at their next read. Unfinished work
+    stays: its files belong to future editions.
     """
     from gristmill.dataset.commit.clean import clean as clean_dataset
     from gristmill.dataset.metadata.layout import parse_edition_key
@@ -117,12 +117,12 @@ class DiffOptions:
 def diff(options: DiffOptions, *, as_json: bool) -> None:
     """Compare the records of two editions, or of two datasets.
 
-    Counts records added, removed and kept, with their digests and source files, in
-    whatever order each has them. DATASET@EDITION is the dataset as it was when that
-    edition was the last, and DATASET the dataset as it is. Without a second one, the
-    dataset as it is.
+    It counts the records added, removed and kept, with their digests and source files,
+    whatever their order. DATASET@EDITION is the dataset as it was when that edition was
+    the newest, DATASET the dataset as it is. Without a second argument, the first is
+    compared with the dataset as it is.
 
-    Reads indexes of those shards that differ. Records are read only where indexes do
+    Only the indexes of shards that differ are read. Records are read only if indexes do
     not tell which are the same; the last line says how many.
     """
     from gristmill.pipelines.diff.compared_split import ComparedSplit

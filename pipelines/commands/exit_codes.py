@@ -9,8 +9,9 @@ EXIT_INTERRUPTED = 130
 
 EPILOG = (
     "Exit codes: 0 done; 1 failed (storage, a worker, the --map function); 2 wrong "
-    "usage, inputs or options; 3 damaged input, shard or dataset; 130 interrupted.\n\n"
-    "Options can be variables of the environment: GRISTMILL_CONVERT_GROUP_SIZE is "
+    "usage, inputs or options; 3 damaged input, shard or dataset, or not a dataset; "
+    "130 interrupted.\n\n"
+    "Options can be environment variables: GRISTMILL_CONVERT_GROUP_SIZE is "
     "--group-size of convert."
 )
 

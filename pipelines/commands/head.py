@@ -48,8 +48,8 @@ class HeadOptions:
         "train, or the first one",
     )
     offset: int = integer(
-        "Number of the first record to show, counted from 0. Of INPUT, all records "
-        "before it are read, too.",
+        "Number of the first record to show, counted from 0. With INPUT, all records "
+        "before it are read too.",
         0,
         least=0,
     )
@@ -84,9 +84,9 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
     and nothing is written. Each is shown with its file and its place there.
 
     A record that is a tf.train.Example is decoded. The pieces of a packed row are
-    shown as ids, or as text with --tokenizer, and what is trained on in [[ ]]. With
-    --json, prints all of a record as one JSON object per line; bytes that are not text
-    are in base64.
+    shown as ids, or as text with --tokenizer; trained tokens are in [[ ]]. With --json,
+    each line has a whole record as one JSON object; bytes that are not text are in
+    base64.
     """
     from gristmill.dataset.storage.paths import path_texts
     from gristmill.pipelines.options.conversions import default_output

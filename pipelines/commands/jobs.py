@@ -172,9 +172,9 @@ def convert(options: ConvertOptions, where: JobRun, *, as_json: bool) -> None:
 def append(options: AppendOptions, where: JobRun, *, as_json: bool) -> None:
     """Add records of new files to a split, as its next edition.
 
-    DATASET is where the split is, INPUT what `gristmill convert` takes. No file that is
-    there is touched but dataset.json, which is replaced last. Files that are in the
-    split already are refused.
+    DATASET is the directory of the split, INPUT what `gristmill convert` takes. No
+    existing file is changed except dataset.json, which is replaced last. Files that are
+    already in the split are refused.
 
     After a failure, run the same command again: finished shards are kept.
     """
@@ -186,7 +186,7 @@ def pack(options: PackingOptions, where: JobRun, *, as_json: bool) -> None:
     """Tokenise documents, and pack them into rows of tokens.
 
     INPUT is what `gristmill convert` takes, OUTPUT the directory of the rows. Each
-    shard is packed by itself. Before it counts, its rows are read again and every
+    shard is packed separately. Before it is accepted, its rows are read again and every
     document is compared.
 
     After a failure, run the same command again: finished shards are kept.
@@ -198,9 +198,9 @@ def pack(options: PackingOptions, where: JobRun, *, as_json: bool) -> None:
 def repack(options: RepackOptions, where: JobRun, *, as_json: bool) -> None:
     """Pack the documents of packed rows again, into other rows.
 
-    DATASET is what `gristmill pack` made, OUTPUT the directory of the new rows. Neither
-    the text nor the tokenizer is needed. All splits are packed again. That the
-    documents are the same is checked.
+    DATASET is an output of `gristmill pack`, OUTPUT the directory of the new rows.
+    Neither the text nor the tokenizer is needed. All splits are packed again, and the
+    documents are compared with those of DATASET.
 
     After a failure, run the same command again: finished shards are kept.
     """
@@ -237,7 +237,7 @@ def run_conversion(options: ConvertOptions, where: JobRun) -> Outcome:
 
 @_job_command("index")
 def index(options: IndexOptions, where: JobRun, *, as_json: bool) -> None:
-    """Make existing ArrayRecord FILES a dataset, in place.
+    """Turn existing ArrayRecord FILES into a dataset, in place.
 
     FILES are files or quoted glob patterns, all in one directory, or that directory.
     The files stay as they are; their indexes and dataset.json are written beside them.
@@ -260,7 +260,7 @@ def verify(
     """Check every byte of a dataset against its checksums.
 
     DATASET is the directory of a committed dataset, or a certificate. Nothing is
-    changed. Exit code 3 if anything is wrong; what is wrong and what to do is printed.
+    changed. If anything is wrong, the exit code is 3, and the output says what to do.
     """
     from gristmill.pipelines.verify import verify
 

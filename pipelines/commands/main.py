@@ -37,7 +37,7 @@ from gristmill.pipelines.commands.messages import (
 
 # What one wants to do -> command -> its module.
 _SECTIONS = {
-    "Begin": {"demo": "demo", "doctor": "doctor"},
+    "Get started": {"demo": "demo", "doctor": "doctor"},
     "Prepare data": {
         "plan": "previews",
         "convert": "jobs",
@@ -160,7 +160,7 @@ def find_command(name: str) -> click.Command | None:
 )
 @click.version_option(__version__, message="gristmill %(version)s")
 def cli() -> None:
-    """Make indexed ArrayRecord datasets of files of records, and train on them.
+    """Turn files of records into indexed ArrayRecord datasets, and train on them.
 
     gristmill COMMAND --help lists the options of a command.
     """

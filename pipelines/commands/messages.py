@@ -95,8 +95,7 @@ def with_common_options(command: click.Command) -> click.Command:
             ("-v", "--verbose"),
             is_flag=True,
             envvar=variable_name("verbose"),
-            help="Say on standard error what is being done, and where errors come "
-            "from.",
+            help="Also print each step to standard error, and where errors come from.",
             **hidden,
         ),
         click.Option(
@@ -104,7 +103,7 @@ def with_common_options(command: click.Command) -> click.Command:
             metavar="FILE",
             type=_Path(),
             envvar=variable_name("log-file"),
-            help="Append a log with times, and all messages, to this file.",
+            help="Append the steps, with times, and all messages to this file.",
             **hidden,
         ),
     ]

@@ -38,13 +38,13 @@ class InspectOptions:
 def inspect(options: InspectOptions, *, as_json: bool) -> None:
     """Show splits, sizes, features and source of a dataset.
 
-    Also its editions and what made them, what --map changed, what was quarantined, and
-    where its shards are uneven or take more than their input. Reads metadata alone; of
-    rows of conversations also the first 64, for the pieces of the template that are
-    trained on or not most often.
+    It also shows editions and the commands that made them, changes by --map, and
+    quarantined input, and warns of shards that are uneven or take more than their
+    input. It reads only metadata and, from rows of conversations, the first 64, to list
+    the pieces of the template that are most often trained on, or not.
 
-    With --files, prints the shards of one split, for Grain and other readers that take
-    a list of files; DATASET@EDITION has those of when that edition was the newest.
+    With --files, it prints the shards of one split, for Grain and other readers that
+    take a list of files; DATASET@EDITION has those as of that edition.
     """
     dataset = options.dataset
     if options.files:
@@ -110,7 +110,7 @@ class StatusOptions:
 def status(options: StatusOptions, *, as_json: bool) -> None:
     """Show the progress of a conversion, or of other writers.
 
-    Reads what is in the directory DATASET, on whichever machine the conversion runs.
+    It reads the directory DATASET, on whichever machine the conversion runs.
     """
     from gristmill.pipelines.text.status import read_status
 

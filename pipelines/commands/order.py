@@ -44,14 +44,14 @@ class Order:
         "Split to read; A,B joins two. For a mixture also NAME=A,NAME=B."
     )
     edition: str | None = text(
-        "Edition of the split that was open, counted from 1. For datasets that are "
-        "joined, of each, such as 2,last; of a mixture, NAME=N,...",
+        "Edition of the split that was open, counted from 1. For joined datasets, one "
+        "for each, such as 2,last; for a mixture, NAME=N,...",
         "N|NAME=N,...",
         "the last, or the state's",
     )
     select: str | None = text(
         "Condition on columns by which records were selected, as for `select` in "
-        "Python; of a mixture 'NAME=CONDITION; NAME=...'.",
+        "Python; for a mixture 'NAME=CONDITION; NAME=...'.",
         "CONDITION",
         "all records",
     )
@@ -65,8 +65,7 @@ class Order:
         ("global", "block", "none"),
     )
     block_records: int | None = integer(
-        "With --shuffle block: records that follow one another in a block, which "
-        "is read at once.",
+        "With --shuffle block: consecutive records in a block, which is read at once.",
         shown="64",
         least=1,
     )

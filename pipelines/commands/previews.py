@@ -50,9 +50,9 @@ def plan(inputs: InputOptions, options: PlanOptions, *, as_json: bool) -> None:
     """Plan a conversion: measure a sample of INPUT, and advise.
 
     INPUT is what `gristmill convert` takes. A sample from all over it is encoded in
-    several ways, and some of it is converted. Shows the size of the output, what
-    training on it asks of a bucket, what the conversion takes here and on Dataflow,
-    and the command to copy. Takes some seconds, whatever the size of the input.
+    several ways, and some of it is converted. The result is the size of the output, the
+    requests of training on it, the time and cost of the conversion here and on
+    Dataflow, and the command to copy. This takes seconds, whatever the input's size.
     """
     from gristmill.pipelines.advice.make_plan import make_plan
     from gristmill.pipelines.options.conversions import default_output
@@ -115,10 +115,10 @@ class AuditOptions:
 def audit(packed: AuditedOptions, options: AuditOptions, *, as_json: bool) -> None:
     """Show the parts of conversations that would be trained on.
 
-    INPUT is what `gristmill pack --chat` takes, and so are the options. The first
-    conversations are rendered and tokenised as it would do, and nothing is written.
-    Shows tokens by role, the share that is trained on, what is set aside and why,
-    which pieces of the template are trained on or not, and a conversation as text.
+    INPUT and the options are those of `gristmill pack --chat`. The first conversations
+    are rendered and tokenised in the same way, and nothing is written. The output shows
+    tokens by role, the share that is trained on, what is set aside and why, which
+    pieces of the template are trained on or not, and a conversation as text.
     """
     from gristmill.pipelines.advice.audit_conversations import audit_conversations
     from gristmill.pipelines.options.conversions import default_output

@@ -27,7 +27,7 @@ class RemoveOptions:
 
     dataset: str = argument()
     records: str | None = text(
-        "Remove the records that this file names, one a line: FILE@PLACE as trace "
+        "Remove the records that this file names, one per line: FILE@PLACE as trace "
         "shows it, with a byte offset, the number of a row or record, or line:N; or "
         "the number of a record in the split. From packed rows, documents are removed: "
         "by FILE@PLACE, or SHARD@N for document N of a shard.",
@@ -53,10 +53,10 @@ class RemoveOptions:
         least=1,
     )
     allow_missing: bool = flag(
-        "Remove what is found though some lines name nothing that is there."
+        "Remove what is found, even if some lines match nothing."
     )
     erase: bool = flag(
-        "Delete the editions before, too, so that no file of the dataset holds the "
+        "Also delete earlier editions, so that no file of the dataset holds the "
         "records any more."
     )
     workers: int | None = worker_count()
@@ -67,9 +67,9 @@ class RemoveOptions:
 def remove(options: RemoveOptions, *, as_json: bool) -> None:
     """Remove records from a split, or documents from packed rows.
 
-    Only shards that hold some are written again; the others are shared with the edition
-    before, which is kept to go back to, unless --erase is given. Readers see the old
-    edition until the new one is whole.
+    Only shards that hold some of them are written again; the rest are shared with the
+    previous edition, which is kept unless --erase is given. Readers see the old edition
+    until the new one is complete.
 
     After a failure, run the same command again: finished shards are kept.
     """
@@ -89,8 +89,8 @@ def remove(options: RemoveOptions, *, as_json: bool) -> None:
     dataset, records, condition = options.dataset, options.records, options.where
     if (records is None) == (condition is None) or (condition and options.column):
         raise InputError(
-            "records to remove are named in one way",
-            expected="--records, which --column can go with, or --where",
+            "exactly one option must name the records to remove",
+            expected="--records, with or without --column, or --where",
             cure="give one of these",
         )
     place: dict[str, Any] = {"split": options.split, "edition": options.edition}

@@ -44,7 +44,7 @@ class BlameOptions:
     """Options of `gristmill blame` alone."""
 
     steps: str = text(
-        "Steps to look at, from A to before B, such as 3000:3005.", "A:B", required=True
+        "Steps to look at, from A to B - 1, such as 3000:3005.", "A:B", required=True
     )
     losses: str = text(
         "CSV or JSON lines with step, loss and, if known, row.", "FILE", required=True
@@ -57,7 +57,7 @@ class BlameOptions:
 def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
     """List the documents of steps, the highest losses first.
 
-    Where rows are not packed, these are records. DATASET and the options of the order
+    If rows are not packed, records are listed. DATASET and the options of the order
     are those of gristmill trace.
     """
     begin, end = map(whole_number, (*options.steps.split(":", 1), "")[:2])
@@ -177,7 +177,7 @@ class AccountOptions:
     csv: str | None = text("Also write the parts to this file.", "FILE", "none")
     summary: str | None = text(
         "Also write JSON with the fields of the EU's public summary of training "
-        "content (AI Act, Article 53(1)(d)): empty where the data do not tell.",
+        "content (AI Act, Article 53(1)(d)): empty where the data do not have them.",
         "FILE",
         "none",
     )
@@ -188,9 +188,9 @@ class AccountOptions:
 def account(options: AccountOptions, order: Order, *, as_json: bool) -> None:
     """Count the documents and tokens that a run has seen.
 
-    Exact, through all epochs and changes, up to its --state. Records that are not
-    packed rows are documents whose tokens are not known. DATASET and the options of the
-    order are those of gristmill trace.
+    The counts are exact, through all epochs and changes, up to --state. Records that
+    are not packed rows count as documents without known tokens. DATASET and the options
+    of the order are those of gristmill trace.
     """
     from gristmill.loader.accounting.account import Counts
     from gristmill.loader.accounting.account import account as accounted
@@ -200,7 +200,7 @@ def account(options: AccountOptions, order: Order, *, as_json: bool) -> None:
     steps = options.steps
     if steps is None and order.state is None:
         raise InputError(
-            "it is not said how far the run is",
+            "the progress of the run is not given",
             cure="give the --state of its feed, or --steps",
         )
     with usage_errors():

@@ -69,11 +69,10 @@ class TraceOptions:
 def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
     """Find the record of a training step's row, and its source.
 
-    For a packed row, find the document of each piece; for a --token of a conversation
-    its
-    message, too. DATASET is a path, or NAME=PATH for each dataset of a mixture; several
-    paths, also of one NAME, are joined. Give the arguments that
-    gristmill.loader.global_batches got, or the --state of a feed.
+    For a packed row, the document of each piece is found; for a --token of a
+    conversation, also its message. DATASET is a path, or NAME=PATH for each dataset of
+    a mixture; several paths, also of one NAME, are joined. Give the same arguments as
+    to gristmill.loader.global_batches, or the --state of a feed.
     """
     from gristmill.dataset.base.errors import InputError
 

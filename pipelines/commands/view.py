@@ -31,7 +31,7 @@ class ViewOptions:
 
     tokenizer: str | None = tokenizer_of_rows()
     html: str | None = text(
-        "Write the page with a part of its content to this file, and end.",
+        "Write the page with a part of its content to this file, and exit.",
         "FILE",
         "none: the page is served",
     )

@@ -116,7 +116,7 @@ class ConversationOptions:
         "text",
         "Column of weights",
         "Column of the weight of a conversation in the loss, or of a list of weights, "
-        "one a message.",
+        "one per message.",
         default="weight",
         metavar="NAME",
         regex=".+",
@@ -126,8 +126,8 @@ class ConversationOptions:
     date: str | None = option(
         "text",
         "Date",
-        "Date that the template gets as today's, as YYYY-MM-DD. A job that is run "
-        "again keeps it.",
+        "Date that the template gets as today's, as YYYY-MM-DD. A repeated job keeps "
+        "it.",
         shown="that of today",
         metavar="DATE",
         regex="[0-9]{4}-[0-9]{2}-[0-9]{2}",

@@ -56,8 +56,8 @@ class ConvertOptions:
     columns: str | None = option(
         "text",
         "Columns",
-        "Columns to take, separated by commas; of WebDataset, members by extension. Of "
-        "JSON lines and CSV, a:float gives the type of a, and * stands for all others.",
+        "Columns to take, separated by commas; for WebDataset, members by extension. "
+        "For JSON lines and CSV, a:float gives the type of a, and * means all others.",
         shown="all",
         metavar="NAME,...",
         regex="[^,]+(,[^,]+)*",
@@ -67,8 +67,8 @@ class ConvertOptions:
     record: str | None = option(
         "text",
         "Record",
-        "What a record is, of a format that has columns: example, a tf.train.Example "
-        "of them; column:NAME, the bytes of one; line, a line as it is.",
+        "What a record is, in a format with columns: example, a tf.train.Example of "
+        "them; column:NAME, the bytes of one column; line, the line as it is.",
         shown="the usual one of the format",
         metavar="KIND",
         regex="example|line|column:.+",
@@ -79,8 +79,8 @@ class ConvertOptions:
         "choice",
         "Rows with nulls",
         "What to do with a row of Parquet or JSON lines whose document, or another "
-        "column that is taken, is null: fail where no record can be made of it, or "
-        "skip the row.",
+        "selected column, is null: fail if it cannot become a record, or skip the "
+        "row.",
         default="fail",
         choices=get_args(Nulls),
         group="Source",
@@ -142,8 +142,8 @@ class ConvertOptions:
     split: str | None = option(
         "text",
         "Split",
-        "Split to write. Other splits in the output are kept. Input files of several "
-        "splits are joined only into one with another name than theirs.",
+        "Split to write. Other splits in the output are kept. To join input files of "
+        "several splits, give a name that none of them has.",
         shown="train",
         metavar="NAME",
         regex=SPLIT_PATTERN,
@@ -161,7 +161,7 @@ class ConvertOptions:
     num_shards: int | None = option(
         "integer",
         "Number of shards",
-        "Number of shards. Each takes about the same number of input bytes.",
+        "Number of shards. Each gets about the same number of input bytes.",
         shown="as --shard-size says",
         regex=POSITIVE,
         least=1,
@@ -211,10 +211,10 @@ class ConvertOptions:
     check: Check = option(
         "choice",
         "Check of finished shards",
-        "How to check a finished shard before it is committed: read all records again "
-        "and compare their checksums, or compare its length and a sample, which is "
-        "cheaper. For chunks that are copied from another dataset, both compare the "
-        "hash; `decoded` reads their records too.",
+        "How to check a finished shard before it is committed: `records` reads all "
+        "records again and compares their checksums; `sample` compares its length and "
+        "a sample, which is cheaper. For chunks that are copied from another dataset, "
+        "both compare the hash; `decoded` reads their records too.",
         default="records",
         choices=get_args(Check),
         group="Encoding",
@@ -292,8 +292,8 @@ class AppendOptions(ConvertOptions):
     overwrite: bool = like(
         ConvertOptions,
         "overwrite",
-        help="Delete what an append of other inputs or options has left that was not "
-        "finished. Never deletes anything that is committed.",
+        help="Delete the unfinished work of an append with other inputs or options. "
+        "Never deletes anything that is committed.",
     )
     keep_replaced: None = None  # Nothing is replaced.
     unique: None = None  # The records that are there are not compared.

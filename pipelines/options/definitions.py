@@ -84,7 +84,7 @@ class IndexOptions:
     overwrite: bool = like(
         ConvertOptions,
         "overwrite",
-        help="Index splits again that dataset.json has already.",
+        help="Index splits again that are already in dataset.json.",
     )
     keep_replaced: bool = like(ConvertOptions, "keep_replaced")
 

@@ -164,7 +164,7 @@ class RepackOptions(PackingOptions):
     num_shards: int | None = like(
         ConvertOptions,
         "num_shards",
-        help="Number of shards, at most as many as DATASET has: whole ones are joined.",
+        help="Number of shards, no more than DATASET has: whole shards are joined.",
         shown="as many as DATASET has",
     )
     shard_size: None = None

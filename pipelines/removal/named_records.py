@@ -143,7 +143,7 @@ def selected_records(
     where = f"{dataset}, split {name}"
     if found.packed is not None:
         raise InputError(
-            "of packed rows documents are removed, which have no columns",
+            "--where is for records: documents of packed rows have no columns",
             where=where,
             got=f"--where {condition}",
             cure="name them by --records; or remove the records, and pack them again",
@@ -176,7 +176,7 @@ def _documents(
         place = None if column is not None else _parsed(line)
         if not isinstance(place, FilePlace):
             raise InputError(
-                "of packed rows documents are removed, which have a place each",
+                "documents of packed rows must be named by their places",
                 where=f"{dataset}, split {name}",
                 expected="FILE@PLACE of a source file, as gristmill trace shows it, or "
                 "SHARD@DOCUMENT",

@@ -178,7 +178,7 @@ def test_token_datasets_that_are_not_packed_say_how_many_a_record_has(opened):
     for wrong in (0, "16", 1.5):
         with pytest.raises(InputError, match="tokens_per_row"):
             plain.token_run(tokens=1_000, tokens_per_row=wrong)
-    with pytest.raises(InputError, match="so many tokens, or of so many steps"):
+    with pytest.raises(InputError, match="a number of tokens, or a number of steps"):
         plain.token_run()
     for given in (None, {"web": 1}, 0.5):
         with pytest.raises(InputError, match="shares are not those"):

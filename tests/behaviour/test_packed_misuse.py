@@ -148,7 +148,7 @@ def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
         job = ConversionJob(inputs=(places["short"],), **place, **options)
         with pytest.raises(InputError, match="the input holds packed rows") as refused:
             run([job], workers=1)
-        assert "by gristmill repack" in str(refused.value)
+        assert "with gristmill repack" in str(refused.value)
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="no records can be appended") as refused:
         open_to_append(places["short"], None)
@@ -162,7 +162,7 @@ def test_packed_rows_are_not_indexed_in_their_place(places, tmp_path):
     for overwrite in (False, True):
         with pytest.raises(InputError) as refused:
             index(IndexOptions(files=(str(copy),), overwrite=overwrite), workers=1)
-        said = "index of files does not know" if overwrite else "already"
+        said = "gristmill index cannot describe" if overwrite else "already"
         assert said in str(refused.value)
     assert (copy / "dataset.json").read_bytes() == before
     # Alone, they are files like others.

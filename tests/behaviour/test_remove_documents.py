@@ -217,7 +217,7 @@ class TestNames:
     @pytest.mark.parametrize(
         ("records", "message"),
         [
-            ([1, 2], "no record to remove"),
+            ([1, 2], "cannot be removed, only its documents"),
             ([[10_000, 0]], "no such record"),
             ([[0, 99]], "no document begins there"),
             ([[0, -1]], "no document begins there"),

@@ -288,7 +288,9 @@ class TestState:
             feed.set_state(state)  # It goes on with the edition that is kept.
             assert next(feed) == plain.read(4)
             return
-        with pytest.raises(StateMismatchError, match="of other records") as caught:
+        with pytest.raises(
+            StateMismatchError, match="does not match the records"
+        ) as caught:
             feed.set_state(state)
         assert "edition=1), as in the run" in str(caught.value)
         assert "extended(dataset, step=4)" in str(caught.value)

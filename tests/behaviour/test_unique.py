@@ -181,7 +181,7 @@ def test_a_dataset_gets_a_column_and_loses_duplicates(tmp_path, dataset) -> None
     none = run("remove", dataset, "--where", "duplicate_of > 999")
     assert "no record fulfils the condition" in none.output
     both = run("remove", dataset, "--where", "duplicate_of > 0", "--records", "x")
-    assert "named in one way" in both.output
+    assert "exactly one option must name" in both.output
 
 
 def test_removal_of_a_record_keeps_the_others_known(tmp_path: pathlib.Path) -> None:

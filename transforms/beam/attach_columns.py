@@ -30,7 +30,7 @@ from gristmill.transforms.columns.computed_values import (
 
 
 class AttachResult(NamedTuple):
-    """What was attached.
+    """The result of attaching columns.
 
     Attributes:
         manifest: The dataset as it is now.

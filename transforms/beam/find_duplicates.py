@@ -177,9 +177,9 @@ class FindDuplicates(
 ):
     """Finds exact duplicates among the records of files or of a dataset.
 
-    Applied to a pipeline; gives a PCollection of one `DuplicatesResult`. Of records
-    that are the same the first is kept, by file in the sorted list and place in it; the
-    certificate lists the others. It is the same, byte for byte, on all runners.
+    Applied to a pipeline; gives a PCollection of one `DuplicatesResult`. The first of
+    equal records is kept, by file in the sorted list and place in it; the certificate
+    lists the others. It is the same, byte for byte, on all runners.
 
     Guarantees: bounded; one linear chain, so that every runner executes it; nothing but
     the certificate and a directory of its name with `.parts`, which is deleted, is

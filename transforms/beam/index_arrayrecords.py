@@ -65,7 +65,7 @@ def _commit(
 class IndexArrayRecords(
     beam.PTransform[beam.pvalue.PBegin, beam.PCollection[Manifest]]
 ):
-    """Makes a dataset, in place, of ArrayRecord files that exist already.
+    """Turns existing ArrayRecord files into a dataset, in place.
 
     Applied to a pipeline; gives a PCollection of one `Manifest`.
 

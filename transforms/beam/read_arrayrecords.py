@@ -54,15 +54,14 @@ class ReadArrayRecords(
     read is looked up when the pipeline runs. Every compression and group size is read;
     files with transposed chunks go through the official reader and must be local.
 
-    Guarantees: bounded; every record exactly once; of a dataset, each record's crc32c
-    is compared with the one in the shard's index, of other files the hash of each chunk
+    Guarantees: bounded; every record exactly once; in a dataset, each record's crc32c
+    is compared with the one in the shard's index, in other files the hash of each chunk
     with the one in its header; damage fails the pipeline with file and record or chunk;
-    nothing is written, so retries do no harm. The order of a range is
-    kept within its bundle, and none beyond that: use `with_index` where it matters.
-    Every shard is read by as many workers as it has ranges. Memory per worker: 1 MiB
-    of the file (up to 4 MiB decoded), or one chunk if that is larger, 16 MiB that are
-    read ahead from object storage, and the footers and indexes of two shards: some 35
-    bytes a record.
+    nothing is written, so retries do no harm. The order of a range is kept within its
+    bundle, and none beyond that: use `with_index` where it matters. Every shard is read
+    by as many workers as it has ranges. Memory per worker: 1 MiB of the file (up to 4
+    MiB decoded), or one chunk if that is larger, 16 MiB that are read ahead from object
+    storage, and the footers and indexes of two shards: some 35 bytes a record.
 
     Attributes:
         source: The directory of a dataset; or the path or glob pattern of files, or

@@ -109,7 +109,7 @@ class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[b
     """Reads inputs of any format that `gristmill convert` reads.
 
     Applied to a pipeline; gives a PCollection of `bytes`, or of `SourceRecord`. Inputs
-    are files of one format, which their first bytes tell: TFRecord, ArrayRecord,
+    are files of one format, recognised by their first bytes: TFRecord, ArrayRecord,
     Parquet and so on; or a directory with splits: a dataset, a TFDS directory, a
     repository of Hugging Face. They are listed when the pipeline runs, and looked into
     by one worker. Rows become records as `RecordOptions` says.
@@ -127,7 +127,7 @@ class ReadRecords(Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[b
         split: The split of a directory to read; None for all.
         records: What is known of the inputs, and of the records to make of them.
         with_source: Whether to give the file and place of each record with it.
-        range_bytes: Least bytes that a worker reads of a file that is split.
+        range_bytes: Minimum bytes that a worker reads of a file that is split.
         allow_empty_files: Whether a file of 0 bytes is one without records, and not an
             interrupted copy.
     """

@@ -89,7 +89,7 @@ def _read_matches(
 class ReadTFRecords(
     Reader, beam.PTransform[beam.pvalue.PBegin, beam.PCollection[bytes]]
 ):
-    """Reads TFRecord files, plain or of gzip, zlib or zstd, as their content tells.
+    """Reads TFRecord files, plain or compressed with gzip, zlib or zstd.
 
     Applied to a pipeline; gives a PCollection of `bytes`, or of `SourceRecord`. Files
     are listed when the pipeline runs. Damage fails the pipeline with file and offset.

@@ -191,10 +191,10 @@ class WriteArrayRecords(
     Guarantees:
 
     - Input: bounded. Windows are ignored.
-    - Nothing is lost or twice in it: each group's records are counted before the
-      shuffle, and number, bytes and digest must be the same in the finished shards.
-      The steps before must give the same records when a runner repeats them; where
-      they do not, the write fails and says so.
+    - Nothing is lost or duplicated: each group's records are counted before the
+      shuffle, and number, bytes and digest must be the same in the finished shards. The
+      steps before must give the same records when a runner repeats them; where they do
+      not, the write fails and says so.
     - Retries: the same records and options give the same bytes under the same names,
       whatever the runner, the bundles and the order of arrival. So attempts that are
       repeated, or run twice at once, do no harm. A run after a crash keeps shards that
@@ -206,9 +206,9 @@ class WriteArrayRecords(
       records without keys, share a group, so one worker, and a shard unless the group
       is cut by `shard_bytes`; then they are in neighbouring ones.
     - Size: `shard_bytes` bounds the bytes of the records in each shard, give or take
-      one record; with `num_shards` alone there are exactly so many, and nothing but
-      their number bounds them.
-    - Parallelism: one worker a group: `num_shards`, or as many groups as shards.
+      one record; with `num_shards` alone there are exactly that many, and only their
+      number bounds them.
+    - Parallelism: one worker per group: `num_shards`, or as many groups as shards.
     - Memory per group in flight: some 130 bytes a record (180 and the key with keys),
       no matter how long records are. Disk: the group's records, and one shard.
     - Runners: all that have a shuffle. There are no tagged outputs, and no side input

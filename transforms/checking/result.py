@@ -11,7 +11,7 @@ from gristmill.transforms.checking.shard import ShardCheck
 
 
 class VerifyResult(NamedTuple):
-    """What was verified in a dataset, and what is wrong.
+    """The result of a verification.
 
     Attributes:
         dataset: Its directory.

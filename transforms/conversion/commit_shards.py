@@ -273,7 +273,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConversionResult(NamedTuple):
-    """What a conversion did.
+    """The result of a conversion.
 
     Attributes:
         manifest: The committed dataset.

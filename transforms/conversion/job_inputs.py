@@ -251,12 +251,12 @@ def check_records(directory: str, split: str) -> None:
     found = open_manifest(directory).splits.get(split)
     if found is not None and found.packed is not None:
         raise InputError(
-            "the input holds packed rows: in other shards nothing would tell of which "
-            "document each piece is",
+            "the input holds packed rows: other shards would lose the document of "
+            "each piece",
             where=f"{directory}, split {split}",
             expected="a dataset of records",
-            cure="make rows of another length, or fewer shards, by gristmill repack; "
-            "for all else pack the documents again",
+            cure="make rows of another length, or fewer shards, with gristmill repack; "
+            "for anything else, pack the documents again",
         )
 
 
@@ -358,15 +358,15 @@ def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
     if len(splits) < 2 or (job.join_splits and job.split not in splits):
         return
     cure = (
-        "convert one split at a time, by a narrower pattern and --split; to join them "
-        "on purpose, give --split with another name, such as all (in Python, also "
+        "convert one split at a time, with a narrower pattern and --split; to join "
+        "them on purpose, give --split with another name, such as all (in Python, also "
         "join_splits=True)"
     )
     folder = files.paths[0].rpartition("/")[0] or "."
     if has_file(folder, layout.TFDS_INFO_JSON):
         cure = f"give the TFDS directory {folder}, which keeps its splits; or {cure}"
     raise InputError(
-        "the input files are of several splits",
+        "the input files belong to several splits",
         where=some_of(job.inputs),
         expected="files of one split",
         got=listed(splits),

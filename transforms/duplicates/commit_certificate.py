@@ -34,7 +34,7 @@ from gristmill.transforms.sources.shards.source_split import find_split
 
 
 class DuplicatesResult(NamedTuple):
-    """What a search for duplicates found.
+    """The result of a search for duplicates.
 
     Attributes:
         certificate: The file that lists them.

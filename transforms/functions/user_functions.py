@@ -178,7 +178,7 @@ def call(function: RecordFunction, record: bytes, *, source: str) -> Sequence[by
     if isinstance(result, (list, tuple)):
         kind += f" of {sorted({type(r).__name__ for r in result})}"
     raise UserFunctionError(
-        "the --map function returned what cannot be written",
+        "the --map function returned a value that cannot be written",
         where=f"the record of {len(record):,} bytes at {source}",
         expected="bytes, None, or a list of bytes",
         got=kind,

@@ -186,9 +186,9 @@ def plan_index(
         packed = [each for each in there if manifest.splits[each].packed is not None]
         if packed:
             raise InputError(
-                "the split holds packed rows, which an index of files does not know",
+                "the split holds packed rows, which gristmill index cannot describe",
                 where=f"{directory}, split {some_of(packed)}",
-                cure="check it with gristmill verify; what is damaged, pack again",
+                cure="check it with gristmill verify, and pack damaged shards again",
             )
         check_other_splits(directory, manifest, splits=counts, takes=listing.has)
     return IndexTasks(directory, name, splits, listing, split_of)
@@ -288,8 +288,8 @@ def _check_not_joined(
             expected="NAME-SPLIT.array_record-00000-of-00010 for all files, or for "
             "none",
             got=some_of(map(decode_name, others)),
-            cure="index one dataset at a time, by a narrower pattern; or give --split "
-            "to put all files into one split",
+            cure="index one dataset at a time, with a narrower pattern; or "
+            "give --split to put all files into one split",
         )
     joined = JoinedFiles.of(
         layout.join(directory, decode_name(file)) for file in others
@@ -302,6 +302,6 @@ def _check_not_joined(
                 expected="files of one, or names from which splits are read: "
                 "NAME-SPLIT.array_record-00000-of-00010",
                 got=listed(counts),
-                cure="index them one at a time, by a narrower pattern and --split; or "
-                "give --split to put all files into one split",
+                cure="index them one at a time, with a narrower pattern and --split; or"
+                " give --split to put all files into one split",
             )

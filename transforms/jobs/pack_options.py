@@ -203,12 +203,12 @@ class TokenizerSpec:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PackOptions:
-    """What rows to make of documents.
+    """How to pack documents into rows.
 
     Attributes:
-        length: Tokens of a row, at most.
+        length: Maximum number of tokens in a row.
         method: `best-fit`: no document that fits a row is cut. `concat`: one document
-            after the other, cut where a row ends. `none`: one document a row.
+            after the other, cut where a row ends. `none`: one document per row.
         column: The feature that holds the text or the tokens; "" if the record itself
             is the text.
         tokenizer: File of the tokenizer, or `module:function`; None if the column

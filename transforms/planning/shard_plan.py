@@ -62,7 +62,7 @@ class PlanOptions:
     """How many shards to make.
 
     Attributes:
-        kind: `match_shards`, one shard an input file; `num_shards`; `shard_bytes`, of
+        kind: `match_shards`, one shard per input file; `num_shards`; `shard_bytes`, of
             input for each shard, as stored; `records_per_shard`.
         value: The number that goes with it; None for `match_shards`.
     """

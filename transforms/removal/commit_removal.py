@@ -36,7 +36,7 @@ _OWN_SOURCE = ("job", "write")
 
 
 class RemovalResult(NamedTuple):
-    """What a removal did.
+    """The result of a removal.
 
     Attributes:
         manifest: The dataset as it is now.
@@ -204,7 +204,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         what = f"{before.counts.documents:,} documents"
     if len(words) != len(one.records) or left.hex != expected_digest:
         raise DataLossError(
-            "what is left and what was removed are not what was there before",
+            "the remaining and the removed records are not those of before",
             where=f"{dataset}, split {key}",
             expected=f"{what}, digest {expected_digest}",
             got=left.summary,

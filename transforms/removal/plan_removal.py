@@ -155,10 +155,10 @@ def wanted_of(records: npt.ArrayLike, *, packed: bool) -> Int64:
         return found.reshape(-1)
     if found.shape[1:] != ((2,) if packed else ()):
         raise InputError(
-            "a row of packed documents is no record to remove"
+            "a packed row cannot be removed, only its documents"
             if packed
             else "the records are not packed rows, and hold no documents",
-            expected="the row and the piece with which each document begins"
+            expected="the row and the piece in which each document begins"
             if packed
             else "numbers of records",
             got=f"an array of shape {found.shape}",

@@ -193,6 +193,11 @@ class SourceSpec(NamedTuple):
 TFRECORD = SourceSpec()
 
 
+def can_skip_nulls(format_name: str) -> bool:
+    """Returns whether `--nulls skip` is for a format, one of `FORMATS`."""
+    return format_name in _WITH_NULLS
+
+
 def check_nulls(options: RecordOptions, format_name: str) -> None:
     """Refuses to skip nulls of a format, one of `FORMATS`, that has none.
 
@@ -200,7 +205,7 @@ def check_nulls(options: RecordOptions, format_name: str) -> None:
         InputError: That is requested.
     """
     lines = options.record == "line"
-    if options.nulls == "skip" and (format_name not in _WITH_NULLS or lines):
+    if options.nulls == "skip" and (lines or not can_skip_nulls(format_name)):
         raise InputError(
             "--nulls skip is for columns that can be null",
             expected="columns of "

@@ -207,9 +207,9 @@ def _other_formats(
             "--input-format"
         )
     elif len(others) < of:
-        cure = f"leave out what is no {name} file, by a narrower pattern; or {cure}"
+        cure = f"leave out other files than {name}, with a narrower pattern; or {cure}"
         if auto and cure.endswith(CONVERT):
-            cure = cure.removesuffix(CONVERT) + "take each format by itself: "
+            cure = cure.removesuffix(CONVERT) + "convert each format separately: "
             cure += "`gristmill append` adds records to a dataset, and rows of tokens "
             cure += "in several datasets are joined by loader.open([one, other])"
     file = posixpath.basename(paths[0])
@@ -222,7 +222,7 @@ def _other_formats(
         )
     if auto and len(others) == of and len(kinds) == 1:
         return InputError(
-            f"no format that is read: {kind.name}",
+            f"unsupported format: {kind.name}",
             where=some_of(paths),
             expected=", ".join(FORMATS[name].found_as for name in FILE_FORMATS),
             got=got,

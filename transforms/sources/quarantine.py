@@ -230,9 +230,9 @@ def too_much_damage(found: int, limit: int, *, where: str) -> CorruptInputError:
 def nothing_read(where: str) -> CorruptInputError:
     """Returns the error for inputs that were set aside entirely."""
     return CorruptInputError(
-        "no record of the inputs could be read: all of them was set aside",
+        "no record of the inputs could be read: everything was set aside",
         where=where,
-        expected="one record at least",
+        expected="at least one record",
         got="damage from the first byte of each file to its last, as files of another "
         "format look",
         cure="name the format with --input-format, and give --overwrite; or write the "

@@ -79,7 +79,7 @@ def null_error(name: str, *, nulls: int, rows: int, where: str) -> InputError:
         where: Where they are.
     """
     return InputError(
-        f"column {name!r} is null in some rows, so they make no record",
+        f"column {name!r} is null in some rows, which cannot become records",
         where=where,
         expected="a value in each row, which may be empty",
         got=f"null in {nulls:,} of {rows:,} rows",

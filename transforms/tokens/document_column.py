@@ -16,7 +16,7 @@ from gristmill.dataset.base.example import (
 )
 from gristmill.dataset.base.varints import decode_varints, encode_varint, varint_at
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.sources.formats import SourceSpec, can_skip_nulls
 from gristmill.transforms.tokens.tokenizers import Encoded
 from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
 
@@ -114,6 +114,7 @@ class DocumentColumn:
         # A user's function returns the type that it gets: text for text.
         self._whole = not options.column or source.record == kept
         self._feature = OneFeature(options.column)
+        self._format = source.format
 
     def texts(self, records: Sequence[bytes], place_of: PlaceOf) -> Sequence[bytes]:
         """Returns the text of each record, in UTF-8.
@@ -241,8 +242,7 @@ class DocumentColumn:
                 where=place,
                 expected=f"one of {some_of(names, 20)}" if names else "a feature",
                 got=None if names else "an example without features",
-                cure=f"{_ANOTHER}; leave out rows where it is null, with --nulls skip; "
-                "or leave out such records with --map",
+                cure=self._without_feature(),
             )
         if found.kind not in (NO_KIND, BYTES, INTS):
             raise InputError(
@@ -253,6 +253,16 @@ class DocumentColumn:
                 cure=_ANOTHER,
             )
         return found
+
+    def _without_feature(self) -> str:
+        if can_skip_nulls(self._format):
+            nulls = "leave out rows where it is null, with --nulls skip; "
+        elif self._format == "arrayrecord":
+            nulls = "if it was null in the original files, convert them again with "
+            nulls += "--nulls skip; "
+        else:
+            nulls = ""
+        return f"{_ANOTHER}; {nulls}or leave out such records with --map"
 
 
 def _are_ids(varints: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> bool:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class WriteResult(NamedTuple):
-    """What a write left.
+    """The result of a write.
 
     Attributes:
         output: The dataset's directory.

@@ -50,8 +50,8 @@ def test_text_and_objects(given, text):
         (b"data", "the output is not a path"),
         (None, "the output is not a path"),
         (7, "the output is not a path"),
-        ("\ud800", r"that no file can have\n  got:      '\\ud800'"),
-        ("a\0b", "that no file can have"),
+        ("\ud800", r"is not a valid path\n  got:      '\\ud800'"),
+        ("a\0b", "is not a valid path"),
         (pathlib.Path("gs://bucket/c4"), "pathlib joins slashes"),
         ("gs:/bucket/c4", "a gs:// path that lacks a slash"),
         ("gs:/", "a gs:// path that lacks a slash"),
@@ -95,7 +95,7 @@ def test_a_path_without_bucket_is_refused(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["\ud800", "a/\udcff.array_record"])
 def test_a_name_that_is_no_unicode_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match="no object can have") as raised:
+    with pytest.raises(InputError, match="cannot be the name of an object") as raised:
         split_path(f"gs://bucket/{name}")
     assert raised.value.got == ascii(f"gs://bucket/{name}")
 

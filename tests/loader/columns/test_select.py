@@ -193,7 +193,7 @@ def test_a_selection_is_a_dataset(output: str) -> None:
     assert pickle.loads(pickle.dumps(found)).content == found.content
     assert f"{len(numbers)} of {RECORDS} records" in repr(found)
     assert sum(found.shard(n).records for n in range(3)) == len(numbers)
-    with pytest.raises(InputError, match="neither a text nor a boolean"):
+    with pytest.raises(InputError, match="neither by an expression nor by booleans"):
         whole.select(mask[1:])
     with pytest.raises(InputError, match="a selection of another edition"):
         found.as_of(2)

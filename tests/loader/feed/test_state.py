@@ -124,7 +124,9 @@ def test_another_order_is_refused_and_named(name, web):
     }
     state = feed_of(loader.global_batches(web, **options)).get_state()
     feed = feed_of(loader.global_batches(web, **options | CHANGES[name]), start_step=2)
-    with pytest.raises(StateMismatchError, match="another order") as refused:
+    with pytest.raises(
+        StateMismatchError, match="does not match the records or the order"
+    ) as refused:
         feed.set_state(state)
     lines = str(refused.value).splitlines()
     assert name in lines[1]

@@ -378,7 +378,7 @@ def test_a_batch_that_does_not_pickle_comes_back_from_a_worker_with_its_step(bat
 @pytest.mark.slow
 def test_a_batch_that_cannot_be_made_again_says_its_step(batches):
     with feed_of(batches, workers=1, decode=decoders.unmakeable) as feed:
-        with pytest.raises(UserFunctionError, match="cannot be unpickled") as raised:
+        with pytest.raises(UserFunctionError, match="cannot unpickle") as raised:
             next(feed)
         assert raised.value.__notes__ == ["in the batch of step 0"]
         assert "not a bird" in raised.value.got

@@ -285,7 +285,7 @@ def test_lines_of_json_keep_their_texts(tmp_path: pathlib.Path, ten: str) -> Non
         ({"id": [1], "x": [1]}, "not of the type of the rows' keys"),
         ({"id": ["doc0"]}, "no column besides the key"),
         ({"key": ["doc0"], "x": [1]}, "no column 'id'"),
-        ({"id": ["doc0"], "a-b": [1]}, "cannot stand in an expression"),
+        ({"id": ["doc0"], "a-b": [1]}, "cannot be used in an expression"),
     ],
 )
 def test_tables_that_cannot_be_joined(
@@ -364,8 +364,11 @@ def test_the_command(tmp_path: pathlib.Path, ten: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "rows find their records in one way"),
-        (["--key", "id", "--number", "n"], "rows find their records in one way"),
+        ([], "exactly one option must match rows to records"),
+        (
+            ["--key", "id", "--number", "n"],
+            "exactly one option must match rows to records",
+        ),
         (["--place", "file"], "--place names two columns"),
         (["--map", "a:b", "--key", "id"], "--map and --key, FILES"),
         (["--key", "id", "--missing", "x"], "--missing is not a value of JSON"),

@@ -87,7 +87,7 @@ def test_selected_records_by_a_column(folder: pathlib.Path) -> None:
     assert [line.split()[-1] for line in out[1:-1]] == ["de", "en"]
     counts = [int(line.split()[1]) for line in out[1:-1]]
     assert sum(counts) == len(dataset)
-    assert "other records" in run(*options, code=2)
+    assert "does not match the records" in run(*options, code=2)
     named = (f"a={folder / 'a/out'}", f"b={folder / 'b/out'}", "--batch-size", 4)
     chosen = (*named, "--steps", 60, "--by", "dataset", "--json")
     found = json.loads(run(*chosen, "--select", f"a={condition}"))
@@ -133,7 +133,9 @@ def test_sizes_are_ranges(tokens: int, size: str) -> None:
 
 def test_wrong_use(folder: pathlib.Path) -> None:
     dataset = folder / "a/out"
-    assert "how far the run is" in run(dataset, "--batch-size", 4, code=2)
+    assert "the progress of the run is not given" in run(
+        dataset, "--batch-size", 4, code=2
+    )
     order = (dataset, "--batch-size", 4, "--epochs", 1)
     assert "steps is out of range" in run(*order, "--steps", 100, code=2)
     assert "no column 'x'" in run(*order, "--steps", 1, "--by", "x", code=2)

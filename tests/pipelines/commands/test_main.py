@@ -104,7 +104,7 @@ def options_of_all() -> Iterator[tuple[str, click.Option]]:
 
 def test_summaries_are_whole_and_commands_in_sections():
     done = CliRunner().invoke(cli, ["--help"], terminal_width=80)
-    lines = done.stdout.partition("\nBegin:\n")[2].splitlines()
+    lines = done.stdout.partition("\nGet started:\n")[2].splitlines()
     shown = {}
     for line in lines:
         assert len(line) <= 80

@@ -254,7 +254,7 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
     assert "datasets with other names" in refused(converted / "plain-out", *at)
     swapped = [places[0].replace("plain-out", "packed-out"), places[1]]
     swapped_out = refused(*swapped, *at)
-    assert "other records, or of another order" in swapped_out
+    assert "does not match the records or the order" in swapped_out
     assert "exclude each other" in refused(*places, *at, "--seed", "1", "--epochs", "2")
     state.write_text('{"version": 1, "step": 0}')
     assert "where:    batch_size" in refused(*places, *at)

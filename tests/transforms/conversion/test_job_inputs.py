@@ -37,7 +37,7 @@ def c4(tmp_path) -> pathlib.Path:
 
 class TestSplits:
     def refused(self, job: ConversionJob, *parts: str) -> None:
-        with pytest.raises(InputError, match="are of several splits") as caught:
+        with pytest.raises(InputError, match="belong to several splits") as caught:
             list_inputs(job)
         for part in parts:
             assert part in str(caught.value)

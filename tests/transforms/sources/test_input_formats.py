@@ -44,7 +44,7 @@ def test_each_format_that_is_read(tmp_path, name):
 def test_each_format(tmp_path, name):
     (tmp_path / "in").write_bytes(MAKERS[name]())
     message = refused(tmp_path / "in")
-    assert f"no format that is read: {name}\n" in message
+    assert f"unsupported format: {name}\n" in message
     assert "expected: TFRecord, ArrayRecord, Parquet, tar, JSON lines, CSV" in message
     assert f"where:    {tmp_path}/in" in message
     assert "to do:" in message
@@ -60,7 +60,9 @@ def test_some_of_many(tmp_path):
     assert "6 of 7 input files are not TFRecord files" in message
     assert f"{tmp_path}/2.parquet and 2 more" in message
     assert "got:      Parquet (5), CSV (1)" in message
-    assert "or take each format by itself: `gristmill append` adds records" in message
+    assert (
+        "or convert each format separately: `gristmill append` adds records" in message
+    )
 
 
 def test_array_records(tmp_path):
@@ -106,7 +108,7 @@ def test_a_stray_file_among_lines_is_named(tmp_path):
     message = refused(tmp_path / "*")
     assert "not a JSON lines file, but text\n" in message
     assert f"where:    {tmp_path}/README" in message
-    assert "leave out what is no JSON lines file" in message
+    assert "leave out other files than JSON lines" in message
 
 
 @pytest.mark.parametrize("name", ["text", "CSV", "JSON lines"])
@@ -162,7 +164,7 @@ def test_some_but_not_all_where_damage_is_accepted(tmp_path):
     (tmp_path / "a").write_bytes(DATA)
     (tmp_path / "b").write_bytes(MAKERS["HTML"]())
     assert len(find_inputs([f"{tmp_path}/*"], allow_other_formats=True)) == 2
-    with pytest.raises(InputError, match="no format that is read: HTML"):
+    with pytest.raises(InputError, match="unsupported format: HTML"):
         find_inputs([f"{tmp_path}/b"], allow_other_formats=True)
 
 

@@ -197,6 +197,18 @@ def test_records_that_hold_no_tokens(record, what, fact):
     assert error.where == place_of(1)
 
 
+def test_a_cure_names_an_option_that_the_format_has(file):
+    skip = "leave out rows where it is null, with --nulls skip"
+    again = "in the original files, convert them again with --nulls skip"
+    for format_name, cured in (("jsonl", skip), ("parquet", skip), ("csv", None)):
+        source = SourceSpec(format_name, "example")
+        cure = refused([encode_example({"a": 1})], file, source).cure
+        assert (cured in cure) if cured else "--nulls" not in cure
+    cure = refused([encode_example({"a": 1})], file, SourceSpec("arrayrecord")).cure
+    assert again in cure
+    assert "--nulls" not in refused([encode_example({"a": 1})], file).cure
+
+
 def test_text_without_a_tokenizer():
     error = refused([b"text"], None, TEXT)
     assert error.what == "the records are text, and there is no tokenizer"

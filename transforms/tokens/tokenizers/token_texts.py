@@ -70,7 +70,7 @@ def load_token_texts(name: str) -> TokenTexts:
     """
     if is_function(name):
         raise InputError(
-            "a function makes tokens of texts, and not texts of tokens",
+            "a tokenizer function cannot turn tokens back into text",
             expected="the file of a tokenizer",
             got=f"--tokenizer {name}",
             cure="leave it out: tokens are shown as ids then",

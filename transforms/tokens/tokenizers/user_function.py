@@ -85,9 +85,9 @@ class FunctionTokenizer:
 
     def _wrong(self, got: str) -> UserFunctionError:
         return UserFunctionError(
-            "the function of the tokenizer returned what are no tokens",
+            "the function of the tokenizer returned values that are not tokens",
             where=self._name,
-            expected="for each text of the list a sequence of ids, from 0 on",
+            expected="a sequence of ids, from 0 on, for each text of the list",
             got=got,
             cure="fix the function",
         )

@@ -98,5 +98,5 @@ def test_a_character_is_in_its_last_token() -> None:
 
 
 def test_a_function_is_refused() -> None:
-    with pytest.raises(InputError, match="not texts of tokens"):
+    with pytest.raises(InputError, match="cannot turn tokens back into text"):
         load_token_texts("my.module:encode")

@@ -140,7 +140,7 @@ def test_no_fast_path_and_no_special_tokens_of_its_own(module):
 )
 def test_what_it_must_return(module, name, got):
     options = PackOptions(length=8, tokenizer=f"{module}:{name}")
-    with pytest.raises(UserFunctionError, match="no tokens") as raised:
+    with pytest.raises(UserFunctionError, match="values that are not tokens") as raised:
         load_tokenizer(options).encode([b"a", b"b"])
     assert raised.value.got.startswith(got)
     assert raised.value.where == f"{module}:{name}"
