@@ -20,7 +20,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 # What to install for the programs whose names begin so.
 TRAINERS = {
     "flax": ["flax", "optax", "orbax-checkpoint"],
-    "gemma": ["gemma", "optax"],
+    # The code in newer versions needs a protobuf that Kauldron excludes.
+    "gemma": ["gemma", "optax", "sentencepiece<0.2.3"],
     "kauldron": ["kauldron", "optax"],
     "keras": ["keras"],
     "levanter": ["--prerelease=allow", "marin-levanter", "marin-haliax"],

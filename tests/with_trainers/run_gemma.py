@@ -14,13 +14,6 @@ from kauldron import konfig
 
 from gristmill import loader
 
-with konfig.imports():
-    import optax
-    from kauldron import kd
-
-    from examples.kauldron_batches import KauldronBatches
-    from tests.with_trainers import run_gemma
-
 ROWS = loader.open("data/rows")
 packed = loader.PackedRows.of(ROWS)
 
@@ -45,10 +38,18 @@ def decode(records):
 
 
 def trainer(workdir: str, steps: int):
+    with konfig.imports():  # Of modules only.
+        import optax
+        from kauldron import kd
+
+        from examples import kauldron_batches
+        from tests.with_trainers import run_gemma
     loss = kd.losses.SoftmaxCrossEntropyWithIntLabels(
         logits="preds.logits", labels="batch.target", mask="batch.loss_mask"
     )
-    data = KauldronBatches(path="data/rows", batch_size=8, decode=run_gemma.decode)
+    data = kauldron_batches.KauldronBatches(
+        path="data/rows", batch_size=8, decode=run_gemma.decode
+    )
     keys = {"positions": "batch.positions", "attention_mask": "batch.attention_mask"}
     cfg = kd.train.Trainer(
         seed=42,
