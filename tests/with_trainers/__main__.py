@@ -25,6 +25,7 @@ TRAINERS = {
     "kauldron": ["kauldron", "optax"],
     "keras": ["keras"],
     "levanter": ["--prerelease=allow", "marin-levanter", "marin-haliax"],
+    "torch": ["torch"],
     "tunix": ["google-tunix", "optax"],
 }
 DATA = """
