@@ -5,8 +5,8 @@
     )
 
 Kauldron saves the state of the feed in its checkpoints, and resumes at the next batch.
-The seed is that of the config. In a config of konfig, import this module within
-`konfig.imports()`.
+The seed is that of the config. In a config of konfig, import this module, not the
+class, within `konfig.imports()`.
 """
 
 from __future__ import annotations

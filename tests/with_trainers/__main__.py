@@ -17,12 +17,16 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).parents[2]
-# What to install, by program.
+# What to install for the programs whose names begin so.
 TRAINERS = {
     "flax": ["flax", "optax", "orbax-checkpoint"],
+    # The code in newer versions needs a protobuf that Kauldron excludes.
+    "gemma": ["gemma", "optax", "sentencepiece<0.2.3"],
     "kauldron": ["kauldron", "optax"],
     "keras": ["keras"],
     "levanter": ["--prerelease=allow", "marin-levanter", "marin-haliax"],
+    "torch": ["torch"],
+    "tunix": ["google-tunix", "optax"],
 }
 DATA = """
 gristmill demo data
@@ -31,8 +35,8 @@ gristmill pack data/demo data/rows --tokenizer data/tokenizer.json --eos '</s>' 
 """
 
 
-def run(trainer: str, folder: pathlib.Path, python: str) -> None:
-    """Makes or renews the environment of a trainer, and runs its program."""
+def environment(trainer: str, folder: pathlib.Path, python: str) -> dict[str, str]:
+    """Makes or renews the environment of a trainer, and returns its variables."""
     venv = folder.absolute() / trainer
     uv = [shutil.which("uv")] if shutil.which("uv") else [sys.executable, "-m", "uv"]
     if not venv.exists():
@@ -40,17 +44,22 @@ def run(trainer: str, folder: pathlib.Path, python: str) -> None:
     command = [*uv, "pip", "install", "-q", "--python", venv / "bin" / "python"]
     command += ["--reinstall-package", "gristmill", ".[loader,tokenizers]"]
     subprocess.run([*command, *TRAINERS[trainer]], cwd=ROOT, check=True)
-    environment = {
+    return {
         **os.environ,
         "JAX_PLATFORMS": "cpu",
         "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
-    program = pathlib.Path(__file__).with_name(f"run_{trainer}.py")
-    with tempfile.TemporaryDirectory() as work:
-        for line in (["bash", "-ec", DATA], [str(venv / "bin" / "python"), program]):
-            subprocess.run(line, cwd=work, env=environment, check=True)
-    print(f"{trainer}: as expected")
+
+
+def run(trainer: str, variables: dict[str, str], data: pathlib.Path) -> None:
+    """Runs the programs of a trainer, each in an empty folder with the data."""
+    for program in sorted(pathlib.Path(__file__).parent.glob(f"run_{trainer}*.py")):
+        with tempfile.TemporaryDirectory() as work:
+            pathlib.Path(work, "data").symlink_to(data)
+            line = ["python", program]
+            subprocess.run(line, cwd=work, env=variables, check=True)
+        print(f"{program.stem}: as expected", flush=True)
 
 
 def main() -> None:
@@ -61,8 +70,14 @@ def main() -> None:
     parser.add_argument("--python", default="3.12", help="version or path")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    for trainer in args.trainers or TRAINERS:
-        run(trainer, args.folder, args.python)
+    with tempfile.TemporaryDirectory() as made:
+        data = pathlib.Path(made, "data")
+        for trainer in args.trainers or TRAINERS:
+            variables = environment(trainer, args.folder, args.python)
+            if not data.exists():  # All have the same gristmill.
+                line = ["bash", "-ec", DATA]
+                subprocess.run(line, cwd=made, env=variables, check=True)
+            run(trainer, variables, data)
 
 
 if __name__ == "__main__":
