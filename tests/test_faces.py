@@ -44,6 +44,7 @@ MEASURE_ONE_PART = {
     "benchmarks/encode.py": "columns of a table, without a file of them",
     "benchmarks/faults.py": "empties a bucket through the storage, between the runs",
     "benchmarks/gcs_convert.py": "empties a bucket through the storage",
+    "benchmarks/gcs_readers.py": "the client of a feed alone",
     "benchmarks/gcs_soak.py": "puts a shard into a bucket while it is being read",
     "benchmarks/harness_silence.py": "one shard as a call, in one thread",
     "benchmarks/harness_threads.py": "one thread of Beam's harness: a shard as a call",

@@ -29,7 +29,7 @@ class ShardContents:
         self._shards, self._tables = shards, tables
 
     def content(self, shards: int) -> Content:
-        """Returns what identifies the records of the first shards, in their order."""
+        """Returns the identity of the records of the first shards, in their order."""
         tables = self._tables_of(shards)
         columns = [np.diff(self._shards.ends[:shards], prepend=0)]
         known = [(table, rows) for table, rows in tables if table is not None]
