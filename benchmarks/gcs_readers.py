@@ -81,8 +81,8 @@ def _ours(setting: Setting, *, shuffle: str) -> Iterator[int]:
 
     with tempfile.TemporaryDirectory() as cache_dir:
         dataset = loader.open(setting.dataset, cache_dir=cache_dir)
-        # Epochs follow on what is counted, so that as much is read ahead at its end as
-        # at its begin: of a block shuffle, a window.
+        # More epochs follow, so that as much is read ahead at the end as before the
+        # first counted batch: with a block shuffle, a window.
         batches = loader.global_batches(
             dataset, batch_size=setting.batch, seed=1, shuffle=shuffle, epochs=3
         )
