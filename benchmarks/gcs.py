@@ -175,7 +175,7 @@ def run_all(args: argparse.Namespace, folder: pathlib.Path) -> dict[str, Any]:
                         runs.append(measured)
             shutil.rmtree(dataset)
     environment = describe_environment(PACKAGES)
-    settings = {"rounds": args.rounds, "second_epoch_of_block_shuffle": True}
+    settings = {"rounds": args.rounds}
     return {"environment": environment, "settings": settings, "runs": runs}
 
 
@@ -204,10 +204,6 @@ def report(results: dict[str, Any]) -> str:
     """Returns the results as Markdown."""
     runs = [run for run in results["runs"] if "error" not in run]
     settings = results["settings"]
-    counted = "for a block shuffle everything is counted from there on, for the others "
-    counted += "what follows."
-    if "second_epoch_of_block_shuffle" in settings:
-        counted = "counted is what follows, of a block shuffle the second epoch."
     parts = [
         "# Reading from a bucket\n",
         "Random records of a dataset in a bucket, one process, by `python -m "
@@ -218,8 +214,8 @@ def report(results: dict[str, Any]) -> str:
         "server on loopback with the latency given, and with what a new connection "
         "costs beside it; 100 MB/s for a connection, 1.25 GB/s for all; no TLS, whose "
         "processor time would come on top for readers that make many connections. "
-        '"Open" and "first batch" contain imports, indexes and connections; '
-        f"{counted}\n",
+        '"Open" and "first batch" contain imports, indexes and connections. Then '
+        "records are counted; with a block shuffle, those of the second epoch.\n",
         *(f"{image}\n" for image in figures.images("gcs", results)),
     ]
     tables = sorted({_table_of(run) for run in runs})
