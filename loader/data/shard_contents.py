@@ -1,4 +1,4 @@
-"""The identity of the records in the first shards of a dataset, from its tables."""
+"""The contents of the first shards of a dataset, as its tables have them."""
 
 from __future__ import annotations
 

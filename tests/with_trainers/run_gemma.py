@@ -38,7 +38,7 @@ def decode(records):
 
 
 def trainer(workdir: str, steps: int):
-    with konfig.imports():  # Of modules only.
+    with konfig.imports():  # It takes modules only.
         import optax
         from kauldron import kd
 
