@@ -213,7 +213,7 @@ def report(results: dict[str, Any]) -> str:
         f"Medians of {settings['rounds']} rounds (lowest..highest). The bucket is a "
         "server on loopback with the latency given, and with that of a new connection "
         "where it is named; 100 MB/s for a connection, 1.25 GB/s for all; no TLS, "
-        "whose processor time would come on top for readers that make many connections. "
+        "whose processor time comes on top for readers that make many connections. "
         '"Open" and "first batch" contain imports, indexes and connections. Then '
         "records are counted; with a block shuffle, those of the second epoch.\n",
         *(f"{image}\n" for image in figures.images("gcs", results)),
