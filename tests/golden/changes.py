@@ -1,0 +1,1 @@
+"""Changes of datasets, and what Python writers make."""

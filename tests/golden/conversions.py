@@ -1,0 +1,1 @@
+"""Conversions of every format, locally, on Beam, and in a bucket."""

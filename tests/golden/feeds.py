@@ -1,0 +1,1 @@
+"""Feeds, decoded arrays, and places of records in their sources."""

@@ -1,0 +1,1 @@
+"""Orders: shuffles, mixtures, batch sizes, hosts, states."""

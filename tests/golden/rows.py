@@ -1,0 +1,1 @@
+"""Rows of tokens: documents and conversations."""
