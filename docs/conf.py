@@ -25,7 +25,6 @@ extensions = [
     "sphinx_copybutton",
     "site_pages",
     "site_api",
-    "site_errors",
     "site_llms",
     "site_search",
 ]

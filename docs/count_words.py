@@ -15,7 +15,7 @@ from docs.make_reference import ROOT
 # Words of all pages together.
 MOST = 50_000
 _BESIDE = ("README.md", "CONTRIBUTING.md")
-_GENERATED = {"environment.md", "errors.md", "metrics.md"}
+_GENERATED = {"environment.md", "metrics.md"}
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 # What a script writes into a page stands between such marks.
 _WRITTEN = re.compile(r"<!-- (.+): begin -->.*?<!-- \1: end -->", re.DOTALL)

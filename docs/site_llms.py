@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from site_api import MARK, as_text
-from site_errors import with_tables
 from site_pages import entries_of
 from sphinx.application import Sphinx
 
@@ -49,7 +48,7 @@ def source_of(app: Sphinx, docname: str) -> str:
 def text_of(app: Sphinx, docname: str) -> str:
     """Returns a page as text: its Markdown, or what was made of the code."""
     source = source_of(app, docname)
-    return with_tables(MARK.sub(lambda match: as_text(match[1]), source))
+    return MARK.sub(lambda match: as_text(match[1]), source)
 
 
 def write_texts(app: Sphinx, error: Exception | None) -> None:

@@ -1,7 +1,4 @@
-"""What users import: the faces, what documents use of them, and what they refer to.
-
-Covers: dataset/base/lazy_names.py.
-"""
+"""What users import: the faces, what documents use of them, and what they refer to."""
 
 import ast
 import builtins

@@ -2,8 +2,6 @@
 
 Each installation goes into a fresh virtual environment. The libraries that gristmill
 requires are lent to it by this environment, and gristmill itself never is.
-
-Covers: package/__main__.py.
 """
 
 import ast

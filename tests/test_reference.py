@@ -9,11 +9,10 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from docs import make_errors, make_reference, site_errors
+from docs import make_reference
 from gristmill import loader
 from gristmill.loader.stats.causes import CAUSES
 from gristmill.pipelines.commands.main import cli, find_command
-from tests.support.error_catalogue import CASES, WITHIN, Case
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -97,69 +96,3 @@ def test_every_exported_metric_is_listed_with_its_unit() -> None:
         assert metric["description"] in line
     causes = text.partition("## Causes")[2]
     assert [cause for cause in CAUSES if f"`{cause}`" not in causes] == []
-
-
-# --- Errors.
-
-
-SLOW = {"feature_missing", "other_state", "runner_failed", "worker_died"}
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(each, marks=[pytest.mark.slow] * (each.name in SLOW), id=each.name)
-        for each in CASES
-    ],
-)
-def test_catalogue_shows_an_error_as_it_is(case: Case, tmp_path: pathlib.Path) -> None:
-    message = case.message(tmp_path)
-    shown = make_errors.example(case, message) in page("errors.md")
-    assert shown, f"run: python -m docs.make_errors\n{message}"
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda each: each.name)
-def test_an_error_of_the_catalogue_says_what_and_what_to_do(case: Case) -> None:
-    text = page("errors.md").partition(f"\n{case.cause}\n\n```text\n")[2]
-    message = text.partition("\n```")[0]
-    kind = case.kind.from_text(message)
-    assert kind.what
-    # What is out of range is told with its range.
-    assert kind.cure or kind.expected
-
-
-def test_every_class_of_errors_is_in_the_catalogue() -> None:
-    text = page("errors.md")
-    for kind in site_errors.classes():
-        if kind in WITHIN:
-            assert f"| `{kind.__name__}` |" in text
-        else:
-            assert f"\n## {kind.__name__}\n" in text
-            assert [each for each in CASES if each.kind is kind], kind
-    assert text.count("```text") == len(CASES)
-
-
-@pytest.mark.slow
-def test_site_has_every_message_of_the_code() -> None:
-    whole = site_errors.with_tables(page("errors.md"))
-    found = site_errors.messages()
-    assert sum(map(len, found.values())) > 400
-    for name, cures in found.items():
-        if name in {kind.__name__ for kind in WITHIN}:
-            continue
-        assert f"<!-- messages: {name} -->" in page("errors.md"), (
-            "run: python -m docs.make_errors"
-        )
-        assert all(site_errors.row(what, cure) in whole for what, cure in cures.items())
-
-
-def test_messages_are_found_in_code() -> None:
-    source = (
-        "raise InputError('none of ' + name, cure='a' if x else f'{b} c')\n"
-        "raise errors.StorageError(f'{n} files of {m}', None, 1, 2, 'go')\n"
-        "raise DecodeError(what)\nraise ValueError('other')\n"
-    )
-    assert sorted(site_errors.messages_in(source)) == [
-        ("InputError", "none of …", "a / … c"),
-        ("StorageError", "… files of …", "go"),
-    ]

@@ -1,8 +1,4 @@
-"""Records that are appended to a dataset, whatever happens meanwhile.
-
-Covers: transforms/jobs/appended_job.py, transforms/conversion/begin_job.py,
-dataset/commit/commit.py, dataset/commit/ownership.py.
-"""
+"""Records that are appended to a dataset, whatever happens meanwhile."""
 
 from __future__ import annotations
 

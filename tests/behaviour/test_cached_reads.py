@@ -1,7 +1,4 @@
-"""Reading a bucket through a cache of shards, over HTTP, by one process and several.
-
-Covers: loader/reading/background_copies.py, loader/reading/shard_list.py.
-"""
+"""Reading a bucket through a cache of shards, over HTTP, by one process and several."""
 
 import contextlib
 import dataclasses

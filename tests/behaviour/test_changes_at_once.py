@@ -1,8 +1,4 @@
-"""Changes of a dataset that meet at the worst moment: one is told, nothing is lost.
-
-Covers: transforms/indexing/commit_index.py, dataset/commit/clean.py,
-dataset/writer/commit_parts.py.
-"""
+"""Changes of a dataset that meet at the worst moment: one is told, nothing is lost."""
 
 from __future__ import annotations
 

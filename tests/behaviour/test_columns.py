@@ -1,7 +1,4 @@
-"""Columns through the commands that change, copy and check a dataset.
-
-Covers: transforms/removal/cut_columns.py.
-"""
+"""Columns through the commands that change, copy and check a dataset."""
 
 from __future__ import annotations
 

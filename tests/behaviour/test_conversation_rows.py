@@ -1,8 +1,4 @@
-"""Rows of conversations as commands show them: counts, text with marks, messages.
-
-Covers: pipelines/text/supervision.py, loader/provenance/packed_shard.py,
-dataset/packed/document_proofs.py, dataset/packed/counts.py.
-"""
+"""Rows of conversations as commands show them: counts, text with marks, messages."""
 
 from __future__ import annotations
 

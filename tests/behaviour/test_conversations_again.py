@@ -1,7 +1,4 @@
-"""Rows of conversations that are packed again, or are changed.
-
-Covers: dataset/packed/document_proofs.py.
-"""
+"""Rows of conversations that are packed again, or are changed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`gristmill convert`, as a shell calls it: here and by Beam's runners.
-
-Covers: pipelines/text/conversion.py.
-"""
+"""`gristmill convert`, as a shell calls it: here and by Beam's runners."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Conversion from and to gs://: the same bytes as on a local disk, whatever happens.
-
-Covers: transforms/conversion/shard_tasks.py.
-"""
+"""Conversion from and to gs://: the same bytes as on a local disk, whatever happens."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Datasets of several editions, as every reader sees them.
-
-Covers: dataset/metadata/splits.py, transforms/checking/metadata.py,
-dataset/commit/garbage.py, transforms/indexing/plan_index.py,
-pipelines/text/contents.py, pipelines/text/status.py, loader/feed/state.py.
-"""
+"""Datasets of several editions, as every reader sees them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Going back to earlier editions, cleaning, and what readers see of both.
-
-Covers: dataset/commit/roll_back.py, dataset/commit/clean.py,
-dataset/metadata/open_manifest.py,
-pipelines/commands/editions.py, pipelines/text/edition_history.py.
-"""
+"""Going back to earlier editions, cleaning, and what readers see of both."""
 
 from __future__ import annotations
 

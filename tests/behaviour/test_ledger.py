@@ -1,7 +1,5 @@
 """Faults are put into every step of a conversion: none passes in silence.
 
-Covers: transforms/conversion/span_check.py.
-
 Records are lost, doubled, exchanged, cut or changed: where a source gives them, where
 they are written, between the finished file and its place, in what workers report, in
 the plan, in the inputs after they were listed, and in the files of the dataset. Each

@@ -1,7 +1,4 @@
-"""Text, JSON lines, CSV and TSV become datasets as TFRecords do, whatever happens.
-
-Covers: transforms/sources/lines/text_source.py.
-"""
+"""Text, JSON lines, CSV and TSV become datasets as TFRecords do, whatever happens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rows with nulls: refused before the work, or left out and counted.
-
-Covers: transforms/tables/leaves.py.
-"""
+"""Rows with nulls: refused before the work, or left out and counted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What could be read before an overwriting command can be read until it commits.
-
-Covers: dataset/commit/claim.py, dataset/commit/commit.py.
-"""
+"""What could be read before an overwriting command can be read until it commits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Ownership: no job replaces or deletes inputs, or files that it does not own.
-
-Covers: dataset/commit/ownership.py, transforms/conversion/begin_job.py.
-"""
+"""Ownership: no job replaces or deletes inputs, or files that it does not own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Packing documents into rows, from every source, against plain Python.
-
-Covers: transforms/conversion/shard_output.py, pipelines/text/split_description.py,
-dataset/packed/counts.py, transforms/tokens/packed_documents.py.
-"""
+"""Packing documents into rows, from every source, against plain Python."""
 
 from __future__ import annotations
 

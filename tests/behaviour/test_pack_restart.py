@@ -1,7 +1,4 @@
-"""Packing that stopped half way: shards, segment indexes and indexes fit in the end.
-
-Covers: dataset/commit/publish_shard.py.
-"""
+"""Packing that stopped half way: shards, segment indexes and indexes fit in the end."""
 
 from __future__ import annotations
 

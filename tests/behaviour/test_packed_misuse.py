@@ -1,7 +1,4 @@
-"""Packed rows where records are expected, and records where packed rows are.
-
-Covers: loader/packed/check_decode.py.
-"""
+"""Packed rows where records are expected, and records where packed rows are."""
 
 import dataclasses
 import glob

@@ -1,7 +1,4 @@
-"""Writers of one local directory at the same moment: none loses what it reported.
-
-Covers: dataset/storage/local.py, dataset/storage/directory_lock.py.
-"""
+"""Writers of one local directory at the same moment: none loses what it reported."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Reading datasets in a bucket, over HTTP, with everything that can go wrong there.
-
-Covers: loader/reading/cached_indexes.py, loader/reading/fetch_chunks.py,
-loader/reading/remote_shards.py, loader/remote/partial_indexes.py,
-loader/remote/range_fetcher.py, loader/remote/read_options.py,
-loader/remote/hedged_requests.py, loader/remote/request_limits.py.
-"""
+"""Reading datasets in a bucket, over HTTP, with everything that can go wrong there."""
 
 import concurrent.futures
 import dataclasses

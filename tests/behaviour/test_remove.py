@@ -1,9 +1,4 @@
-"""Records that are removed from a dataset, whatever happens meanwhile.
-
-Covers: transforms/removal/begin_removal.py, transforms/removal/claim.py,
-transforms/removal/cut_shard.py, transforms/removal/commit_removal.py,
-pipelines/removal/run_removal.py.
-"""
+"""Records that are removed from a dataset, whatever happens meanwhile."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Documents that are removed from packed rows: these become padding, the others stay.
-
-Covers: transforms/removal/cut_documents.py, transforms/removal/stored_shard.py,
-pipelines/removal/named_records.py.
-"""
+"""Documents that are removed from packed rows become padding; the others stay."""
 
 from __future__ import annotations
 

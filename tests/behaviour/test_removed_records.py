@@ -1,7 +1,4 @@
-"""Runs that go on when records are removed from their datasets.
-
-Covers: loader/data/past_states.py, loader/data/past_dataset.py.
-"""
+"""Runs that go on when records are removed from their datasets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Packing the documents of packed rows again, against packing their text again.
-
-Covers: transforms/sources/shards/packed.py, transforms/tokens/packed_documents.py.
-"""
+"""Packing the documents of packed rows again, against packing their text again."""
 
 from __future__ import annotations
 

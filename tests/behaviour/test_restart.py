@@ -1,8 +1,4 @@
-"""Conversions that stopped half way, and what is found in the output by the next.
-
-Covers: dataset/commit/listings.py, transforms/conversion/commit_shards.py,
-transforms/conversion/begin_job.py, transforms/jobs/prepared_job.py.
-"""
+"""Conversions that stopped half way, and what is found in the output by the next."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Datasets made of some records of a dataset, with their columns.
-
-Covers: transforms/sources/shards/split_columns.py,
-transforms/conversion/carried_columns.py.
-"""
+"""Datasets made of some records of a dataset, with their columns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Duplicates by the commands: found, made a column, left out and removed.
-
-Covers: pipelines/duplicates/duplicate_column.py, transforms/conversion/left_out.py.
-"""
+"""Duplicates by the commands: found, made a column, left out and removed."""
 
 from __future__ import annotations
 

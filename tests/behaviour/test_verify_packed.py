@@ -1,7 +1,4 @@
-"""Verifying packed rows: no token of a document is lost, doubled or another's.
-
-Covers: transforms/checking/rows.py, dataset/packed/counts.py.
-"""
+"""Verifying packed rows: no token of a document is lost, doubled or another's."""
 
 from __future__ import annotations
 

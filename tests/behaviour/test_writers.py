@@ -1,7 +1,4 @@
-"""The writer of a job: its versions stay, and every reader finds the same records.
-
-Covers: dataset/arrayrecord/chunk_encoder.py, transforms/conversion/job_inputs.py.
-"""
+"""The writer of a job: its versions stay, and every reader finds the same records."""
 
 from __future__ import annotations
 

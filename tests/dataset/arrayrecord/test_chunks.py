@@ -1,7 +1,4 @@
-"""Chunks (`simple_chunks`, `compression`): records or our errors.
-
-Covers: dataset/arrayrecord/simple_chunks.py.
-"""
+"""Chunks (`simple_chunks`, `compression`): records or our errors."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 The official writer and reader are the oracle. Where the codecs are the same, so are all
 bytes.
-
-Covers: dataset/arrayrecord/chunk_encoder.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The file of a shard's values: written, read by blocks, and damaged.
-
-Covers: dataset/columns/column_type.py.
-"""
+"""The file of a shard's values: written, read by blocks, and damaged."""
 
 from __future__ import annotations
 

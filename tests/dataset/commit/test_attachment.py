@@ -1,7 +1,4 @@
-"""Columns that are being attached: killed, given up, and overtaken by others.
-
-Covers: dataset/metadata/column_table.py.
-"""
+"""Columns that are being attached: killed, given up, and overtaken by others."""
 
 from __future__ import annotations
 

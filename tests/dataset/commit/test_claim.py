@@ -1,7 +1,4 @@
-"""Claims: which edition a command makes, and what becomes of another one's work.
-
-Covers: dataset/commit/write_marker.py, dataset/commit/editions.py.
-"""
+"""Claims: which edition a command makes, and what becomes of another one's work."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The commit as a plain writer uses it: shards of several workers, one commit.
-
-Covers: dataset/commit/publish_shard.py, dataset/commit/ownership.py.
-"""
+"""The commit as a plain writer uses it: shards of several workers, one commit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What killed commands leave, and who deletes it.
-
-Covers: pipelines/text/verification.py, pipelines/beam/run_pipeline.py.
-"""
+"""What killed commands leave, and who deletes it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A split that is replaced, killed at any step: the old one or the new one, whole.
-
-Covers: dataset/commit/commit.py, dataset/commit/garbage.py, dataset/commit/claim.py.
-"""
+"""A split that is replaced, killed at any step: the old one or the new one, whole."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What names of files say, and what is joined where they say different things.
-
-Covers: dataset/formats/file_formats.py.
-"""
+"""What names of files say, and what is joined where they say different things."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""dataset.json: round trips, what later versions add, and lies that are refused.
-
-Covers: dataset/metadata/splits.py.
-"""
+"""dataset.json: round trips, what later versions add, and lies that are refused."""
 
 from __future__ import annotations
 

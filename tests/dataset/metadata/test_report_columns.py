@@ -1,7 +1,4 @@
-"""Reports as columns say what the reports said, whatever way they came together.
-
-Covers: dataset/metadata/shard_report.py, dataset/base/columns.py.
-"""
+"""Reports as columns say what the reports said, whatever way they came together."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The table of shards: cheap at a million rows, every value checked.
-
-Covers: dataset/base/columns.py.
-"""
+"""The table of shards: cheap at a million rows, every value checked."""
 
 from __future__ import annotations
 

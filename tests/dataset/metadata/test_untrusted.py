@@ -1,8 +1,4 @@
-"""What a dataset says of itself, changed by somebody who also makes the sums fit.
-
-Covers: dataset/metadata/layout.py, dataset/metadata/manifest.py,
-dataset/metadata/shard_table.py, dataset/metadata/tfds_info.py.
-"""
+"""What a dataset says of itself, changed by somebody who also makes the sums fit."""
 
 import contextlib
 import functools

@@ -1,7 +1,4 @@
-"""Joining documents: what is lost, doubled, swapped or changed is found, and where.
-
-Covers: dataset/packed/document_proofs.py.
-"""
+"""Joining documents: what is lost, doubled, swapped or changed is found, and where."""
 
 from __future__ import annotations
 

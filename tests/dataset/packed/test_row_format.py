@@ -1,7 +1,4 @@
-"""The bytes of packed rows, there and back, and every way to damage them.
-
-Covers: dataset/packed/example_rows.py.
-"""
+"""The bytes of packed rows, there and back, and every way to damage them."""
 
 import struct
 

@@ -1,8 +1,4 @@
-"""gs:// paths over real HTTP (`gcs`, `connection`): reads, writes and failures.
-
-Covers: dataset/storage/base.py, dataset/storage/gcs_connection.py,
-dataset/storage/gcs_diagnosis.py.
-"""
+"""gs:// paths over real HTTP (`gcs`, `connection`): reads, writes and failures."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Ranges of local files that are there, that become shorter, and that cannot be read.
-
-Covers: loader/stats/feed_stats.py.
-"""
+"""Ranges of local files that are there, that shrink, and that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`Retry-After` as numbers and dates, and retries that keep to it.
-
-Covers: dataset/storage/retry_after_header.py.
-"""
+"""`Retry-After` as numbers and dates, and retries that keep to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Directories for shards on their way to a bucket, and what killed processes leave.
-
-Covers: dataset/storage/directory_lock.py.
-"""
+"""Directories for shards on their way to a bucket, and what killed processes leave."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A Python loop writes a dataset: what it leaves, and where it goes on.
-
-Covers: dataset/commit/claim.py, dataset/writer/part.py, dataset/writer/parts_job.py,
-dataset/writer/take_output.py.
-"""
+"""A Python loop writes a dataset: what it leaves, and where it goes on."""
 
 from __future__ import annotations
 

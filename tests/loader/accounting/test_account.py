@@ -1,8 +1,5 @@
 """What a run has seen, against every row of its steps, one by one.
 
-Covers: loader/accounting/seen_records.py, loader/accounting/source_runs.py,
-loader/order/whole_epochs.py.
-
 Runs are random: mixtures, editions that are appended and removed, selections, weights
 and batch sizes that change. The truth is taken of editions that are kept.
 """

@@ -1,7 +1,4 @@
-"""A column of an opened dataset, as an array.
-
-Covers: loader/columns/joined_column.py.
-"""
+"""A column of an opened dataset, as an array."""
 
 from __future__ import annotations
 

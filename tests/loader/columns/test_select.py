@@ -1,8 +1,4 @@
-"""Records that conditions on columns select: as Python's own `eval` does.
-
-Covers: loader/columns/selection.py, dataset/columns/expression.py,
-loader/data/selected_dataset.py.
-"""
+"""Records that conditions on columns select: as Python's own `eval` does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Global batches: which records, on which host, and what is refused.
-
-Covers: loader/api.py, loader/base/indices.py.
-"""
+"""Global batches: which records, on which host, and what is refused."""
 
 import pathlib
 import pickle

@@ -1,8 +1,4 @@
-"""Datasets that are joined to one: records, digests, order, places and copies.
-
-Covers: loader/data/open_dataset.py, loader/reading/joined_shards.py,
-loader/base/state_fields.py, loader/data/shard_contents.py.
-"""
+"""Datasets that are joined to one: records, digests, order, places and copies."""
 
 import itertools
 import pathlib

@@ -1,8 +1,4 @@
-"""`loader.open`: datasets of any size, their records, and what is no dataset.
-
-Covers: loader/data/dataset.py, loader/data/open_files.py,
-loader/data/open_directory.py, loader/data/shard_info.py.
-"""
+"""`loader.open`: datasets of any size, their records, and what is no dataset."""
 
 import copy as copying
 import gc

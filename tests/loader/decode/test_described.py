@@ -1,7 +1,4 @@
-"""Decoders made of what a dataset says of itself.
-
-Covers: loader/decode/examples.py, loader/data/dataset.py.
-"""
+"""Decoders made of what a dataset says of itself."""
 
 import datetime
 import pickle

@@ -1,7 +1,4 @@
-"""Examples decoded to arrays, compared with what TensorFlow makes of them.
-
-Covers: loader/decode/values.py, loader/decode/features.py, loader/decode/scan.py.
-"""
+"""Examples decoded to arrays, compared with what TensorFlow makes of them."""
 
 import contextlib
 import itertools

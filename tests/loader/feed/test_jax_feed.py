@@ -1,7 +1,4 @@
-"""Global arrays of feeds: on any mesh, from any number of processes.
-
-Covers: loader/feed/global_arrays.py.
-"""
+"""Global arrays of feeds: on any mesh, from any number of processes."""
 
 import os
 import signal

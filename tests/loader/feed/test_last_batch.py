@@ -1,7 +1,4 @@
-"""A last batch that is not full is filled up: every record once, on any hosts.
-
-Covers: loader/feed/step_reads.py.
-"""
+"""A last batch that is not full is filled up: every record once, on any hosts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The state of a feed: resumed anywhere, refused where it does not fit or is damaged.
-
-Covers: loader/base/state_fields.py.
-"""
+"""The state of a feed: resumed anywhere, refused if it does not fit or is damaged."""
 
 import json
 from typing import Any

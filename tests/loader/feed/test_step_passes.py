@@ -1,7 +1,4 @@
-"""Passes over steps: their order, their sizes, and what is in memory meanwhile.
-
-Covers: loader/feed/read_ahead.py.
-"""
+"""Passes over steps: their order, their sizes, and what is in memory meanwhile."""
 
 import itertools
 

@@ -1,7 +1,4 @@
-"""Steps read together are those of the schedule, with the same errors.
-
-Covers: loader/feed/workers.py.
-"""
+"""Steps read together are those of the schedule, with the same errors."""
 
 import functools
 import pathlib

@@ -1,8 +1,4 @@
-"""A feed with worker processes: its batches, errors and ends.
-
-Covers: loader/feed/feed.py, loader/feed/read_ahead.py, loader/feed/shared_memory.py,
-loader/feed/step_reads.py.
-"""
+"""A feed with worker processes: its batches, errors and ends."""
 
 import concurrent.futures
 import gc

@@ -1,7 +1,4 @@
-"""The records of a host are those of its rows, step after step, through any pipeline.
-
-Covers: loader/grain/record_state.py.
-"""
+"""The records of a host are those of its rows, through any pipeline."""
 
 from __future__ import annotations
 

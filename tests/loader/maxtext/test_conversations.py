@@ -1,7 +1,4 @@
-"""Rows of conversations for MaxText, and conversations that it tokenises itself.
-
-Covers: loader/maxtext/iterators.py.
-"""
+"""Rows of conversations for MaxText, and conversations that it tokenises itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Records that MaxText deals to any number of hosts itself.
-
-Covers: loader/maxtext/restore.py.
-"""
+"""Records that MaxText deals to any number of hosts itself."""
 
 import json
 

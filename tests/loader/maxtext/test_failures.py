@@ -1,7 +1,4 @@
-"""Errors of the data get out of MaxText's trainers, which drop them.
-
-Covers: loader/maxtext/post_train.py.
-"""
+"""Errors of the data get out of MaxText's trainers, which drop them."""
 
 import pathlib
 import shutil

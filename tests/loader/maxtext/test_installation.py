@@ -1,7 +1,4 @@
-"""What is replaced in MaxText, and what is run with it.
-
-Covers: loader/maxtext/__main__.py.
-"""
+"""What is replaced in MaxText, and what is run with it."""
 
 import operator
 import sys

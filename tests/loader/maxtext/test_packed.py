@@ -1,7 +1,4 @@
-"""Packed rows as MaxText's batches.
-
-Covers: loader/maxtext/iterators.py, loader/maxtext/settings.py.
-"""
+"""Packed rows as MaxText's batches."""
 
 import dataclasses
 import json

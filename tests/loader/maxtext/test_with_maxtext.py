@@ -1,7 +1,4 @@
-"""What is tried with the real MaxText knows all settings that are refused.
-
-Covers: loader/maxtext/settings.py.
-"""
+"""What is tried with the real MaxText knows all settings that are refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Mixtures: weights, phases, places of records and batches.
-
-Covers: loader/order/dataset_order.py, loader/order/dealing_tree.py.
-"""
+"""Mixtures: weights, phases, places of records and batches."""
 
 import collections
 import itertools

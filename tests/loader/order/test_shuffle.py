@@ -1,7 +1,4 @@
-"""Shuffles: bijections that can be undone, and how well they mix.
-
-Covers: loader/order/block_layout.py, loader/order/quality.py.
-"""
+"""Shuffles: bijections that can be undone, and how well they mix."""
 
 import dataclasses
 import json

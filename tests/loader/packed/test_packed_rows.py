@@ -1,7 +1,4 @@
-"""Packed rows as arrays, compared with what each token by itself says.
-
-Covers: loader/packed/segment_arrays.py.
-"""
+"""Packed rows as arrays, compared with what each token by itself says."""
 
 import json
 import pathlib

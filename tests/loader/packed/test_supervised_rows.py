@@ -1,7 +1,4 @@
-"""Rows of conversations as arrays, compared with what each token by itself says.
-
-Covers: loader/packed/packed_rows.py, loader/packed/segment_arrays.py.
-"""
+"""Rows of conversations as arrays, compared with what each token by itself says."""
 
 from __future__ import annotations
 

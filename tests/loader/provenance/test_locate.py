@@ -1,8 +1,4 @@
-"""Where rows come from: every answer is followed to the bytes of the source.
-
-Covers: dataset/metadata/provenance.py, loader/provenance/source_place.py,
-loader/provenance/found_record.py.
-"""
+"""Where rows come from: every answer is followed to the bytes of the source."""
 
 import collections
 import gzip

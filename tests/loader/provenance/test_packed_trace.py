@@ -1,9 +1,4 @@
-"""Rows of tokens followed to their documents' sources, and back, by every token.
-
-Covers: loader/provenance/packed_shard.py, loader/provenance/document_source.py,
-loader/provenance/find_document.py, loader/provenance/places_between.py,
-loader/provenance/source_fields.py.
-"""
+"""Rows of tokens followed to their documents' sources, and back, by every token."""
 
 from __future__ import annotations
 

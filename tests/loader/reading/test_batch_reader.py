@@ -1,8 +1,4 @@
-"""Reading batches of records from local shards, whole and damaged.
-
-Covers: loader/reading/decode_chunks.py, loader/reading/shard_file.py,
-loader/reading/shard_list.py.
-"""
+"""Reading batches of records from local shards, whole and damaged."""
 
 import concurrent.futures
 import itertools

@@ -1,8 +1,4 @@
-"""The cache of footers: each read once per host, damage repaired, and not required.
-
-Covers: loader/reading/cached_indexes.py, loader/reading/host_files.py,
-loader/reading/shard_file.py.
-"""
+"""The cache of footers: each read once per host, damage repaired, and not required."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Memory of one batch serves the next one.
-
-Covers: loader/reading/batch_reader.py.
-"""
+"""Memory of one batch serves the next one."""
 
 import os
 import pathlib

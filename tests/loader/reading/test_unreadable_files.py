@@ -1,8 +1,4 @@
-"""Shards that are truncated, or cannot be read, while they are in use.
-
-Covers: loader/reading/batch_reader.py, loader/reading/shard_file.py,
-loader/reading/shard_list.py.
-"""
+"""Shards that are truncated, or cannot be read, while they are in use."""
 
 import os
 import pathlib

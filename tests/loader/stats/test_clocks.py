@@ -1,7 +1,4 @@
-"""The clocks of a thread, and how many processors a process may use.
-
-Covers: loader/stats/feed_stats.py.
-"""
+"""The clocks of a thread, and how many processors a process may use."""
 
 from __future__ import annotations
 

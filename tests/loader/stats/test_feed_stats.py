@@ -1,8 +1,4 @@
-"""What a feed counts, and what is exported of it.
-
-Covers: loader/stats/metrics.py, loader/stats/opentelemetry.py,
-loader/stats/prometheus.py.
-"""
+"""What a feed counts, and what is exported of it."""
 
 import concurrent.futures
 import dataclasses

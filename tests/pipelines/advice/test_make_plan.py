@@ -1,7 +1,4 @@
-"""A plan of real files, beside what the command that it prints then makes.
-
-Covers: pipelines/advice/cost.py, pipelines/advice/advised_plan.py.
-"""
+"""A plan of real files, beside what the command that it prints then makes."""
 
 from __future__ import annotations
 

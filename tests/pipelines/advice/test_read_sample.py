@@ -1,7 +1,4 @@
-"""Samples of real files: of all formats, from everywhere, whatever happens on the way.
-
-Covers: pipelines/advice/encoded_sizes.py.
-"""
+"""Samples of real files: of all formats, from everywhere."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""What a runner hands back: the result of the last step, or our own error.
-
-Covers: pipelines/convert.py, pipelines/index.py, pipelines/verify.py,
-pipelines/local/pool.py.
-"""
+"""What a runner hands back: the result of the last step, or our own error."""
 
 from __future__ import annotations
 

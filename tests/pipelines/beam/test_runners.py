@@ -1,7 +1,4 @@
-"""Runners by name, and what is said where one cannot be used.
-
-Covers: pipelines/beam/pipeline_options.py.
-"""
+"""Runners by name, and what is said where one cannot be used."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Columns joined to records by keys, places and numbers, or computed from them.
-
-Covers: pipelines/columns/attached.py, pipelines/columns/column_values.py,
-pipelines/columns/row_keys.py, dataset/commit/attached_split.py,
-pipelines/columns/row_store.py, pipelines/columns/table_files.py,
-pipelines/columns/typed_values.py.
-"""
+"""Columns joined to records by keys, places and numbers, or computed from them."""
 
 from __future__ import annotations
 

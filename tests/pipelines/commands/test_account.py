@@ -1,7 +1,4 @@
-"""`gristmill account`: its table, JSON, CSV and the summary of training content.
-
-Covers: pipelines/text/seen_table.py, pipelines/text/training_summary.py.
-"""
+"""`gristmill account`: its table, JSON, CSV and the summary of training content."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""`gristmill audit`: the same counts as `pack --chat`, before anything is made.
-
-Covers: pipelines/advice/audit_conversations.py, pipelines/commands/previews.py.
-"""
+"""`gristmill audit`: the same counts as `pack --chat`, before anything is made."""
 
 from __future__ import annotations
 

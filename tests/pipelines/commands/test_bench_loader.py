@@ -1,7 +1,4 @@
-"""`gristmill bench-loader`, which must find out what limits a loader.
-
-Covers: loader/feed/bench.py.
-"""
+"""`gristmill bench-loader`, which must find out what limits a loader."""
 
 from __future__ import annotations
 

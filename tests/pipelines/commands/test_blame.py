@@ -1,7 +1,4 @@
-"""`gristmill blame`: files of losses, and the list for people and as JSON.
-
-Covers: pipelines/commands/seen_documents.py.
-"""
+"""`gristmill blame`: files of losses, and the list for people and as JSON."""
 
 from __future__ import annotations
 

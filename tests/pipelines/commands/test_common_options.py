@@ -1,7 +1,4 @@
-"""Options of all commands, of the environment, and their completion by a shell.
-
-Covers: pipelines/commands/messages.py.
-"""
+"""Options of all commands, of the environment, and their completion by a shell."""
 
 from __future__ import annotations
 

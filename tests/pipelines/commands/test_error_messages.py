@@ -1,7 +1,4 @@
-"""What scripts read where a command fails: one JSON object and an exit code.
-
-Covers: pipelines/commands/ending.py, pipelines/commands/exit_codes.py.
-"""
+"""What scripts read where a command fails: one JSON object and an exit code."""
 
 from __future__ import annotations
 
@@ -12,12 +9,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from docs import site_errors
 from gristmill.pipelines.commands.ending import (
     LOOKING,
     errors_reported,
 )
-from gristmill.pipelines.commands.exit_codes import exit_code_of
 from gristmill.pipelines.commands.main import COMMANDS, cli
 from tests.support.records import text_records, write_tfrecords
 
@@ -143,24 +138,6 @@ def test_the_extra_that_a_command_needs_is_named(arguments, package, extra):
     assert error["what"] == f"the package {package} is not installed"
     assert error["cure"] == f"pip install 'gristmill[{extra}]'"
     assert done.stderr.startswith("error: ")
-
-
-def test_every_class_of_errors_has_itsexit_code_of():
-    usage = {"InputError", "JobChangedError", "MissingPackageError", "OutOfRangeError"}
-    usage |= {"RecordKeyError", "StateMismatchError"}
-    damaged = {"CorruptInputError", "CorruptShardError", "InvalidDatasetError"}
-    damaged |= {"NotADatasetError", "DataLossError", "CorruptRecordError"}
-    damaged |= {"ReplacedError"}
-    damaged |= {
-        "CorruptFrameError",
-        "CorruptStreamError",
-        "RowError",
-        "FalseStartError",
-    }
-    for kind in site_errors.classes():
-        name = kind.__name__
-        code = 2 if name in usage else 3 if name in damaged else 1
-        assert exit_code_of(kind("it is wrong")) == code, name
 
 
 def test_the_reader_of_a_command_that_only_looks_may_stop():

@@ -1,7 +1,4 @@
-"""Records of input files before a conversion; those of datasets: test_metadata.py.
-
-Covers: transforms/sources/record_source.py.
-"""
+"""Records of input files before a conversion; those of datasets: test_metadata.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Commands that start jobs: their options, and what they print.
-
-Covers: pipelines/commands/parameters.py.
-"""
+"""Commands that start jobs: their options, and what they print."""
 
 from __future__ import annotations
 

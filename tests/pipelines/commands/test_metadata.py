@@ -1,8 +1,4 @@
-"""What is in a dataset, shown to people and to scripts.
-
-Covers: pipelines/text/contents.py, pipelines/text/formatting.py,
-pipelines/text/records.py, pipelines/text/split_description.py.
-"""
+"""What is in a dataset, shown to people and to scripts."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 What a command says of a row is compared with what the loader gives there, and what it
 says of a record with all rows of the first steps.
-
-Covers: pipelines/options/given_datasets.py.
 """
 
 from __future__ import annotations

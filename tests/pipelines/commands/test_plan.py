@@ -1,7 +1,4 @@
-"""`gristmill plan`, and whether the command that it prints does what it says.
-
-Covers: pipelines/commands/previews.py.
-"""
+"""`gristmill plan`, and whether the command that it prints does what it says."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`gristmill remove`: what its file may name, and what it says.
-
-Covers: pipelines/commands/columns.py, pipelines/removal/named_records.py,
-pipelines/removal/find_places.py, pipelines/removal/run_removal.py.
-"""
+"""`gristmill remove`: what its file may name, and what it says."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What commands say of documents that were removed from packed rows.
-
-Covers: pipelines/text/records.py, pipelines/removal/named_records.py.
-"""
+"""What commands say of documents that were removed from packed rows."""
 
 from __future__ import annotations
 

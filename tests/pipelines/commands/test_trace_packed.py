@@ -1,8 +1,4 @@
-"""`gristmill trace` of packed rows: pieces of a row, and rows of a document.
-
-Covers: pipelines/commands/order.py, pipelines/text/location.py,
-pipelines/text/source_details.py.
-"""
+"""`gristmill trace` of packed rows: pieces of a row, and rows of a document."""
 
 from __future__ import annotations
 

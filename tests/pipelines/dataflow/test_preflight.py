@@ -1,8 +1,4 @@
-"""Checks before a submission: each ends in seconds, and says why.
-
-Covers: pipelines/dataflow/buckets.py, pipelines/dataflow/clients.py,
-pipelines/dataflow/machine_types.py.
-"""
+"""Checks before a submission: each ends in seconds, and says why."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Every refusal before a submission, of real ones: in seconds, and with what to do.
-
-Covers: pipelines/dataflow/preflight.py, pipelines/beam/pipeline_options.py.
-"""
+"""Every refusal before a submission, of real ones: in seconds, and with what to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Differences of real datasets, as `gristmill diff` shows them.
-
-Covers: pipelines/commands/editions.py, pipelines/diff/compared_split.py.
-"""
+"""Differences of real datasets, as `gristmill diff` shows them."""
 
 from __future__ import annotations
 

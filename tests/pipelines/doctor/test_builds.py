@@ -1,7 +1,4 @@
-"""Native builds, in environments where they are missing or broken.
-
-Covers: pipelines/doctor/installation.py.
-"""
+"""Native builds, in environments where they are missing or broken."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""All checks together: at once, each in time.
-
-Covers: pipelines/doctor/finding.py, pipelines/doctor/dataset_place.py.
-"""
+"""All checks together: at once, each in time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What random reads of chunks with many records cost.
-
-Covers: pipelines/doctor/dataset_state.py.
-"""
+"""What random reads of chunks with many records cost."""
 
 from __future__ import annotations
 

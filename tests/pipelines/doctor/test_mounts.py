@@ -1,7 +1,4 @@
-"""Mounts of FUSE, made for real: who shows a directory calls itself gcsfuse.
-
-Covers: pipelines/doctor/dataset_place.py.
-"""
+"""Mounts of FUSE, made for real: who shows a directory calls itself gcsfuse."""
 
 from __future__ import annotations
 

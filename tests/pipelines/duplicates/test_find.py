@@ -1,8 +1,4 @@
-"""Duplicates found on this machine: those of a dict, on any number of workers.
-
-Covers: pipelines/duplicates/spooled_steps.py, pipelines/duplicates/search.py,
-transforms/duplicates/digest_shards.py, transforms/duplicates/commit_certificate.py.
-"""
+"""Duplicates found on this machine: those of a dict, on any number of workers."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Values of options: what commands and templates take.
-
-Covers: pipelines/options/option.py,
-pipelines/options/conversions.py, pipelines/options/packing.py.
-"""
+"""Values of options: what commands and templates take."""
 
 from __future__ import annotations
 

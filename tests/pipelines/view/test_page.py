@@ -1,7 +1,4 @@
-"""The page in a browser: what it shows, where it leads, and what it must not do.
-
-Covers: pipelines/view/write_page.py.
-"""
+"""The page in a browser: what it shows, where it leads, and what it must not do."""
 
 from __future__ import annotations
 

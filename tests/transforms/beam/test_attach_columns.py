@@ -1,7 +1,4 @@
-"""Columns that a Beam pipeline computes are those of local processes.
-
-Covers: transforms/columns/computed_values.py.
-"""
+"""Columns that a Beam pipeline computes are those of local processes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The conversion as a transform: the same bytes from every runner and any retry.
-
-Covers: transforms/jobs/conversion_job.py,
-transforms/beam/pipeline_input.py.
-"""
+"""The conversion as a transform: the same bytes from every runner and any retry."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Display data: what a runner's page shows of each transform.
-
-Covers: transforms/beam/pipeline_input.py.
-"""
+"""Display data: what a runner's page shows of each transform."""
 
 from __future__ import annotations
 

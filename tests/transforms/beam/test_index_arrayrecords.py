@@ -1,7 +1,4 @@
-"""`IndexArrayRecords` (`indexing.index_shard`): the same dataset on every runner.
-
-Covers: transforms/indexing/index_shard.py, transforms/indexing/commit_index.py.
-"""
+"""`IndexArrayRecords` (`indexing.index_shard`): the same dataset on every runner."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ReadAllTFRecords, ReadAllArrayRecords: all that the elements name, each by itself.
-
-Covers: transforms/beam/read_tfrecords.py, transforms/beam/read_arrayrecords.py.
-"""
+"""ReadAllTFRecords, ReadAllArrayRecords: all that the elements name, each by itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ReadTFRecords: every record once, however files are cut, whatever records hold.
-
-Covers: transforms/beam/tfrecord_parts.py.
-"""
+"""ReadTFRecords: every record once, however files are cut, whatever records hold."""
 
 from __future__ import annotations
 

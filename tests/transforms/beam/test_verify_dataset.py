@@ -1,8 +1,4 @@
-"""Verifying (`checking.metadata`, `checking.shard`): every damage is named.
-
-Covers: transforms/checking/metadata.py, transforms/checking/shard.py,
-transforms/checking/result.py.
-"""
+"""Verifying (`checking.metadata`, `checking.shard`): every damage is named."""
 
 from __future__ import annotations
 

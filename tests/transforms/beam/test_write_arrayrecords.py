@@ -1,8 +1,4 @@
-"""WriteArrayRecords: all records, once, in bytes that depend on them alone.
-
-Covers: transforms/beam/parallel_deletions.py, transforms/writing/begin_write.py,
-transforms/writing/commit_write.py, transforms/writing/write_group.py.
-"""
+"""WriteArrayRecords: all records, once, in bytes that depend on them alone."""
 
 from __future__ import annotations
 

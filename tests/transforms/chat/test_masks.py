@@ -1,9 +1,4 @@
-"""What is trained on, beside an oracle that builds the text and knows each part.
-
-Covers: transforms/chat/conversation_reader.py, transforms/chat/marks.py,
-transforms/chat/turns.py, transforms/chat/token_spans.py,
-transforms/chat/special_text.py, transforms/tokens/tokenizers/token_places.py.
-"""
+"""What is trained on, beside an oracle that builds the text and knows each part."""
 
 from __future__ import annotations
 

@@ -4,9 +4,6 @@ Contents are of characters that only one message has, so a brute-force look at t
 of the tokens tells which is whose. What was made of a mutated template or conversation
 has to be right by that look, or be set aside, refused or counted. Mutated code has to
 be noticed by it.
-
-Covers: transforms/chat/turns.py, transforms/chat/marks.py, transforms/chat/located.py,
-transforms/chat/borders.py, transforms/chat/token_spans.py.
 """
 
 from __future__ import annotations

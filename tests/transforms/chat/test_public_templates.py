@@ -1,8 +1,4 @@
-"""Published templates: the ids of transformers, and spans that are where they belong.
-
-Covers: transforms/chat/template.py, transforms/chat/located.py,
-transforms/chat/borders.py, transforms/tokens/tokenizers/token_places.py.
-"""
+"""Published templates: the ids of transformers, and spans of messages."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Templates in files, the options of conversations, and whole jobs with them.
-
-Covers: transforms/jobs/pack_options.py, transforms/chat/document_reader.py,
-transforms/chat/sandbox.py, transforms/tables/json_objects.py,
-transforms/sources/lines/json_text.py,
-pipelines/options/conversations.py.
-"""
+"""Templates in files, the options of conversations, and whole jobs with them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A rerun looks into no object again, unless one is another or more is asked.
-
-Covers: transforms/conversion/job_inputs.py.
-"""
+"""A rerun looks into no object again, unless one is another or more is asked."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Whole conversions with real files: nothing lost, nothing changed, always the same.
-
-Covers: transforms/conversion/begin_job.py, transforms/conversion/shard_tasks.py,
-transforms/sources/quarantine.py, transforms/conversion/shard_output.py.
-"""
+"""Whole conversions with real files: nothing lost, nothing changed, always the same."""
 
 from __future__ import annotations
 

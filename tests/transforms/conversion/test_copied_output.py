@@ -1,7 +1,4 @@
-"""Shards made of shards: chunks copied as they are, and nothing wrong in the output.
-
-Covers: transforms/conversion/shard_output.py.
-"""
+"""Shards made of shards: chunks copied as they are, and nothing wrong in the output."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Counting in parts: the same counts, wherever files are cut and whoever counts.
-
-Covers: transforms/conversion/counted_parts.py.
-"""
+"""Counting in parts: the same counts, wherever files are cut and whoever counts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A fast path that differs from the tokenizer: shards are made again without it.
-
-Covers: transforms/conversion/shard_output.py.
-"""
+"""A fast path that differs from the tokenizer: shards are made again without it."""
 
 from __future__ import annotations
 

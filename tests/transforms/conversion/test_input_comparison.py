@@ -1,7 +1,4 @@
-"""Inputs whose size and time are as before: are their records, too?
-
-Covers: transforms/sources/input_files.py.
-"""
+"""Inputs whose size and time are as before: are their records, too?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Spans in columns against spans one by one: they join, or they do not.
-
-Covers: transforms/conversion/span_check.py.
-"""
+"""Spans in columns against spans one by one: they join, or they do not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The files of the splits of a repository.
-
-Covers: transforms/directories/hugging_face_directory.py.
-"""
+"""The files of the splits of a repository."""
 
 import itertools
 

@@ -1,7 +1,4 @@
-"""TFDS directories, made and read by tensorflow-datasets itself.
-
-Covers: dataset/metadata/tfds_info.py.
-"""
+"""TFDS directories, made and read by tensorflow-datasets itself."""
 
 from __future__ import annotations
 

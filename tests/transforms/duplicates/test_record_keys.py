@@ -1,7 +1,4 @@
-"""The bytes by which records are compared.
-
-Covers: transforms/jobs/duplicate_comparison.py.
-"""
+"""The bytes by which records are compared."""
 
 from __future__ import annotations
 

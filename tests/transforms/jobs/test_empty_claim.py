@@ -1,8 +1,4 @@
-"""A run that finished no shard claims nothing: the corrected command runs.
-
-Covers: transforms/jobs/prepared_job.py, transforms/conversion/begin_job.py,
-transforms/writing/begin_write.py.
-"""
+"""A run that finished no shard claims nothing: the corrected command runs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Plans by count, against brute force: exactly so many records in every shard.
-
-Covers: transforms/conversion/count_records.py.
-"""
+"""Plans by count, against brute force: exactly so many records in every shard."""
 
 from __future__ import annotations
 

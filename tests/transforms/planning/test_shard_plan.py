@@ -1,7 +1,4 @@
-"""Plans against brute force: every byte, and every frame, in exactly one shard.
-
-Covers: transforms/planning/plan_by_bytes.py.
-"""
+"""Plans against brute force: every byte, and every frame, in exactly one shard."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What users say of inputs, and what is found in them (`formats`).
-
-Covers: transforms/sources/find_inputs.py.
-"""
+"""What users say of inputs, and what is found in them (`formats`)."""
 
 from __future__ import annotations
 

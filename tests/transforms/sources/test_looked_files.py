@@ -1,7 +1,4 @@
-"""Looking into files in parts: the same looks, in the order of the files.
-
-Covers: transforms/sources/find_inputs.py.
-"""
+"""Looking into files in parts: the same looks, in the order of the files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Rows of any table as examples, compared with what TensorFlow makes of their values.
-
-Covers: transforms/tables/payloads.py.
-"""
+"""Rows of any table as examples, compared with what TensorFlow makes."""
 
 import decimal
 import json

@@ -1,7 +1,4 @@
-"""Which features columns become, and which are refused.
-
-Covers: transforms/tables/hugging_face_types.py, transforms/tables/leaves.py.
-"""
+"""Which features columns become, and which are refused."""
 
 import json
 

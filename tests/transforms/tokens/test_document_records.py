@@ -1,7 +1,4 @@
-"""Which records a job that packs documents makes of tables, and of other inputs.
-
-Covers: transforms/tokens/documents.py.
-"""
+"""Which records a job that packs documents makes of tables, and of other inputs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Documents of records: their tokens, what is counted, and every error with its place.
-
-Covers: transforms/tokens/document_column.py.
-"""
+"""Documents of records: their tokens, counts, and every error with its place."""
 
 from __future__ import annotations
 

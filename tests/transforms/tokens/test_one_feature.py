@@ -1,7 +1,4 @@
-"""One feature found fast is the one that the whole example has, or none at all.
-
-Covers: transforms/tokens/document_column.py.
-"""
+"""One feature found fast is the one that the whole example has, or none at all."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The packer of conversations: spans of messages in rows, counted and proved.
-
-Covers: transforms/tokens/row_packer.py.
-"""
+"""The packer of conversations: spans of messages in rows, counted and proved."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reading samples of tars: as the package webdataset, and no damage in silence.
-
-Covers: dataset/formats/tar/member_reader.py, dataset/formats/tar/damaged_header.py.
-"""
+"""Reading samples of tars: as the package webdataset, and no damage in silence."""
 
 from __future__ import annotations
 

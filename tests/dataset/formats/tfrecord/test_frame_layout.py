@@ -1,9 +1,4 @@
-"""TFRecord (`frames`, `frame_reader`, `inflated_stream`): every corruption is found.
-
-Covers: dataset/formats/tfrecord/frame_reader.py,
-dataset/formats/streams/inflated_stream.py,
-dataset/formats/streams/record_batch.py, dataset/formats/streams/stream_buffer.py.
-"""
+"""TFRecord (`frames`, `frame_reader`, `inflated_stream`): every corruption is found."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Addresses, their parameters, and what is told of wrong ones.
-
-Covers: pipelines/view/answers/opened_datasets.py.
-"""
+"""Addresses, their parameters, and what is told of wrong ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Inputs, parents and quarantine; shards.
-
-Covers: pipelines/view/answers/shards.py.
-"""
+"""Inputs, parents and quarantine; shards."""
 
 from __future__ import annotations
 

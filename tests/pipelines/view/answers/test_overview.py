@@ -1,7 +1,4 @@
-"""The overview of a dataset, compared with its files.
-
-Covers: pipelines/view/answers/shards.py.
-"""
+"""The overview of a dataset, compared with its files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Records as the page shows them.
-
-Covers: pipelines/view/answers/record_fields.py.
-"""
+"""Records as the page shows them."""
 
 from __future__ import annotations
 

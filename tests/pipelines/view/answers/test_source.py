@@ -1,7 +1,4 @@
-"""Sources of records, read back from the files.
-
-Covers: pipelines/view/answers/record.py.
-"""
+"""Sources of records, read back from the files."""
 
 from __future__ import annotations
 

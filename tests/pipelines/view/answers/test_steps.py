@@ -1,7 +1,4 @@
-"""Steps and rows, compared with what a feed of the loader gives a trainer.
-
-Covers: pipelines/view/answers/training_order.py.
-"""
+"""Steps and rows, compared with what a feed of the loader gives a trainer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The schema of JSON lines, found in their first lines.
-
-Covers: transforms/sources/lines/schema.py,
-transforms/sources/lines/json_csv_records.py, transforms/sources/lines/json_numbers.py,
-transforms/tables/whole_numbers.py.
-"""
+"""The schema of JSON lines, found in their first lines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""JSON lines as columns, against Python's `json`, and all that is refused.
-
-Covers: transforms/sources/lines/json_types.py.
-"""
+"""JSON lines as columns, against Python's `json`, and all that is refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Reading lines: any blocks, any place, any end of a line.
-
-Covers: transforms/sources/lines/parser.py.
-"""
+"""Reading lines: any blocks, any place, any end of a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Covers: transforms/sources/parquet/source.py."""
+""""""
 
 import dataclasses
 import itertools

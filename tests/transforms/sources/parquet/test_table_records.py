@@ -1,7 +1,4 @@
-"""How rows of Parquet become records, by what the footers and first rows tell.
-
-Covers: transforms/tables/table_features.py.
-"""
+"""How rows of Parquet become records, by what the footers and first rows tell."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""ArrayRecord files as inputs: every record once and in order, damage to its place.
-
-Covers: transforms/sources/shards/open_shard.py.
-"""
+"""ArrayRecord files as inputs: every record once and in order, damage to its place."""
 
 from __future__ import annotations
 

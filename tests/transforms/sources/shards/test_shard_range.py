@@ -1,7 +1,4 @@
-"""Ranges of shards: every record once, and none that is bad.
-
-Covers: transforms/sources/shards/damaged_chunks.py.
-"""
+"""Ranges of shards: every record once, and none that is bad."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Ranges of files, read one by one: together they are the file, wherever it is cut.
-
-Covers: transforms/sources/range_reader.py, transforms/sources/record_source.py,
-transforms/sources/streams/stream_reader.py, transforms/sources/streams/tfrecord.py.
-"""
+"""Ranges of files, read one by one: together they are the file, wherever it is cut."""
 
 from __future__ import annotations
 

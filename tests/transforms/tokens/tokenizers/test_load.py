@@ -1,11 +1,4 @@
-"""Tokenizers are found by their content, and give what their libraries give.
-
-Covers: transforms/tokens/tokenizers/giga.py,
-transforms/tokens/tokenizers/hugging_face.py,
-transforms/tokens/tokenizers/rank_files.py,
-transforms/tokens/tokenizers/sentence_piece.py,
-transforms/tokens/tokenizers/tiktoken_ranks.py.
-"""
+"""Tokenizers are found by their content, and give what their libraries give."""
 
 from __future__ import annotations
 
