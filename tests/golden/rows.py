@@ -1,1 +1,545 @@
 """Rows of tokens: documents and conversations."""
+
+import functools
+import hashlib
+import importlib.util
+import itertools
+import json
+import pathlib
+import random
+import string
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tokenizers
+
+from gristmill import loader
+from gristmill.dataset import encode_example, encode_frame
+from tests.golden.cases import case
+from tests.golden.command import gristmill
+from tests.support.tokenizer_files import (
+    END,
+    published,
+    sentence_piece_model,
+    tokenizer_json,
+)
+
+TEMPLATES = pathlib.Path(__file__).parents[1] / "transforms/chat/templates"
+WORDS = (
+    *("the", "a", "of", "sun", "river", "été", "北京", "🙂", "foo-bar", "17", "3.5"),
+    *("x=1;", "{json}", "end.", "\n"),
+)
+ARRAYS = {
+    "inputs": "inputs",
+    "targets": "targets",
+    "inputs_segmentation": "segments",
+    "inputs_position": "positions",
+    "targets_segmentation": "trained segments",
+    "targets_mask": "trained targets",
+    "targets_weights": "weights",
+    "inputs_mask": "trained inputs",
+    "labels": "labels",
+    "targets_position": None,
+}
+
+
+def texts(count: int = 60, seed: int = 1) -> list[str]:
+    """Returns documents: one is empty, most are short, some are longer than a row."""
+    chance = random.Random(seed)
+    lengths = [0, 100, *(int(chance.expovariate(0.1)) for _ in range(count - 2))]
+    return [" ".join(chance.choices(WORDS, k=length)) for length in lengths]
+
+
+def write_lines(file: pathlib.Path, values: Iterable[Any]) -> pathlib.Path:
+    """Writes values as JSON lines."""
+    lines = (json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+    file.write_text("".join(lines), encoding="utf-8")
+    return file
+
+
+def write_texts(folder: pathlib.Path, documents: Sequence[str] = ()) -> pathlib.Path:
+    """Writes documents as JSON lines."""
+    values = ({"text": text} for text in documents or texts())
+    return write_lines(folder / "texts.jsonl", values)
+
+
+def write_tokenizer(folder: pathlib.Path, **fields: Any) -> pathlib.Path:
+    """Writes a tokenizer.json."""
+    file = folder / "tokenizer.json"
+    file.write_bytes(tokenizer_json(1000, **fields))
+    return file
+
+
+def pack(
+    folder: pathlib.Path, inputs: object, *options: object, name: str = "rows"
+) -> loader.Dataset:
+    """Packs documents into rows of 64 tokens unless options say otherwise."""
+    several = inputs if isinstance(inputs, list) else [inputs]
+    length = () if "--length" in options else ("--length", 64)
+    output = folder / name.replace(" ", "-")
+    gristmill("pack", *several, output, *length, *options, "--workers", 1)
+    return loader.open(output)
+
+
+def digest(data: bytes) -> str:
+    """Returns a digest of bytes."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def shown(values: Any, limit: int = 24) -> str:
+    """Returns the first values of a row as a short text."""
+    return " ".join(map(str, values[:limit].tolist()))
+
+
+def runs(row: Any) -> str:
+    """Returns the numbers of a row, each with how often it follows itself."""
+    groups = ((value, len([*same])) for value, same in itertools.groupby(row.tolist()))
+    return " ".join(f"{value}x{count}" for value, count in groups)
+
+
+def facts(data: loader.Dataset, **options: Any) -> dict[str, Any]:
+    """Returns the arrays of all rows: digests, and the beginnings of two."""
+    arrays = loader.PackedRows.of(data, names=ARRAYS, **options)(list(data))
+    raw = {
+        name: str(array.dtype).encode() + array.tobytes()
+        for name, array in arrays.items()
+    }
+    plain = ("inputs", "targets", "segments", "positions")
+    trained = b"".join(raw[name] for name in ARRAYS.values() if name in raw)
+    return {
+        "rows": len(data),
+        "tokens": int((arrays["segments"] > 0).sum()),
+        "pieces": int(arrays["segments"].max(axis=1).sum()),
+        "trained": int(arrays["trained targets"].sum()),
+        "ids": [shown(row) for row in arrays["inputs"][:2]],
+        "segments": [runs(row) for row in arrays["segments"][:2]],
+        "digests": " ".join(digest(raw[name]) for name in plain),
+        "trained digest": digest(trained),
+    }
+
+
+@case
+def best_fit(folder: pathlib.Path) -> dict[str, Any]:
+    tokenizer = write_tokenizer(folder)
+    options = ("--tokenizer", tokenizer, "--eos", END)
+    return facts(pack(folder, write_texts(folder), *options))
+
+
+@case
+def concatenated(folder: pathlib.Path) -> dict[str, Any]:
+    tokenizer = write_tokenizer(folder)
+    options = ("--tokenizer", tokenizer, "--bos", 7, "--pack", "concat")
+    return facts(pack(folder, write_texts(folder), *options))
+
+
+@case
+def a_document_in_each_row(folder: pathlib.Path) -> dict[str, Any]:
+    tokenizer = write_tokenizer(folder)
+    options = ("--tokenizer", tokenizer, "--bos", 7, "--eos", END, "--pack", "none")
+    return facts(pack(folder, write_texts(folder), *options))
+
+
+@case
+def truncated(folder: pathlib.Path) -> dict[str, Any]:
+    tokenizer, inputs = write_tokenizer(folder), write_texts(folder)
+    return {
+        method: facts(
+            pack(
+                folder,
+                inputs,
+                *("--tokenizer", tokenizer, "--truncate", "--pack", method),
+                name=method,
+            )
+        )
+        for method in ("best-fit", "concat")
+    }
+
+
+@case
+def long_documents(folder: pathlib.Path) -> dict[str, Any]:
+    """Most documents are longer than a row."""
+    options = ("--tokenizer", write_tokenizer(folder), "--eos", END, "--length", 16)
+    data = pack(folder, write_texts(folder), *options)
+    return {
+        "in the piece": facts(data),
+        "in the document": facts(data, document_positions=True),
+    }
+
+
+@case
+def several_shards(folder: pathlib.Path) -> dict[str, Any]:
+    """Each shard is packed separately."""
+    tokenizer = write_tokenizer(folder)
+    inputs = []
+    for number in range(3):
+        inputs.append(folder / f"{number}.jsonl")
+        write_lines(inputs[-1], ({"text": text} for text in texts(20, number)))
+    options = ("--tokenizer", tokenizer, "--eos", END, "--match-shards")
+    return facts(pack(folder, inputs, *options))
+
+
+@case
+def special_tokens_of_the_tokenizer(folder: pathlib.Path) -> dict[str, Any]:
+    tokenizer = write_tokenizer(folder, template=("<s>", "$A", "</s>"))
+    options = ("--tokenizer", tokenizer, "--add-special-tokens")
+    return facts(pack(folder, write_texts(folder), *options))
+
+
+@case
+def sentence_piece(folder: pathlib.Path) -> dict[str, Any]:
+    inputs, found = write_texts(folder), {}
+    for kind in ("bpe", "unigram"):
+        model = folder / f"{kind}.model"
+        model.write_bytes(sentence_piece_model(kind))
+        options = ("--tokenizer", model, "--bos", "<s>", "--eos", "</s>")
+        found[kind] = facts(pack(folder, inputs, *options, name=kind))
+    return found
+
+
+@case
+def ranks(folder: pathlib.Path) -> dict[str, Any]:
+    """Ids of more than two bytes, of a published file of ranks."""
+    tokenizer = folder / "ranks.tiktoken"
+    tokenizer.write_bytes(published("cl100k_base"))
+    options = ("--tokenizer", tokenizer, "--eos", END)
+    return facts(pack(folder, write_texts(folder), *options))
+
+
+@case
+def fast(folder: pathlib.Path) -> dict[str, Any]:
+    """The fast path gives the rows of the other, where its package is installed."""
+    tokenizer, inputs = write_tokenizer(folder), write_texts(folder)
+    options = ["--tokenizer", tokenizer, "--eos", END]
+    if importlib.util.find_spec("gigatoken"):
+        options.append("--fast")
+    return facts(pack(folder, inputs, *options))
+
+
+def letters(documents: list[str]) -> list[list[int]]:
+    """A tokenizer that is a function."""
+    return [list(text.lower().encode()) for text in documents]
+
+
+letters.vocabulary_size = 257  # type: ignore[attr-defined]
+letters.special_ids = {"</s>": 256}  # type: ignore[attr-defined]
+
+
+def twice(line: bytes) -> list[bytes]:
+    """A function for `--map`: no document, or two of the line."""
+    return [line, line[::-1]] if len(line) > 20 else []
+
+
+@case
+def tokenizer_that_is_a_function(folder: pathlib.Path) -> dict[str, Any]:
+    words = [
+        f"{first}{second} " * 9
+        for first, second in itertools.pairwise(string.ascii_letters)
+    ]
+    file = folder / "lines.txt"
+    file.write_text("".join(word[: 5 + n % 20] + "\n" for n, word in enumerate(words)))
+    tokenizer = ("--tokenizer", f"{__name__}:letters", "--eos", "</s>")
+    options = (*tokenizer, "--input-format", "text")
+    mapped = ("--map", f"{__name__}:twice")
+    return {
+        "plain": facts(pack(folder, file, *options)),
+        "mapped": facts(pack(folder, file, *options, *mapped, name="mapped")),
+    }
+
+
+@case
+def ids_of_a_column(folder: pathlib.Path) -> dict[str, Any]:
+    """Documents that are tokens already, in ids of two, three and four bytes."""
+    chance = random.Random(2)
+    found = {}
+    for limit in (50_000, 100_000, 1 << 31):
+        documents = [
+            [chance.randrange(limit) for _ in range(chance.randrange(40))]
+            for _ in range(50)
+        ]
+        file = folder / f"{limit}.parquet"
+        pq.write_table(pa.table({"ids": documents}), file, row_group_size=20)
+        size = ("--vocabulary-size", limit) if limit < 1 << 31 else ()
+        options = ("--column", "ids", "--eos", 2, *size)
+        found[str(limit)] = facts(pack(folder, file, *options, name=str(limit)))
+    return found
+
+
+@case
+def formats_of_documents(folder: pathlib.Path) -> dict[str, Any]:
+    """The same documents give the same rows, from files of any format."""
+    tokenizer, documents = write_tokenizer(folder), texts()
+    examples = [encode_example({"body": text}) for text in documents]
+    frames = folder / "texts.tfrecord"
+    frames.write_bytes(b"".join(map(encode_frame, examples)))
+    table = folder / "texts.parquet"
+    pq.write_table(pa.table({"n": range(60), "body": documents}), table)
+    lines = write_lines(folder / "l.jsonl", ({"n": 1, "body": t} for t in documents))
+    converted = folder / "converted"
+    gristmill("convert", frames, converted, "--num-shards", 1, "--workers", 1)
+    found = {}
+    for name, file in (
+        ("tfrecord", frames),
+        ("parquet", table),
+        ("jsonl", lines),
+        ("dataset", converted),
+    ):
+        options = ("--tokenizer", tokenizer, "--eos", END, "--column", "body")
+        found[name] = facts(pack(folder, file, *options, name=f"rows-{name}"))
+    assert all(each == found["jsonl"] for each in found.values())
+    return found["jsonl"]
+
+
+@case
+def rows_as_examples(folder: pathlib.Path) -> dict[str, Any]:
+    """Rows that other readers can read."""
+    options = ("--tokenizer", write_tokenizer(folder), "--rows", "example")
+    data = pack(folder, write_texts(folder), *options)
+    decode = loader.ExampleDecoder(
+        {
+            name: loader.RaggedFeature("int32")
+            for name in ("inputs", "inputs_position", "inputs_segmentation")
+        }
+    )
+    arrays = decode(list(data))
+    return {
+        "rows": facts(data),
+        "examples": {
+            name: [digest(ragged.values.tobytes()), shown(ragged.values)]
+            for name, ragged in arrays.items()
+        },
+    }
+
+
+@case
+def rows_of_two_jobs(folder: pathlib.Path) -> dict[str, Any]:
+    """Rows of later documents are joined to those that were there."""
+    tokenizer = write_tokenizer(folder)
+    options = ("--tokenizer", tokenizer, "--eos", END)
+    parts = []
+    for number in range(2):
+        file = folder / f"{number}.jsonl"
+        write_lines(file, ({"text": text} for text in texts(30, number)))
+        parts.append(pack(folder, file, *options, name=f"rows-{number}").path)
+    return facts(loader.open(parts))
+
+
+def says(role: str, content: str, **more: Any) -> dict[str, Any]:
+    """Returns a message."""
+    return {"role": role, "content": content, **more}
+
+
+def calls(name: str, **arguments: Any) -> list[dict[str, Any]]:
+    """Returns the calls of a tool."""
+    called = {"name": name, "arguments": arguments}
+    return [{"type": "function", "id": "abcdefghi", "function": called}]
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Says the weather, été and hiver.",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+            },
+        },
+    }
+]
+TALKS = [
+    [says("user", "Hello?"), says("assistant", "Hello, world! 🙂")],
+    [
+        says("system", "You answer in one word."),
+        says("user", "What is 2 + 2?"),
+        says("assistant", "4"),
+        says("user", "And the capital of France?"),
+        says("assistant", "Paris,\nof course."),
+    ],
+    [says("user", "No one answers.")],
+    [says("user", "été " * 30), says("assistant", "北京 " * 20 + "end.")],
+    [
+        says("user", "Think first."),
+        says("assistant", "Done.", reasoning_content="The sun is not the moon."),
+        says("user", "Again."),
+        says("assistant", "Done twice.", reasoning_content="So it is."),
+    ],
+    [says("user", "One more?"), says("assistant", "Yes: <b>1</b> {json} 'quoted'")],
+]
+WITH_TOOLS = [
+    says("user", "Is it warm in Köln?"),
+    says("assistant", "I ask.", tool_calls=calls("weather", city="Köln")),
+    says("tool", "17.5 degrees", tool_call_id="abcdefghi", name="weather"),
+    says("assistant", "Yes, 17.5 degrees."),
+]
+
+
+@functools.cache
+def chat_tokenizer() -> bytes:
+    """Returns a tokenizer.json that has the special tokens of the templates."""
+    names = (
+        *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|user|>", "<|assistant|>"),
+        *("<|system|>", "<|end|>", "<|endoftext|>", "<think>", "</think>"),
+        *("<tool_call>", "</tool_call>", "[INST]", "[/INST]", "[TOOL_CALLS]"),
+        *("[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]"),
+        *("[/TOOL_RESULTS]", "<|start|>", "<|message|>", "<|channel|>", "<|call|>"),
+    )
+    added = [
+        {
+            "id": 1000 + number,
+            "content": name,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
+        for number, name in enumerate(names)
+    ]
+    return tokenizer_json(1000, added_tokens=added)
+
+
+def pack_chat(
+    folder: pathlib.Path,
+    talks: Iterable[Any],
+    *options: object,
+    template: str = "chatml",
+    name: str = "rows",
+) -> dict[str, Any]:
+    """Packs conversations, and returns arrays and the texts that are trained on."""
+    inputs = write_lines(folder / f"{name}.jsonl", talks)
+    file = folder / "chat.json"
+    file.write_bytes(chat_tokenizer())
+    length = () if "--length" in options else ("--length", 256)
+    data = pack(
+        folder,
+        inputs,
+        *("--chat", "--template", TEMPLATES / f"{template}.jinja", "--bos", "<s>"),
+        *("--eos", "</s>", "--tokenizer", file, "--date", "2025-01-31"),
+        *length,
+        *options,
+        name=name,
+    )
+    arrays = loader.PackedRows.of(data, names=ARRAYS)(list(data))
+    reader = tokenizers.Tokenizer.from_str(chat_tokenizer().decode())
+    found = []
+    for ids, trained in zip(arrays["inputs"], arrays["trained inputs"], strict=True):
+        edges = np.flatnonzero(np.diff(np.pad(trained, 1)))
+        for begin, end in edges.reshape(-1, 2).tolist():
+            text = reader.decode(ids[begin:end].tolist(), skip_special_tokens=False)
+            found.append(text if len(text) < 60 else f"{text[:25]}...{text[-25:]}")
+    return {"texts": found, **facts(data)}
+
+
+def messages(talks: Sequence[Any] = TALKS) -> list[dict[str, Any]]:
+    """Returns records of messages."""
+    return [{"messages": talk} for talk in talks]
+
+
+@case
+def chat_by_markers(folder: pathlib.Path) -> dict[str, Any]:
+    """Templates without generation tags."""
+    return {
+        name: pack_chat(folder, messages(), template=name, name=name)
+        for name in ("chatml", "phi3", "mistral_v3_tekken")
+    }
+
+
+@case
+def chat_by_generation_tags(folder: pathlib.Path) -> dict[str, Any]:
+    return {
+        name: pack_chat(folder, messages(), template=name, name=name)
+        for name in ("qwen3_training", "phi3_training")
+    }
+
+
+@case
+def chat_with_tools(folder: pathlib.Path) -> dict[str, Any]:
+    talks = [{"messages": WITH_TOOLS, "tools": TOOLS}, {"messages": TALKS[0]}]
+    found = {}
+    for name, template, options in (
+        ("assistant", "qwen3", ()),
+        ("without calls", "qwen3", ("--train-without", "tools")),
+        ("and tools", "qwen3", ("--train", "assistant,tool")),
+        ("tags", "qwen3_training", ()),
+        ("mistral", "mistral_v3_tekken", ()),
+    ):
+        long = ("--length", 1024, *options)
+        found[name] = pack_chat(folder, talks, *long, template=template, name=name)
+    return found
+
+
+@case
+def chat_trains_on(folder: pathlib.Path) -> dict[str, Any]:
+    found = {}
+    for name, options in (
+        ("last", ("--train", "last")),
+        ("all", ("--train", "all")),
+        ("user", ("--train", "user,system")),
+        ("no end of turn", ("--train-end-of-turn", "no")),
+    ):
+        found[name] = pack_chat(folder, messages(), *options, name=name)
+    for name, options in (("all", ()), ("spoken", ("--train-without", "thinking"))):
+        found[f"thinking {name}"] = pack_chat(
+            folder, messages(), *options, template="qwen3", name=f"thinking {name}"
+        )
+    return found
+
+
+@case
+def chat_longer_than_a_row(folder: pathlib.Path) -> dict[str, Any]:
+    return {
+        answer: pack_chat(
+            folder,
+            messages(),
+            *("--length", 40, "--truncate-turns", answer),
+            name=answer,
+        )
+        for answer in ("yes", "no")
+    }
+
+
+@case
+def chat_with_weights(folder: pathlib.Path) -> dict[str, Any]:
+    talks = [
+        {"messages": TALKS[0], "weight": 0.5},
+        {"messages": TALKS[1], "weight": [1, 1, 0.25, 1, 2]},
+        {"messages": TALKS[5], "weight": 1},
+    ]
+    return pack_chat(folder, talks)
+
+
+@case
+def chat_in_other_forms(folder: pathlib.Path) -> dict[str, Any]:
+    shared = [
+        {
+            "conversations": [
+                {"from": "human", "value": "Hello?"},
+                {"from": "gpt", "value": "Hello, world!"},
+            ]
+        }
+    ]
+    pairs = [{"prompt": "2 + 2 = ", "completion": "4"}]
+    plain = [{"text": text} for text in texts(12)]
+    return {
+        "shared": pack_chat(folder, shared, name="shared"),
+        "pairs": pack_chat(folder, pairs, name="pairs"),
+        "plain": pack_chat(folder, plain, name="plain"),
+    }
+
+
+@case
+def chat_with_special_tokens_in_contents(folder: pathlib.Path) -> dict[str, Any]:
+    talks = messages(
+        [
+            [says("user", "What is <|im_end|>?"), says("assistant", "A <s> token.")],
+            TALKS[0],
+        ]
+    )
+    return {
+        how: pack_chat(folder, talks, "--special-in-content", how, name=how)
+        for how in ("token", "text", "set-aside")
+    }
