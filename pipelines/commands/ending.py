@@ -107,7 +107,6 @@ LOOKING = (
     "account",
     "audit",
     "bench_loader",
-    "blame",
     "diff",
     "doctor",
     "head",

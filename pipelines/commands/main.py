@@ -63,7 +63,6 @@ _SECTIONS = {
     "Train": {
         "bench-loader": "bench_loader",
         "trace": "trace",
-        "blame": "seen_documents",
         "account": "seen_documents",
     },
 }

@@ -1,22 +1,15 @@
-"""`gristmill blame` and `account`: documents that a run has seen."""
+"""`gristmill account`: documents that a run has seen."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
-import itertools
 import json
-import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from gristmill.dataset.base.errors import InputError, StorageError
-from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.dataset.storage.paths import path_text
-from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import (
     Order,
     opened_batches,
@@ -24,141 +17,7 @@ from gristmill.pipelines.commands.order import (
     usage_errors,
 )
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.option import (
-    flag,
-    integer,
-    text,
-    tokenizer_of_rows,
-)
-
-if TYPE_CHECKING:
-    from gristmill.loader.data.batches import Batches
-    from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
-
-_BAD = AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError
-_Loss = tuple[float, int, int]  # Loss, step, and row: -1 for the whole step's loss.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BlameOptions:
-    """Options of `gristmill blame` alone."""
-
-    steps: str = text(
-        "Steps to look at, from A to B - 1, such as 3000:3005.", "A:B", required=True
-    )
-    losses: str = text(
-        "CSV or JSON lines with step, loss and, if known, row.", "FILE", required=True
-    )
-    most: int = integer("Maximum number of documents to show.", 20, least=1)
-    tokenizer: str | None = tokenizer_of_rows("shows how each document begins.")
-
-
-@command("blame", BlameOptions, Order)
-def blame(options: BlameOptions, order: Order, *, as_json: bool) -> None:
-    """List the documents of steps, the highest losses first.
-
-    If rows are not packed, records are listed. DATASET and the options of the order
-    are those of gristmill trace.
-    """
-    begin, end = map(whole_number, (*options.steps.split(":", 1), "")[:2])
-    if begin is None or end is None or begin >= end:
-        raise InputError(
-            "not a range of steps",
-            expected="--steps A:B, from A to before B",
-            got=options.steps,
-            cure="give two steps, such as --steps 3000:3005",
-        )
-    with usage_errors():
-        batches = opened_batches(order)
-        losses = _read(path_text(options.losses, "losses"), range(begin, end))
-        documents = _documents(batches, losses, texts_of(options.tokenizer))
-        found = list(itertools.islice(documents, options.most))
-    fields = [one for one, _ in found]
-    if as_json:
-        click.echo(json.dumps({"losses": len(losses), "documents": fields}))
-        return
-    for number, (one, lines) in enumerate(found, 1):
-        seen = f"loss {one['loss']}, step {one['step']:,} row {one['row']:,}"
-        click.echo(f"{number:>4}. " + "\n      ".join([seen, *lines]))
-    same = command_line(without=("steps", "losses", "most"))[1:]
-    worst = ("--step", fields[0]["step"], "--row", fields[0]["row"])
-    next_step("trace", *same, *worst, "--show")
-
-
-def _read(path: str, steps: range) -> list[_Loss]:
-    """Returns the losses of some steps in a file; NaN and the highest first."""
-    found: list[_Loss] = []
-    first = 1
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows: Any = map(json.loads, filter(str.strip, file))
-            if file.read(1) != "{":
-                rows, first = csv.DictReader(file, skipinitialspace=True), 2
-            file.seek(0)
-            for row in rows:
-                of_row = -1 if row.get("row") in (None, "") else int(row["row"])
-                found.append((float(row["loss"]), int(row["step"]), of_row))
-    except (
-        AttributeError,
-        KeyError,
-        OSError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as e:
-        raise InputError(
-            "the file of losses cannot be read",
-            where=f"{path}, line {first + len(found):,}",
-            expected="columns step, loss and, if known, row",
-            got=f"no {e}" if isinstance(e, KeyError) else str(e),
-            cure="give CSV with these names in its first line, or JSON in each line",
-        ) from e
-    chosen = [one for one in found if one[1] in steps]
-    if not chosen:
-        cure = "give losses of these steps"
-        raise InputError("no losses of these steps", where=path, cure=cure)
-    return sorted(chosen, key=lambda one: (one[0] == one[0], -one[0]))
-
-
-def _documents(
-    batches: Batches, losses: list[_Loss], texts: TokenTexts | None
-) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """Yields the documents of rows, each once: as fields, and in lines for people."""
-    from gristmill.loader.data.batches import row_at
-    from gristmill.loader.provenance.locate import locate
-    from gristmill.loader.provenance.source_fields import without_message
-    from gristmill.pipelines.text.location import source_lines
-    from gristmill.pipelines.text.records import shown_record
-    from gristmill.pipelines.text.source_details import Detail
-
-    seen = set()
-    for value, step, of_row in losses:
-        rows = range(len(batches.schedule.positions(step)))
-        for row in rows if of_row < 0 else [of_row]:
-            where = locate(batches, step, row)
-            place, gone = where.shard, where.removed_from
-            if gone is not None:
-                place = f"{where.dataset} as edition {gone}, removed since"
-            for one in where.pieces or [where]:
-                kind = "document" if where.pieces else "record"
-                number = getattr(one, kind)
-                if (key := (place, number)) in seen:
-                    continue
-                seen.add(key)
-                fields = without_message(dataclasses.asdict(one))
-                fields |= {"step": step, "row": row, "dataset": where.dataset}
-                fields |= {"shard": where.shard, "removed_from": gone}
-                fields["loss"] = value if math.isfinite(value) else str(value)
-                lines = [f"{kind:8} {number:,} of {place}"]
-                if getattr(one, "removed", False):
-                    lines[0] += ", removed: padding now"
-                lines += source_lines(one, Detail())
-                if texts is not None and "begin_token" in fields and gone is None:
-                    at = row_at(batches, step, row)
-                    shown = shown_record(at.dataset, at.record, texts)
-                    fields["text"] = shown.piece_text(fields["begin_token"])
-                    lines.append(f"text     {fields['text']}")
-                yield fields, lines
+from gristmill.pipelines.options.option import flag, integer, text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -63,16 +63,6 @@ class ShownRecord(NamedTuple):
         lines = [f"  {name}: {_values_text(some, full)}" for name, some in features]
         return "\n".join([head, *(lines or [f"  {_value_text(record, full)}"])])
 
-    def piece_text(self, begin_token: int) -> str:
-        """Returns the first tokens of the piece of a packed row that begins there."""
-        assert self.row_format is not None  # It has pieces.
-        begin = 0
-        for piece in _pieces(self.record, self.row_format):
-            if begin == begin_token:
-                return piece.shown(self.texts, full=False)
-            begin += len(piece.ids)
-        raise ValueError(f"no piece begins with token {begin_token:,}")
-
     def json(self) -> str:
         """Returns it as one line of JSON.
 

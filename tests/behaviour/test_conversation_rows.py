@@ -217,19 +217,6 @@ def test_trace_names_message_and_role(chat: str, tokenizer: str) -> None:
     assert "role" not in whole["pieces"][0]
 
 
-def test_blame_shows_how_documents_begin(
-    chat: str, tokenizer: str, tmp_path: pathlib.Path
-) -> None:
-    losses = tmp_path / "losses.csv"
-    losses.write_text("step,loss,row\n0,2.0,0\n0,9.0,1\n")
-    text = run(
-        *("blame", chat, "--seed", 3, "--batch-size", 4, "--steps", "0:1"),
-        *("--losses", losses, "--most", 2, "--tokenizer", tokenizer),
-    )
-    assert len(re.findall(r"text     .*\.", text)) == 2
-    assert BEGIN in text
-
-
 def test_the_page_has_the_spans(chat: str) -> None:
     opened = Opened({"": loader.open(chat)})
     found = answer(opened, record=0)

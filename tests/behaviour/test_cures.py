@@ -176,12 +176,6 @@ ROWS = [
         "trace d --record 3 --batch-size 5 --split test",
     ),
     Row(
-        "pipelines/commands/seen_documents.py blame",
-        "blame d --steps 3 --losses losses.csv --batch-size 5",
-        "blame d --steps 3:4 --losses losses.csv --batch-size 5",
-        text("losses.csv", "step,loss\n0,2.1\n1,2.0\n2,2.1\n3,9.0\n"),
-    ),
-    Row(
         "pipelines/commands/head.py _of_dataset",
         "head d --offset 1000",
         "head d --offset 10",

@@ -127,8 +127,6 @@ def test_no_path_is_refused_when_it_is_given(make, tmp_path, monkeypatch):
         ("status", ""),
         ("trace", "", "--step", "1", "--row", "1", "--batch-size", "1"),
         ("trace", "../d", "--step", "1", "--row", "1", "--state", ""),
-        ("blame", "", "--steps", "1:2", "--losses", "x", "--batch-size", "1"),
-        ("blame", "../d", "--steps", "1:2", "--losses", "", "--batch-size", "1"),
         ("bench-loader", ""),
         ("demo", ""),
     ],

@@ -455,28 +455,6 @@ class TestProvenance:
         found, _ = trace("--step", 14, "--row", 0)
         assert "removed_from" not in found
 
-    def test_blame_says_removed(self, changed, tmp_path):
-        batches = grown(changed)
-        step = next(n for n in range(4) if (batches.indices(n) < 0).any())
-        row = next(i for i, n in enumerate(batches.indices(step)) if n < 0)
-        losses, state = tmp_path / "losses.csv", tmp_path / "state.json"
-        lines = [f"{step},{i},{9 if i == row else 1}" for i in range(6)]
-        losses.write_text("\n".join(["step,row,loss", *lines]))
-        feed = batches.feed(process_index=0, process_count=1, start_step=12)
-        state.write_text(json.dumps(feed.get_state()))
-        command = ["blame", changed, "--state", state, "--losses", losses]
-        command += ["--steps", f"{step}:{step + 1}", "--most", 1]
-        ran = CliRunner().invoke(cli, [*map(str, command), "--json"])
-        (worst,) = json.loads(ran.stdout)["documents"]
-        located = batches.locate(step, row)
-        assert (worst["step"], worst["row"]) == (step, row)
-        assert (worst["record"], worst["removed_from"]) == (
-            located.record,
-            located.removed_from,
-        )
-        text = CliRunner().invoke(cli, [*map(str, command)]).stdout
-        assert f"as edition {located.removed_from}, removed since" in text
-
     def test_a_page_shows_steps_of_removed_records(self, changed):
         extended = grown(changed)
         first = loader.open(changed, edition=1)

@@ -53,8 +53,6 @@ def test_exit_codes_and_messages(
     [
         ("audit", "--template", ["--tokenizer", "t"]),
         ("audit", "--tokenizer", ["--template", "t"]),
-        ("blame", "--steps", ["--losses", "f"]),
-        ("blame", "--losses", ["--steps", "1:2"]),
     ],
 )
 def test_an_option_that_is_needed_and_not_given(name, flag, given):
@@ -137,7 +135,6 @@ METAVARS = {
     "NAME=SHARE,...": "weights",
     "N|NAME=N,...": "a number, or one for each dataset",
     "MODULE:FUNCTION": "a function",
-    "A:B": "a range",
     "FILE@PLACE": "a place of a file",
     "KIND": "of a record",
     "CODEC": "of chunks",

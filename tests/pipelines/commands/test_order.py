@@ -192,12 +192,6 @@ def check(
     assert expected == {
         (one["step"], one["row"]) for one in found if one["step"] in steps
     }
-    losses = folder / "losses.csv"
-    lines = [f"{s},{r},{9 if (s, r) in expected else 2}" for s, r in rows]
-    losses.write_text("\n".join(["step,row,loss", *lines]))
-    options = ("--losses", losses, "--steps", "2:3", "--json")
-    (worst, *_) = json.loads(run("blame", *order, *options).stdout)["documents"]
-    assert (worst["shard"], worst["row"]) == (batches.locate(2, 4).shard, 4)
     run("view", *order, "--html", folder / "page.html")
     answers = answers_in((folder / "page.html").read_bytes())["answers"]
     (shown,) = (

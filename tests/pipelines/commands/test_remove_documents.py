@@ -71,13 +71,6 @@ def test_trace_says_where_it_was(packed):
     assert [one["removed"] for one in fields["pieces"]] == [True, False]
 
 
-def test_blame_says_that_it_was_removed(packed, tmp_path):
-    losses = tmp_path / "losses.csv"
-    losses.write_text("step,loss\n0,9\n1,8\n")
-    text = said("blame", packed, *ORDER, "--steps", "0:2", "--losses", losses)
-    assert text.count("removed: padding now") == 1
-
-
 def test_head_shows_padding(packed):
     text = said("head", packed, "-n", 2)
     assert "a document that was removed: 16 places of padding" in text
