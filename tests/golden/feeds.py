@@ -1,1 +1,478 @@
 """Feeds, decoded arrays, and places of records in their sources."""
+
+import functools
+import gzip
+import hashlib
+import io
+import json
+import os
+import pathlib
+import random
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gristmill import loader
+from gristmill.dataset import ColumnWriter, encode_example, encode_frame
+from tests.golden.cases import case
+from tests.golden.command import gristmill
+from tests.support.buckets import upload
+from tests.support.gcs_server import GcsServer
+
+FEATURES = {
+    "id": loader.FixedFeature("int64"),
+    "score": loader.FixedFeature("float32", default=0.5),
+    "box": loader.FixedFeature("int32", shape=(2, 2)),
+    "text": loader.FixedFeature(bytes),
+    "tokens": loader.RaggedFeature("int32"),
+}
+
+
+@functools.cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """Returns a directory for datasets of the cases that this process runs."""
+    return tempfile.TemporaryDirectory(prefix="golden-")
+
+
+def example(number: int) -> bytes:
+    """Returns a record of which the bytes tell the number; some lack a feature."""
+    chance = random.Random(number)
+    score = {"score": number / 8} if number % 3 else {}
+    return encode_example(
+        {
+            "id": number,
+            **score,
+            "box": [number, -number, 7, number % 5],
+            "text": f"text {number} été",
+            "tokens": np.array(
+                [chance.randrange(1000) for _ in range(number % 11)], np.int64
+            ),
+        }
+    )
+
+
+@functools.cache
+def sources() -> tuple[pathlib.Path, ...]:
+    """Returns three TFRecord files, the second compressed."""
+    files = []
+    for number in range(3):
+        frames = b"".join(encode_frame(example(40 * number + n)) for n in range(40))
+        files.append(pathlib.Path(folder().name, f"{number}.tfrecord"))
+        files[-1].write_bytes(gzip.compress(frames) if number == 1 else frames)
+    return tuple(files)
+
+
+@functools.cache
+def records() -> str:
+    """Returns a dataset of 120 examples in four shards, with columns."""
+    output = f"{folder().name}/records"
+    gristmill("convert", *sources(), output, "--num-shards", 4, "--workers", 1)
+    with ColumnWriter(output, {"weight": "float32", "language": "text"}) as writer:
+        weight = np.arange(120, dtype=np.float32) / 4
+        writer.write({"weight": weight, "language": ["de", "en", "fr"] * 40})
+    return output
+
+
+@functools.cache
+def rows() -> str:
+    """Returns packed rows of the texts of two files, in several shards."""
+    output = f"{folder().name}/rows"
+    inputs = (sources()[0], sources()[2])
+    options = ("--column", "tokens", "--length", 8, "--match-shards", "--eos", 1)
+    size = ("--vocabulary-size", 1000)
+    gristmill("pack", *inputs, output, *options, *size, "--workers", 1)
+    return output
+
+
+def examples(**options: Any) -> loader.GlobalBatches:
+    """Returns the batches of the examples."""
+    options = {"batch_size": 12, "seed": 4, **options}
+    return loader.global_batches(loader.open(records()), **options)
+
+
+def digest(value: Any) -> str:
+    """Returns a digest of an array or a ragged one, with its type and shape."""
+    if isinstance(value, loader.Ragged):
+        return digest(value.values) + digest(value.row_splits)
+    array = np.asarray(value)
+    raw = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+    kind = f"{array.dtype} {array.shape} ".encode()
+    return hashlib.sha256(kind + raw).hexdigest()[:16]
+
+
+def shown(value: Any) -> str:
+    """Returns the first values of an array as a short text, after its type."""
+    array = value.values if isinstance(value, loader.Ragged) else np.asarray(value)
+    parts = array.ravel()[:12].tolist()
+    texts = [part.decode() if isinstance(part, bytes) else str(part) for part in parts]
+    return f"{array.dtype}: {' '.join(texts)}"
+
+
+def facts(batches: Iterator[Any], steps: int = 12) -> dict[str, Any]:
+    """Returns the arrays of the first batches: their beginnings, and digests."""
+    found = [batch for batch, _ in zip(batches, range(steps), strict=False)]
+    arrays = {
+        name: [
+            shown(found[0][name]),
+            shown(found[-1][name]),
+            digest(np.array([digest(batch[name]) for batch in found])),
+        ]
+        for name in found[0]
+    }
+    return {"batches": len(found), **arrays}
+
+
+def alone(batches: loader.GlobalBatches, **options: Any) -> loader.Feed:
+    """Returns the feed of the only host."""
+    return batches.feed(process_index=0, process_count=1, **options)
+
+
+@case
+def decoded_by_threads(_: pathlib.Path) -> dict[str, Any]:
+    with alone(examples(), decode=loader.ExampleDecoder(FEATURES)) as feed:
+        return facts(feed, steps=25)
+
+
+@case
+def decoded_by_a_worker(_: pathlib.Path) -> dict[str, Any]:
+    """A process gives what threads give, also from a later step."""
+    decode = loader.ExampleDecoder({name: FEATURES[name] for name in ("id", "text")})
+    with alone(examples(), decode=decode, workers=1, start_step=3) as feed:
+        found = facts(feed, steps=9)
+    with alone(examples(), decode=decode, start_step=3) as feed:
+        assert facts(feed, steps=9) == found
+    return found
+
+
+@case
+def decoder_of_a_table(here: pathlib.Path) -> dict[str, Any]:
+    """A dataset of a table describes its features."""
+    table = pa.table(
+        {
+            "label": [n * 3 for n in range(50)],
+            "tokens": [list(range(n % 6)) for n in range(50)],
+            "score": [None if n % 7 == 2 else n / 2 for n in range(50)],
+            "name": [f"row {n}" for n in range(50)],
+        }
+    )
+    pq.write_table(table, here / "table.parquet", row_group_size=16)
+    gristmill("convert", here / "table.parquet", here / "out", "--workers", 1)
+    data = loader.open(here / "out")
+    decode = loader.ExampleDecoder.of(data, defaults={"score": -1.0})
+    batches = loader.global_batches(data, batch_size=10, epochs=2, shuffle="block")
+    with alone(batches, decode=decode) as feed:
+        return facts(feed)
+
+
+@case
+def packed_feed(_: pathlib.Path) -> dict[str, Any]:
+    data = loader.open(rows())
+    batches = loader.global_batches(data, batch_size=4, seed=5, epochs=2)
+    with alone(batches, decode=loader.PackedRows.of(data)) as feed:
+        return facts(feed, steps=100) | {"rows": len(data)}
+
+
+@case
+def mixture_of_rows_by_tokens(_: pathlib.Path) -> dict[str, Any]:
+    datasets = {"all": loader.open(rows())}
+    datasets["long"] = datasets["all"].select(np.arange(len(datasets["all"])) % 5 == 1)
+    whole = {"all": datasets["all"], "again": loader.open(rows())}
+    weights = loader.token_weights(whole, {"all": 1, "again": 2})
+    batches = loader.global_batches(whole, batch_size=6, weights=weights)
+    with alone(batches, decode=loader.PackedRows.of(whole)) as feed:
+        found = facts(feed)
+    by_rows = loader.global_batches(
+        datasets, batch_size=6, weights={"all": 1, "long": 1}
+    )
+    with alone(by_rows, decode=loader.PackedRows.of(datasets)) as feed:
+        return {"by tokens": found, "by rows": facts(feed)}
+
+
+@case
+def mixture_of_records(here: pathlib.Path) -> dict[str, Any]:
+    other = here / "other"
+    gristmill("convert", sources()[1], other, "--workers", 1)
+    datasets = {"web": loader.open(records()), "books": loader.open(other)}
+    weights = {"web": 2, "books": 1}
+    batches = loader.global_batches(datasets, batch_size=9, seed=3, weights=weights)
+    with alone(batches, decode=loader.ExampleDecoder(FEATURES)) as feed:
+        return facts(feed)
+
+
+@case
+def state_on_other_hosts(_: pathlib.Path) -> dict[str, Any]:
+    """Three hosts go on where one was, and one where they were."""
+    decode = loader.ExampleDecoder({"id": FEATURES["id"]})
+    ids: list[list[int]] = []
+    with alone(examples(), decode=decode) as feed:
+        ids += [next(feed)["id"].tolist() for _ in range(4)]
+        state = json.dumps(feed.get_state())
+    feeds = [
+        examples().feed(process_index=host, process_count=3, decode=decode)
+        for host in range(3)
+    ]
+    for feed in feeds:
+        feed.set_state(json.loads(state))
+    for _ in range(3):
+        ids.append([n for feed in feeds for n in next(feed)["id"].tolist()])
+    states = {json.dumps(feed.get_state(), sort_keys=True) for feed in feeds}
+    for feed in feeds:
+        feed.close()
+    assert len(states) == 1
+    with alone(examples(), decode=decode) as feed:
+        feed.set_state(json.loads(states.pop()))
+        ids += [next(feed)["id"].tolist() for _ in range(8)]
+    return {"ids": [" ".join(map(str, batch)) for batch in ids]}
+
+
+@case
+def columns_beside_records(_: pathlib.Path) -> dict[str, Any]:
+    decode = loader.ExampleDecoder({"id": FEATURES["id"]})
+    chosen = loader.open(records()).select("weight >= 3 and language != 'en'")
+    some = loader.global_batches(chosen, batch_size=8, seed=1)
+    found = {}
+    for name, batches in (("all", examples()), ("chosen", some)):
+        with alone(batches, decode=decode, columns=["weight", "language"]) as feed:
+            found[name] = facts(feed)
+    return found
+
+
+@case
+def evaluation_with_a_mask(_: pathlib.Path) -> dict[str, Any]:
+    """Two hosts see each record once, in batches that are all full."""
+    decode = loader.ExampleDecoder({"id": FEATURES["id"], "text": FEATURES["text"]})
+    batches = examples(shuffle="none", epochs=1, batch_size=50, drop_remainder=False)
+    found = {}
+    for host in range(2):
+        with batches.feed(
+            process_index=host, process_count=2, decode=decode, mask="real"
+        ) as feed:
+            seen = [
+                [batch["id"].tolist(), batch["real"].tolist(), len(batch["text"])]
+                for batch in feed
+            ]
+        found[str(host)] = {
+            "ids": [" ".join(map(str, ids)) for ids, _, _ in seen],
+            "real": [sum(real) for _, real, _ in seen],
+            "texts": [texts for _, _, texts in seen],
+        }
+    return found
+
+
+@case
+def global_arrays(_: pathlib.Path) -> dict[str, Any]:
+    """Arrays of JAX, on as many devices as there are."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    decode = loader.ExampleDecoder({"id": loader.FixedFeature("int32")})
+    mesh = Mesh(np.array(jax.devices()), ("data",))
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    feed = examples(batch_size=24).feed(
+        decode=decode, rows=loader.rows_of(sharding, batch_size=24)
+    )
+    with loader.to_jax(feed, sharding) as arrays:
+        return facts({"id": np.asarray(batch["id"])} for batch in arrays)
+
+
+@case
+def a_source_of_grain(_: pathlib.Path) -> dict[str, Any]:
+    """Files of a dataset in a pipeline, and a dataset itself."""
+    import grain
+
+    data = loader.open(records())
+    files = [data.shard(number).path for number in range(data.num_shards)]
+    decode = loader.ExampleDecoder({"id": FEATURES["id"], "box": FEATURES["box"]})
+    found = {}
+    for name, source in (
+        ("files", loader.ArrayRecordDataSource(files)),
+        ("range", loader.ArrayRecordDataSource(f"{files[0]}[5:20]")),
+        ("dataset", data),
+    ):
+        pipeline = (
+            grain.MapDataset.source(source)[1::2].repeat(2).batch(4, batch_fn=list)
+        )
+        batches = pipeline.map(decode).to_iter_dataset()
+        found[name] = facts(iter(batches)) | {"records": len(source)}
+    return found
+
+
+@case
+def read_from_a_bucket(_: pathlib.Path) -> dict[str, Any]:
+    decode = loader.ExampleDecoder(FEATURES)
+    with GcsServer("bucket") as server:
+        environment = {"STORAGE_EMULATOR_HOST": server.url}
+        with mock.patch.dict(os.environ, environment):
+            upload(server, records(), "records")
+            data = loader.open("gs://bucket/records")
+            found = {}
+            for shuffle in ("global", "block"):
+                batches = loader.global_batches(
+                    data, batch_size=12, seed=4, shuffle=shuffle
+                )
+                with alone(batches, decode=decode, columns=["weight"]) as feed:
+                    found[shuffle] = facts(feed)
+    return found
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Yields the values in a result that a command printed."""
+    if isinstance(value, (list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+def place(found: Any) -> str:
+    """Returns the file of a record, and its place there."""
+    offset = found.source_offset_bytes
+    number = found.source_record if offset is None else f"byte {offset}"
+    sample = f" {found.source_sample}" if found.source_sample else ""
+    return f"{pathlib.Path(found.source_path).name} {number}{sample}"
+
+
+ORDER = ("--batch-size", 12, "--seed", 4)
+
+
+@case
+def traces_to_frames(_: pathlib.Path) -> dict[str, Any]:
+    """The record of a step's row is in its file where `trace` says, and back."""
+    batches, found = examples(), []
+    for step, row in ((0, 0), (3, 7), (9, 11), (1000, 5)):
+        origin = batches.locate(step, row)
+        record = batches.read(step)[row]
+        raw = pathlib.Path(origin.source_path).read_bytes()
+        raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+        assert raw[origin.source_offset_bytes :].startswith(encode_frame(record))
+        seen = gristmill(
+            *("trace", records(), "--step", step, "--row", row, *ORDER, "--json")
+        )
+        told = [*leaves(json.loads(seen))]
+        expected = {origin.source_offset_bytes, origin.source_path, origin.record}
+        assert expected <= {*told}
+        back = gristmill(
+            *("trace", records(), "--record", origin.record, *ORDER, "--json"),
+            *("--first-epoch", origin.epoch, "--stop-epoch", origin.epoch + 1),
+        )
+        assert [*leaves(json.loads(back))] == [origin.epoch, step, row]
+        found.append(f"{step} {row}: {origin.epoch} {origin.record} {place(origin)}")
+    return {"found": found}
+
+
+@case
+def traces_of_other_sources(here: pathlib.Path) -> dict[str, Any]:
+    """Rows of tables, samples of tars, and records of a dataset of a dataset."""
+    table = pa.table({"n": range(50), "text": [f"row {n}" for n in range(50)]})
+    pq.write_table(table, here / "t.parquet", row_group_size=16)
+    with tarfile.open(here / "t.tar", "w") as tar:
+        for number in range(30):
+            for kind in ("txt", "cls"):
+                member = tarfile.TarInfo(f"sample{number:03d}.{kind}")
+                data = f"{kind} {number}".encode() * (number + 1)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+    found = {}
+    for name, inputs, options in (
+        ("parquet", here / "t.parquet", ("--num-shards", 2)),
+        ("tar", here / "t.tar", ()),
+        ("dataset", records(), ("--num-shards", 2)),
+    ):
+        output = here / name
+        gristmill("convert", inputs, output, *options, "--workers", 1)
+        batches = loader.global_batches(loader.open(output), batch_size=5, seed=2)
+        found[name] = [place(batches.locate(step, 3)) for step in (0, 1, 2, 77)]
+    return found
+
+
+@case
+def traces_of_tokens(_: pathlib.Path) -> dict[str, Any]:
+    """A token leads to its document, and that to all rows that have a piece of it."""
+    data = loader.open(rows())
+    batches = loader.global_batches(data, batch_size=4, seed=5)
+    found = []
+    for step, row in ((0, 0), (2, 1), (5, 3), (40, 2)):
+        origin = batches.locate(step, row)
+        for piece in origin.pieces:
+            documents = batches.find_document(
+                piece.source_path, piece.source_offset_bytes, stop_epoch=1
+            )
+            seen = [
+                [part.record, part.first_token, *map(list, part.sightings)]
+                for document in documents
+                for part in document.pieces
+            ]
+            if not origin.epoch:
+                assert [0, step, row] in [where for part in seen for where in part[2:]]
+            span = f"{piece.begin_token} {piece.end_token} {piece.first_token}"
+            found.append(f"{step} {row} {span}: {place(piece)}, {json.dumps(seen)}")
+    (piece,) = batches.locate(2, 1, token=3).pieces
+    told = gristmill(
+        *("trace", rows(), "--batch-size", 4, "--seed", 5, "--step", 2, "--row", 1),
+        *("--token", 3, "--json"),
+    )
+    expected = {piece.source_path, piece.source_offset_bytes, piece.end_token}
+    assert expected <= {*leaves(json.loads(told))}
+    return {"found": found}
+
+
+@case
+def traces_of_a_mixture(here: pathlib.Path) -> dict[str, Any]:
+    other = here / "other"
+    gristmill("convert", sources()[1], other, "--workers", 1)
+    datasets = {"web": loader.open(records()), "books": loader.open(other)}
+    batches = loader.global_batches(
+        datasets, batch_size=9, weights={"web": 1, "books": 1}
+    )
+    found = []
+    for step, row in ((0, 0), (0, 1), (30, 4), (31, 4)):
+        origin = batches.locate(step, row)
+        seen = batches.find(
+            *(origin.record, origin.dataset),
+            first_epoch=origin.epoch,
+            stop_epoch=origin.epoch + 1,
+        )
+        assert [*map(tuple, seen)] == [(origin.epoch, step, row)]
+        record = f"{origin.dataset} {origin.epoch} {origin.record}"
+        found.append(f"{step} {row}: {record}, {place(origin)}")
+    return {"found": found}
+
+
+def parts(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yields the dicts in a result, the innermost first."""
+    if isinstance(value, (list, dict)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from parts(part)
+    if isinstance(value, dict):
+        yield value
+
+
+def counts(result: Any, source: str) -> dict[str, Any]:
+    """Returns the counts of a source in a result of `account`."""
+    names = ("documents", "different_documents", "tokens", "different_tokens")
+    for part in parts(result):
+        if any(isinstance(v, str) and v.endswith(source) for v in part.values()):
+            return {name: part[name] for name in names if part[name] is not None}
+    raise AssertionError(f"no counts of {source}")
+
+
+@case
+def accounts_of_sources(_: pathlib.Path) -> dict[str, Any]:
+    """What a run has seen of each file before a step."""
+    found = {}
+    for name, data, steps, files in (
+        ("records", records(), 7, sources()),
+        ("records, epochs", records(), 25, sources()),
+        ("rows", rows(), 3, (sources()[0], sources()[2])),
+        ("rows, epochs", rows(), 30, (sources()[0], sources()[2])),
+    ):
+        told = gristmill("account", data, *ORDER, "--steps", steps, "--json")
+        result = json.loads(told)
+        found[name] = {file.name: counts(result, file.name) for file in files}
+    return found
