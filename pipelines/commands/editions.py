@@ -1,4 +1,4 @@
-"""`gristmill rollback`, `clean` and `diff`: the editions of a dataset."""
+"""`gristmill rollback` and `clean`: the editions of a dataset."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import click
 
 from gristmill.pipelines.commands.messages import next_step
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.given_datasets import opened_edition
 from gristmill.pipelines.options.option import argument, flag, split_name
 
 
@@ -98,49 +97,3 @@ def clean(options: CleanOptions, *, as_json: bool) -> None:
         next_step("clean", options.dataset, *more)
     elif not dry_run:
         next_step("inspect", options.dataset)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DiffOptions:
-    """Options of `gristmill diff`."""
-
-    before: str = argument(metavar="DATASET[@EDITION]")
-    after: str | None = argument(metavar="[DATASET[@EDITION]]", required=False)
-    split: str | None = split_name("Split to compare.")
-    list: bool = flag(
-        "Print a line for each record that differs instead: its number, and its "
-        "source as FILE@PLACE where that is known."
-    )
-
-
-@command("diff", DiffOptions)
-def diff(options: DiffOptions, *, as_json: bool) -> None:
-    """Compare the records of two editions, or of two datasets.
-
-    It counts the records added, removed and kept, with their digests and source files,
-    whatever their order. DATASET@EDITION is the dataset as it was when that edition was
-    the newest, DATASET the dataset as it is. Without a second argument, the first is
-    compared with the dataset as it is.
-
-    Only the indexes of shards that differ are read. Records are read only if indexes do
-    not tell which are the same; the last line says how many.
-    """
-    from gristmill.pipelines.diff.compared_split import ComparedSplit
-    from gristmill.pipelines.diff.report import Report, compare
-
-    before, after, split = options.before, options.after, options.split
-    first = ComparedSplit(opened_edition(before, split))
-    second = ComparedSplit(opened_edition(after or first.dataset.path, split))
-    report = Report(before=first, after=second, difference=compare(first, second))
-    if as_json:
-        click.echo(json.dumps(report.as_dict(with_list=options.list), indent=2))
-    elif options.list:
-        for line in report.lines():
-            click.echo(line)
-    else:
-        click.echo(report.text())
-    removed = report.difference.removed
-    if len(removed.records) and not options.list:
-        given = (before, *([after] if after else []))
-        own = ("--split", split) if split else ()
-        next_step("diff", *given, *own, "--list", why="which records")

@@ -107,7 +107,6 @@ LOOKING = (
     "account",
     "audit",
     "bench_loader",
-    "diff",
     "doctor",
     "head",
     "inspect",

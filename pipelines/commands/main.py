@@ -34,6 +34,7 @@ from gristmill.pipelines.commands.messages import (
     wants_json,
     with_common_options,
 )
+from gristmill.pipelines.commands.retired import retired
 
 # What one wants to do -> command -> its module.
 _SECTIONS = {
@@ -56,7 +57,6 @@ _SECTIONS = {
         "status": "metadata",
         "verify": "jobs",
         "inspect": "metadata",
-        "diff": "editions",
         "head": "head",
         "view": "view",
     },
@@ -91,7 +91,8 @@ class _Commands(click.Group):
         except click.UsageError as e:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             suggested = "".join(f" Did you mean '{name}'?" for name in near)
-            raise click.UsageError(e.message + suggested, ctx) from e
+            error = click.UsageError(e.message + suggested, ctx)
+            raise retired(error, args[0]) from e
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
@@ -126,6 +127,8 @@ class _Commands(click.Group):
             tell(f"error: {printing_failed(e)}")
             sys.exit(EXIT_FAILED)
         except click.ClickException as e:
+            if isinstance(e, click.NoSuchOption):
+                e = retired(e, e.option_name)
             with contextlib.suppress(OSError):
                 e.show()
             what = e.format_message()

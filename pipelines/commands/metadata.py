@@ -14,23 +14,32 @@ from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import (
     argument,
     flag,
+    integer,
     split_name,
     tokenizer_of_rows,
 )
 
 if TYPE_CHECKING:
     from gristmill.dataset.base.errors import NotADatasetError
+    from gristmill.dataset.metadata.manifest import Manifest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InspectOptions:
     """Options of `gristmill inspect`."""
 
-    dataset: str = argument(metavar="DATASET[@EDITION]")
+    dataset: str = argument()
+    split: str | None = split_name(
+        "Show this split alone.", "all; the only one with --edition and --files"
+    )
+    edition: int | None = integer(
+        "Show the split as it was when this edition was the newest.",
+        shown="the newest",
+        least=1,
+    )
     files: bool = flag(
         "Print the paths of the shards instead, in the order of their records."
     )
-    split: str | None = split_name("With --files: the split.")
     tokenizer: str | None = tokenizer_of_rows("shows pieces of a template as text.")
 
 
@@ -43,19 +52,16 @@ def inspect(options: InspectOptions, *, as_json: bool) -> None:
     input. It reads only metadata and, from rows of conversations, the first 64, to list
     the pieces of the template that are most often trained on, or not.
 
-    With --files, it prints the shards of one split, for Grain and other readers that
-    take a list of files; DATASET@EDITION has those as of that edition.
+    Editions with equal digests have the same records. With --files, it prints the
+    shards of one split, for Grain and other readers that take a list of files.
     """
-    dataset = options.dataset
-    if options.files:
-        _print_files(dataset, options.split, as_json=as_json)
-        return
     from gristmill.dataset.base.errors import NotADatasetError
     from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.pipelines.text.contents import manifest_json, manifest_text
 
+    dataset = options.dataset
     try:
-        manifest = open_manifest(dataset)
+        manifest = _shown(open_manifest(dataset), options)
     except NotADatasetError as e:
         if not _is_input(e, dataset):
             raise
@@ -64,6 +70,9 @@ def inspect(options: InspectOptions, *, as_json: bool) -> None:
             "`gristmill plan`; then convert it with `gristmill convert`"
         )
         raise NotADatasetError(**{**e.facts(), "cure": cure}) from e
+    if options.files:
+        _print_files(manifest, dataset, as_json=as_json)
+        return
     if as_json:
         click.echo(manifest_json(manifest, dataset), nl=False)
     else:
@@ -73,19 +82,23 @@ def inspect(options: InspectOptions, *, as_json: bool) -> None:
         next_step("head", dataset, "--split", first)
 
 
-def _print_files(text: str, split: str | None, *, as_json: bool) -> None:
-    from gristmill.dataset.metadata.open_manifest import (
-        chosen_split,
-        open_manifest,
-        state_of,
-    )
-    from gristmill.pipelines.options.given_datasets import path_and_edition
+def _shown(manifest: Manifest, options: InspectOptions) -> Manifest:
+    """Returns the part of a dataset, and the state of it, that is asked for."""
+    from gristmill.dataset.metadata.open_manifest import chosen_split, state_of
+
+    if not (options.split or options.edition or options.files):
+        return manifest
+    name = chosen_split(options.dataset, manifest, options.split)
+    state = manifest.splits[name]
+    if options.edition is not None:
+        state = state_of(options.dataset, state, options.edition)
+    return dataclasses.replace(manifest, splits={name: state})
+
+
+def _print_files(manifest: Manifest, dataset: str, *, as_json: bool) -> None:
     from gristmill.pipelines.text.edition_history import edition_files
 
-    dataset, edition = path_and_edition(text)
-    manifest = open_manifest(dataset)
-    chosen = manifest.splits[chosen_split(dataset, manifest, split)]
-    state = chosen if edition is None else state_of(dataset, chosen, edition)
+    (state,) = manifest.splits.values()
     paths = [*edition_files(dataset, state)]
     click.echo(json.dumps(paths) if as_json else "\n".join(paths))
 

@@ -198,30 +198,3 @@ def _edition_number(text: str) -> int | None:
             cure="give the number that `gristmill inspect` shows",
         )
     return number
-
-
-def path_and_edition(text: str) -> tuple[str, int | None]:
-    """Returns the path in DATASET@EDITION and the edition, None for DATASET.
-
-    What is there as it was given is a path, also one with `@` in it.
-
-    Raises:
-        InputError: It is not an edition.
-    """
-    path, at, edition = text.rpartition("@")
-    if not at or not path or glob.glob(glob.escape(text)):
-        return text, None
-    return path, _edition_number(edition)
-
-
-def opened_edition(text: str, split: str | None) -> Dataset:
-    """Opens DATASET@EDITION, or DATASET as it is.
-
-    Raises:
-        InputError: There is no such split or edition.
-        NotADatasetError: There is no such dataset.
-    """
-    from gristmill.loader import open as open_dataset
-
-    path, edition = path_and_edition(text)
-    return open_dataset(path, split, edition=edition)

@@ -199,12 +199,6 @@ ROWS = [
         ),
     ),
     Row(
-        "pipelines/diff/compared_split.py ComparedSplit.split",
-        f"diff files/d-train.{SHARD} d",
-        "index files/*\ndiff files d",
-        files_of("d"),
-    ),
-    Row(
         "pipelines/commands/head.py _of_inputs",
         "head a.jsonl --offset 1000",
         "head a.jsonl --offset 10",

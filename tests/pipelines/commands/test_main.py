@@ -34,6 +34,8 @@ from tests.support.shell import succeeded
         (["index", "nowhere*"], 2, "no ArrayRecord file matches"),
         (["nonsense"], 2, "No such command"),
         (["convrt", "a", "b"], 2, "Did you mean 'convert'?"),
+        (["diff", "a", "b"], 2, "inspect DATASET --edition N"),
+        (["inspect", "d", "--records-per-shard", "9"], 2, "give --num-shards"),
     ],
 )
 def test_exit_codes_and_messages(

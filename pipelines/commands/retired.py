@@ -1,0 +1,22 @@
+"""Commands and options that are gone, and what to use instead."""
+
+from __future__ import annotations
+
+import click
+
+# Each completes: "is gone: ...". A command or an option that exists is never looked up.
+_INSTEAD = {
+    "blame": "`gristmill trace` finds the documents of a step's rows",
+    "diff": "compare the digests that `gristmill inspect DATASET --edition N` prints",
+    "repack": "remove records from the dataset of documents, and pack it again",
+    "status": "`gristmill inspect DATASET` says how far a job is",
+    "--check": "leave it out; every record is compared with its source",
+    "--records-per-shard": "give --num-shards N or --shard-size SIZE",
+}
+
+
+def retired(error: click.UsageError, name: str) -> click.UsageError:
+    """Returns the error for a command or option that is gone, else `error` itself."""
+    if name not in _INSTEAD:
+        return error
+    return click.UsageError(f"{name} is gone: {_INSTEAD[name]}")

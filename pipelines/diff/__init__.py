@@ -1,1 +1,0 @@
-"""The differences between two editions of a dataset, or two datasets."""
