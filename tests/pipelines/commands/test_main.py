@@ -35,6 +35,7 @@ from tests.support.shell import succeeded
         (["nonsense"], 2, "No such command"),
         (["convrt", "a", "b"], 2, "Did you mean 'convert'?"),
         (["diff", "a", "b"], 2, "inspect DATASET --edition N"),
+        (["blame", "d"], 2, "gristmill trace"),
         (["inspect", "d", "--records-per-shard", "9"], 2, "give --num-shards"),
     ],
 )
