@@ -17,10 +17,7 @@ import subprocess
 import sys
 import textwrap
 
-import click
 import pytest
-
-from gristmill.pipelines.commands.main import cli
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -233,14 +230,3 @@ def test_gristmill_is_installed_from_the_clone() -> None:
                 f"{document.name}: {word}" for word in local if not clone.match(word)
             ]
     assert found == []
-
-
-def test_a_page_names_and_runs_every_command() -> None:
-    page = ROOT / "docs" / "tutorials" / "commands.md"
-    text = page.read_text(encoding="utf-8")
-    table = text.partition("\n## ")[0]
-    last = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")]
-    named = {name for cell in last for name in re.findall(r"`([a-z-]+)\b", cell)}
-    assert named == set(cli.list_commands(click.Context(cli)))
-    run = "\n".join(each.text for each in blocks_of(text) if not each.skipped)
-    assert named == set(re.findall(r"^gristmill ([a-z-]+)", run, re.MULTILINE))

@@ -1,13 +1,11 @@
 """Files for the project's host and for a release: their schemas, and refusals."""
 
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
 
 import pytest
-import yaml
 
 from tests.support.distributions import FOLDERS, ROOT, copy_source, setup_arguments
 
@@ -50,43 +48,6 @@ def follows(schema: str, *paths: pathlib.Path) -> str:
         timeout=60,
     )
     return "" if done.returncode == 0 else done.stdout + done.stderr
-
-
-def test_workflows_run_every_python_and_system() -> None:
-    jobs = {
-        name: job
-        for path in WORKFLOWS
-        for name, job in yaml.safe_load(path.read_text())["jobs"].items()
-    }
-    named = " ".join(setup_arguments()["classifiers"])
-    pythons = re.findall(r"Python :: (3\.\d+)", named)
-    (first,) = [
-        step["with"]["python-version"]
-        for step in jobs["whole"]["steps"]
-        if "python-version" in step.get("with", {})
-    ]
-    quick = jobs["quick"]["strategy"]["matrix"]["include"]
-    assert sorted({first, *(each["python"] for each in quick)}) == pythons
-    assert set(pythons) <= set(jobs["pythons"]["strategy"]["matrix"]["python"])
-    for runners in (
-        {each["os"] for each in quick},
-        set(jobs["wheel"]["strategy"]["matrix"]["os"]),
-    ):
-        assert any(runner.startswith("macos") for runner in runners)
-    assert {"run": ".ci/run"} in jobs["whole"]["steps"]
-
-
-def test_links_of_the_description_lead_to_the_repository() -> None:
-    arguments = setup_arguments()
-    targets = re.findall(r"\]\(([^)\s]+)\)", arguments["long_description"])
-    assert len(targets) > 10
-    assert all(re.match(r"https?://|#", target) for target in targets)
-    source = arguments["project_urls"]["Source"]
-    ours = [t.removeprefix(source) for t in targets if t.startswith(source)]
-    for target in ours:
-        kind, branch, path = target.lstrip("/").partition("#")[0].split("/", 2)
-        assert (kind, branch) in (("blob", "main"), ("raw", "main"))
-        assert (ROOT / path).exists(), target
 
 
 @pytest.fixture

@@ -96,17 +96,6 @@ def test_files_that_pages_name_exist() -> None:
     assert [each for each in sorted(named) if not (ROOT / each[1]).exists()] == []
 
 
-def test_broken_links_are_found(tmp_path: pathlib.Path) -> None:
-    page = ROOT / "docs" / "any.md"
-    text = "[a](#no) [b](no.md) [c](train/loader.md#no) [d](train/loader.md#the-feed)"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pathlib.Path, "read_text", lambda *_, **__: text)
-        headings.cache_clear()
-        assert broken_links(page)[:3] == ["#no", "no.md", "train/loader.md#no"]
-    headings.cache_clear()
-    assert "the-feed" in headings(ROOT / "docs" / "train" / "loader.md")
-
-
 def navigation(page: pathlib.Path = HOME) -> list[pathlib.Path]:
     """Returns the pages that can be reached by the lists of index pages."""
     found = [page]
@@ -121,28 +110,6 @@ def test_every_page_is_in_the_navigation_once() -> None:
     missing = sorted({*PAGES} - {*found})
     assert not missing, "add `- [Title](page.md): what it is for` to an index.md"
     assert found == PAGES
-
-
-def test_entries_of_an_index() -> None:
-    text = "[o](x.md)\n- [`A`](a.md): one\n  line.\n- [B](../b.md)\n- **x** [c](c.md)\n"
-    assert entries_of(text) == [("A", "a.md", "one line."), ("B", "../b.md", "")]
-
-
-def test_versions_are_listed_newest_first(tmp_path: pathlib.Path) -> None:
-    for name in ("0.9.0", "0.10.0", "0.11.0rc1", "main", "0.2.0"):
-        home = tmp_path / name / build_site.HOME
-        home.parent.mkdir(parents=True)
-        home.touch()
-    (tmp_path / "unfinished").mkdir()
-    build_site.link_versions(tmp_path, "https://example.org/mill/")
-    menu = json.loads((tmp_path / "switcher.json").read_text())
-    versions = ["0.11.0rc1", "0.10.0", "0.9.0", "0.2.0", "main"]
-    assert [entry["version"] for entry in menu] == versions
-    assert [entry["version"] for entry in menu if entry["preferred"]] == ["0.10.0"]
-    assert menu[2]["url"] == "https://example.org/mill/0.9.0/"
-    page = (tmp_path / "index.html").read_text()
-    assert 'content="0; url=0.10.0/README.html"' in page
-    assert (tmp_path / "0.10.0/README.html").is_file()
 
 
 # --- What is built.

@@ -8,8 +8,3 @@ def test_all_pages_together_are_short_enough() -> None:
     assert "README.md" in found
     assert not any(name.startswith("docs/performance/") for name in found)
     assert sum(found.values()) <= count_words.MOST, "python -m docs.count_words"
-
-
-def test_generated_parts_do_not_count() -> None:
-    text = "one two\n<!-- a b: begin -->\nnot these\n<!-- a b: end -->\n| five |\n"
-    assert count_words.words_of(f"{text}<!-- nor this -->\n") == 3

@@ -16,9 +16,6 @@ import pytest
 from google.cloud.dataflow_v1beta3.types import ContainerSpec
 from google.protobuf import json_format
 
-from gristmill.pipelines.dataflow import machine_types as worker_disk
-from gristmill.pipelines.options.definitions import PIPELINES
-from gristmill.pipelines.options.generated_files import metadata
 from tests.support.terraform_provider import TerraformProvider
 from tests.support.tools import ROOT, run
 
@@ -138,34 +135,6 @@ def test_configuration_is_valid(terraform):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("right", "wrong", "message"),
-    [
-        ("uniform_bucket_level_access", "uniform_access", "Unsupported argument"),
-        ("soft_delete_policy {", "soft_delete {", "Unsupported block type"),
-        ('repository_id = "gristmill"', "", "Missing required argument"),
-        ("var.temporary_days", "var.days", "undeclared input variable"),
-        (
-            "service            = each.key",
-            "service = [each.key]",
-            "Incorrect attribute",
-        ),
-    ],
-)
-def test_what_is_wrong_is_not_valid(terraform, right, wrong, message):
-    """The stand-in knows what the provider takes, and Terraform checks it."""
-    main = terraform.folder / "main.tf"
-    text = main.read_text()
-    assert right in text
-    try:
-        main.write_text(text.replace(right, wrong, 1))
-        done = terraform("validate")
-    finally:
-        main.write_text(text)
-    assert done.returncode != 0
-    assert message in done.stdout
-
-
 @pytest.mark.slow
 def test_its_own_tests_pass(terraform):
     done = terraform("test")
@@ -253,52 +222,6 @@ def test_plan_makes_what_the_guide_makes_by_hand(terraform):
 
 
 @pytest.mark.slow
-def test_plan_writes_the_templates(terraform):
-    found = plan(terraform)["google_storage_bucket_object"]
-    assert len(found) == len(PIPELINES)
-    for pipeline in PIPELINES:
-        values = found[f'google_storage_bucket_object.templates["{pipeline}"]']
-        assert values["bucket"] == "my-bucket-templates"
-        assert values["name"] == f"gristmill-{pipeline}.json"
-        json_format.Parse(values["content"], ContainerSpec.pb()())
-        template = json.loads(values["content"])
-        assert template["metadata"] == metadata(pipeline)
-        assert template["image"] == VARIABLES["image"]
-        assert template["sdkInfo"] == {"language": "PYTHON"}
-        assert template["defaultEnvironment"] == {
-            "additionalUserLabels": {"gristmill": pipeline},
-            "ipConfiguration": "WORKER_IP_PRIVATE",
-            "maxWorkers": worker_disk.MAX_WORKERS,
-            "serviceAccountEmail": WORKER.removeprefix("serviceAccount:"),
-            "stagingLocation": "gs://my-bucket/gristmill-tmp/staging",
-            "subnetwork": "regions/us-central1/subnetworks/gristmill",
-            "tempLocation": "gs://my-bucket/gristmill-tmp",
-        }
-
-
-@pytest.mark.slow
-def test_plan_makes_the_alerts(terraform):
-    channel = "projects/my-project/notificationChannels/1"
-    found = plan(terraform, notification_channels=[channel])
-    (policy,) = found["google_monitoring_alert_policy"].values()
-    given = json.loads((ROOT / "deploy" / "alerts.json").read_text(encoding="utf-8"))
-    assert policy["notification_channels"] == [channel]
-    assert policy["display_name"] == given["displayName"]
-    made = [each["condition_threshold"][0] for each in policy["conditions"]]
-    for condition, wanted in zip(made, given["conditions"], strict=True):
-        threshold = wanted["conditionThreshold"]
-        assert condition["filter"] == threshold["filter"]
-        assert condition["threshold_value"] == threshold["thresholdValue"]
-        assert condition["duration"] == threshold["duration"]
-        missing = threshold.get("evaluationMissingData")
-        assert condition["evaluation_missing_data"] == missing
-        (aligned,) = condition["aggregations"]
-        (aggregation,) = threshold["aggregations"]
-        assert aligned["per_series_aligner"] == aggregation["perSeriesAligner"]
-        assert aligned["group_by_fields"] == aggregation["groupByFields"]
-
-
-@pytest.mark.slow
 def test_plan_with_a_key_and_another_subnetwork(terraform):
     key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     shared = f"{COMPUTE}/projects/host/regions/us-central1/subnetworks/shared"
@@ -330,10 +253,3 @@ def test_plan_with_a_key_and_another_subnetwork(terraform):
     said = found["outputs"]["environment"]["value"]
     assert f"SUBNETWORK={shared}\n" in said
     assert said.endswith(f"\nexport KMS_KEY={key}")
-
-
-def test_first_plan_does_not_know_the_accounts(terraform):
-    """Nothing is counted by what is known only once the accounts are there."""
-    with TerraformProvider(accounts_known=False) as provider:
-        done = planned(terraform, provider=provider)
-    assert done.returncode == 0, done.stdout

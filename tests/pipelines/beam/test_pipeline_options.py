@@ -8,17 +8,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.beam.pipeline_options import (
     checked_options,
-    known_options,
     split_arguments,
 )
 from gristmill.pipelines.commands.main import find_command
-from gristmill.pipelines.options.definitions import PIPELINES, template_options
-
-
-def test_no_parameter_has_a_name_of_beams():
-    for pipeline in PIPELINES:
-        ours = {f"--{option.name}" for option in template_options(pipeline)}
-        assert not ours & known_options().keys()
 
 
 @pytest.mark.parametrize(
@@ -46,14 +38,6 @@ def test_options_of_beam_are_told_from_ours(arguments, ours, beams):
     command = find_command("convert")
     found = split_arguments(command, ["convert", *arguments.split()])
     assert found == (["convert", *ours.split()], beams.split())
-
-
-@pytest.mark.parametrize("runner", ["--runner=dask", "--runner dask"])
-def test_options_of_the_runner_are_told_from_ours(runner):
-    given = ["convert", "a", *runner.split(), "--dask-client-address=tcp://h:1", "b"]
-    ours, beams = split_arguments(find_command("convert"), given)
-    assert ours == ["convert", "a", *runner.split(), "b"]
-    assert beams == ["--dask_client_address=tcp://h:1"]
 
 
 def test_options_that_beam_does_not_take(capfd):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import DirectRunner
 
 from gristmill.dataset.base.errors import InputError
@@ -51,12 +50,6 @@ def test_a_name_that_is_none(name, message):
     with pytest.raises(InputError, match="Beam runner") as caught:
         runner_path(name)
     assert message in str(caught.value)
-
-
-def test_the_options_of_a_runner_are_known_once_it_is_named():
-    runner_path("dask")
-    options = PipelineOptions(["--dask_partition_size=3"]).get_all_options()
-    assert options["partition_size"] == 3
 
 
 @pytest.mark.slow

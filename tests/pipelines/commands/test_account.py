@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import pathlib
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -92,26 +91,6 @@ def test_selected_records_by_a_column(folder: pathlib.Path) -> None:
     assert "names no dataset" in run(*chosen, "--select", condition, code=2)
 
 
-def test_the_summary_says_what_the_data_know(folder: pathlib.Path) -> None:
-    path = folder / "summary.json"
-    order = (folder / "b/out", "--batch-size", 4, "--steps", 9)
-    run(*order, "--summary", path)
-    found = json.loads(path.read_text())
-    sources = found["2_list_of_data_sources"].pop("sources_seen_by_the_run")
-    assert [one["documents"] for one in sources] == [
-        one["documents"] for one in json.loads(run(*order, "--json"))["parts"]
-    ]
-    # The rows are of ids, whose modality is not known.
-    assert texts_in(found) == {""}
-    assert "cannot be written" in run(*order, "--summary", folder / "no/x", code=1)
-
-
-def texts_in(value: Any) -> set[Any]:
-    if not isinstance(value, dict):
-        return {value}
-    return {text for each in value.values() for text in texts_in(each)}
-
-
 @pytest.mark.parametrize(
     ("tokens", "size"),
     [
@@ -126,13 +105,3 @@ def test_sizes_are_ranges(tokens: int, size: str) -> None:
     modalities = general["1.3_characteristics"]["modalities"]
     assert modalities["text"]["size"] == size
     assert modalities["audio"]["size"] == ""
-
-
-def test_wrong_use(folder: pathlib.Path) -> None:
-    dataset = folder / "a/out"
-    assert "the progress of the run is not given" in run(
-        dataset, "--batch-size", 4, code=2
-    )
-    order = (dataset, "--batch-size", 4, "--epochs", 1)
-    assert "steps is out of range" in run(*order, "--steps", 100, code=2)
-    assert "no column 'x'" in run(*order, "--steps", 1, "--by", "x", code=2)

@@ -16,8 +16,6 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.feed.bench import Alone, Measured, measure
 from gristmill.loader.stats.feed_stats import FeedStats
 from gristmill.pipelines.commands.bench_loader import (
-    _next,
-    bench_loader,
     measured_text,
 )
 from gristmill.pipelines.commands.main import cli
@@ -105,24 +103,6 @@ def test_a_trainer_that_takes_no_time_is_limited_by_reading(dataset):
     seconds = fed["wait_seconds"] + fed["busy_seconds"]
     expected = 500 * (fed["batches"] - 1) / seconds
     assert found["records_per_second"] == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("cause", "follows"),
-    [
-        ("trainer", "data --seed 1\n"),
-        ("storage", "data --seed 1 --step-ms 5.0 --shuffle block\n"),
-        ("decode", "data --seed 1 --step-ms 5.0 --workers 9\n"),
-        ("host", ""),
-    ],
-)
-def test_the_next_command_is_for_the_cause(cause, follows, capsys, monkeypatch):
-    monkeypatch.setattr("gristmill.pipelines.local.pool.default_workers", lambda: 9)
-    options = ["data", "--seed", "1", "--step-ms", "5"]
-    with bench_loader.make_context("bench-loader", options):
-        _next(cause, 0, "global")
-    said = capsys.readouterr().err
-    assert said.partition("): gristmill bench-loader ")[2] == follows
 
 
 @pytest.mark.alone

@@ -14,11 +14,6 @@ from click.testing import CliRunner, Result
 
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import COMMANDS, cli, find_command, main
-from gristmill.pipelines.commands.messages import (
-    command_line,
-    variable_name,
-    variable_of,
-)
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
 
@@ -51,16 +46,6 @@ def test_variables_of_options_that_are_generated(tmp_path: pathlib.Path) -> None
     split = open_manifest(tmp_path / "out").splits["train"]
     assert split.shards == 3
     assert split.writer_options.startswith("group_size:5,")  # The command line wins.
-
-
-def test_variables_of_other_options(dataset: str) -> None:
-    lines = run(
-        *("head", dataset),
-        GRISTMILL_HEAD_RECORDS="1",
-        GRISTMILL_HEAD_OFFSET="2",
-        GRISTMILL_JSON="1",
-    ).stdout.splitlines()
-    assert [json.loads(line)["text"] for line in lines] == ["c"]
 
 
 def test_an_error_of_a_variable_names_it(dataset: str) -> None:
@@ -106,41 +91,6 @@ def test_every_option_has_a_variable_of_its_own(name: str) -> None:
         assert option.envvar == ("GRISTMILL_" if is_common else own) + variable
     assert len({option.envvar for option in options}) == len(options)
     assert common - {flag for one in options for flag in one.opts} <= {"--json"}
-
-
-def test_where_a_value_is_from(monkeypatch) -> None:
-    assert variable_name("bench-loader", "--seed") == "GRISTMILL_BENCH_LOADER_SEED"
-    monkeypatch.setenv("GRISTMILL_HEAD_SEED", "3")
-    command = find_command("head")
-    ctx = command.make_context("head", ["x", "-n", "2", "--random"])
-    found = {one.name: variable_of(ctx, one) for one in command.params}
-    assert {name for name, variable in found.items() if variable} == {"seed"}
-    expected = ["head", "x", "--records", "2", "--random", "--seed", "3"]
-    with ctx:
-        assert command_line() == expected
-        without = command_line(without=("records", "seed"))
-    assert without == ["head", "x", "--random"]
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("gristmill ver", ["plain,verify"]),
-        ("gristmill verify some", ["file,some"]),
-        ("gristmill convert --input-format js", ["plain,jsonl"]),
-        ("gristmill pack --tokeni", ["plain,--tokenizer"]),
-        ("gristmill pack --tokenizer some", ["file,some"]),
-        ("gristmill head --log-file some", ["file,some"]),
-        ("gristmill head --log-f", ["plain,--log-file"]),
-    ],
-)
-def test_completion(words: str, expected: list[str]) -> None:
-    environment = {
-        "_GRISTMILL_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split()) - 1),
-    }
-    assert run(**environment).stdout.splitlines() == expected
 
 
 def test_bash_completes(tmp_path: pathlib.Path) -> None:

@@ -77,12 +77,6 @@ def test_a_child_process_keeps_no_process() -> None:
         process.communicate()
 
 
-def test_nothing_is_said_where_nothing_is_left() -> None:
-    assert ended("end()", patience=60) == (0, "result\n", "")
-    text = "atexit.register(print, 'bye')"
-    assert ended(text, "end()", patience=60) == (0, "result\nbye\n", "")
-
-
 def test_errors_end_the_process_too() -> None:
     code, _, err = ended(THREAD, "raise ValueError('odd')")
     assert code == 1

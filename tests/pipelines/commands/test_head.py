@@ -125,36 +125,6 @@ def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path: pathlib.Path) ->
     assert "to do:" in failed.stderr
 
 
-def test_inspect_of_input_files_names_what_looks_at_them(
-    tmp_path: pathlib.Path,
-) -> None:
-    write_tfrecords(tmp_path / "x.tfrecord", [b"a", b"b"])
-    for path in ("", "x.tfrecord", "*.tfrecord"):
-        error = run("inspect", f"{tmp_path}/{path}", code=3).stderr
-        assert "to do:    see its records with `gristmill head`" in error
-    error = run("inspect", tmp_path / "nowhere", code=3).stderr
-    assert "gristmill head" not in error
-    assert "to do:    check the path" in error
-
-
-def test_head_refuses_what_has_no_meaning(tmp_path: pathlib.Path) -> None:
-    write_tfrecords(tmp_path / "x.tfrecord", [b"a", b"b"])
-    (tmp_path / "empty").touch()
-    dataset = convert(tmp_path / "set", [[b"a"]])
-    for path, options, message in (
-        ("x.tfrecord", ["--random"], "--random is for a dataset only"),
-        ("x.tfrecord", ["--split=test"], "--split is for a dataset, or a directory"),
-        ("x.tfrecord", ["--offset=2"], "no record has this number"),
-        ("x.tfrecord", ["--columns=a"], "--columns is not for TFRecord files"),
-        ("empty", [], "the inputs hold no records"),
-        ("nowhere", [], "no input file matches"),
-        (dataset, ["--columns=a"], "--columns is for input files only"),
-    ):
-        error = run("head", tmp_path / path, *options, code=2).stderr
-        assert message in error
-        assert "to do:" in error
-
-
 def test_head_of_splits(tmp_path: pathlib.Path) -> None:
     dataset = convert(tmp_path, [[b"of test"]], split="test")
     done = run("head", dataset)

@@ -8,9 +8,6 @@ import pathlib
 import pytest
 
 from gristmill.pipelines.commands import main as cli
-from gristmill.pipelines.options.definitions import COMMANDS, LaunchOptions
-from gristmill.pipelines.options.option import options_of
-from tests.support.options import given_to
 from tests.support.shell import FILES, RECORDS, gristmill, succeeded, write_source
 
 RUNNER = ("--runner", "FnApiRunner")
@@ -19,21 +16,6 @@ RUNNER = ("--runner", "FnApiRunner")
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> pathlib.Path:
     return write_source(tmp_path_factory.mktemp("source"))
-
-
-@pytest.mark.parametrize("pipeline", COMMANDS)
-def test_command_has_the_options_and_their_defaults(pipeline):
-    context = given_to(pipeline)
-    described = [*options_of(COMMANDS[pipeline]), *options_of(LaunchOptions)]
-    for option in described:
-        if not option.required:
-            assert context.params[option.name] == option.default
-    beside = {"as_json", "workers", "input", "output", "dataset", "files"}
-    # What `verify` takes instead of a dataset.
-    beside |= {"certificate", "pairs"} if pipeline == "verify" else set()
-    assert set(context.params) - beside == {
-        option.name for option in described if not option.required
-    }
 
 
 @pytest.mark.slow

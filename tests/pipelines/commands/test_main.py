@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
-import click
 import pytest
 from click.testing import CliRunner
 
-from gristmill.loader import BlockShuffle
-from gristmill.pipelines.commands.main import cli, find_command, main
+from gristmill.pipelines.commands.main import cli, main
 from tests.support.shell import succeeded
 
 
@@ -64,14 +59,6 @@ def test_an_option_that_is_needed_and_not_given(name, flag, given):
     assert f"Missing option '{flag}'" in done.output
 
 
-def test_every_option_that_is_needed_is_tried():
-    needed = {
-        (name, option.opts[0]) for name, option in options_of_all() if option.required
-    }
-    tried = test_an_option_that_is_needed_and_not_given.pytestmark[0].args[1]
-    assert {(name, flag) for name, flag, _ in tried} == needed
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -92,100 +79,3 @@ def test_version_and_help(tmp_path):
     assert succeeded("--version", cwd=tmp_path).startswith("gristmill ")
     text = succeeded("convert", "--help", cwd=tmp_path)
     assert "Exit codes" in text
-
-
-def options_of_all() -> Iterator[tuple[str, click.Option]]:
-    for name in cli.list_commands(click.Context(cli)):
-        command = find_command(name)
-        assert command is not None
-        for option in command.params:
-            if isinstance(option, click.Option):
-                yield name, option
-
-
-def test_summaries_are_whole_and_commands_in_sections():
-    done = CliRunner().invoke(cli, ["--help"], terminal_width=80)
-    lines = done.stdout.partition("\nGet started:\n")[2].splitlines()
-    shown = {}
-    for line in lines:
-        assert len(line) <= 80
-        if found := re.fullmatch(r"  (\S+) +(\S.*)", line):
-            shown[found[1]] = found[2]
-    names = cli.list_commands(click.Context(cli))
-    assert shown.keys() >= {*names}
-    for name in names:
-        assert shown[name].endswith("."), (name, shown[name])
-        assert "..." not in shown[name], (name, shown[name])
-    sections = [line for line in lines if re.fullmatch(r"[A-Z].*:", line)]
-    assert sections == ["Prepare data:", "Check and look:", "Train:"]
-
-
-# What a value is, in all commands: one word for one meaning.
-METAVARS = {
-    "N": "a number",
-    "SIZE": "bytes, with a unit",
-    "MS": "milliseconds",
-    "SECONDS": "seconds",
-    "FILE": "a file",
-    "DIR": "a directory",
-    "FILE,PLACE": "the columns that have them",
-    "VALUE": "a value, as JSON",
-    "DATE": "a date",
-    "PARTS": "parts of messages",
-    "ROLES": "roles of messages",
-    "NAME": "a name of a dataset, split or column",
-    "NAME,...": "several",
-    "NAME=SHARE,...": "weights",
-    "N|NAME=N,...": "a number, or one for each dataset",
-    "MODULE:FUNCTION": "a function",
-    "FILE@PLACE": "a place of a file",
-    "KIND": "of a record",
-    "CODEC": "of chunks",
-    "CONDITION": "on columns",
-    "TOKEN": "a token",
-    "RUNNER": "of Beam",
-}
-# These ask for something: without them there is no value.
-ASKS = {("trace", name) for name in ("step", "row", "record", "document", "of")}
-
-
-def test_every_option_says_what_its_value_is_and_its_default():
-    seen = set()
-    for name, option in options_of_all():
-        where = (name, option.opts)
-        assert option.help, where
-        assert option.help[0].isupper(), where
-        assert option.help.endswith((".", "/", ")")), where
-        assert "[default" not in option.help, where
-        if option.is_flag or option.name == "log_file":
-            continue
-        if not isinstance(option.type, click.Choice):
-            assert option.metavar in METAVARS, where
-            seen.add(option.metavar)
-            number = isinstance(option.type, click.types.IntParamType)
-            assert (option.metavar == "N") == number, where
-        told = option.show_default
-        if told is True and option.default is None:
-            told = None
-        assert told or option.required or (name, option.name) in ASKS, where
-    assert seen == {*METAVARS}
-
-
-def test_defaults_that_are_told_are_those_of_the_loader():
-    command = find_command("trace")
-    told = {
-        option.name: option.show_default
-        for option in command.params
-        if isinstance(option, click.Option)
-    }
-    blocks = BlockShuffle()
-    assert told["block_records"] == str(blocks.block_records)
-    assert told["window_blocks"] == str(blocks.window_blocks)
-
-
-def test_help_of_every_command_fits_80_columns():
-    for name in cli.list_commands(click.Context(cli)):
-        done = CliRunner().invoke(cli, [name, "--help"], terminal_width=80)
-        # A list of choices is one word.
-        wide = [line for line in done.stdout.splitlines() if len(line) > 80]
-        assert [line for line in wide if "|" not in line] == [], name

@@ -7,14 +7,13 @@ import json
 import logging
 import pathlib
 import re
-import shlex
 import subprocess
 
 import pytest
 from click.testing import CliRunner, Result
 
 from gristmill.pipelines.commands.jobs import _listing
-from gristmill.pipelines.commands.main import cli, find_command
+from gristmill.pipelines.commands.main import cli
 from tests.support.records import frames_of, text_records
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
@@ -107,42 +106,6 @@ def test_a_file_of_logs(dataset: str, tmp_path: pathlib.Path) -> None:
     assert f"{tmp_path}/no/log: No such file or directory" in done.stderr
 
 
-def next_of(done: Result) -> list[str]:
-    """Returns the command that the last line on standard error says to run."""
-    line = re.fullmatch(r"next( \([^)]+\))?: (.+)", done.stderr.splitlines()[-1])
-    program, *arguments = shlex.split(line[2])
-    assert program == "gristmill"
-    find_command(arguments[0]).make_context(arguments[0], arguments[1:])
-    return arguments
-
-
-def test_each_command_says_which_one_comes_next(
-    dataset: str, source: pathlib.Path
-) -> None:
-    again = run("convert", source / "in.tfrecord", dataset, "--num-shards", 3)
-    assert next_of(again) == ["inspect", dataset]
-    assert next_of(run(*next_of(again))) == ["head", dataset, "--split", "train"]
-    done = run("head", dataset, "--split", "train")
-    assert next_of(done) == ["bench-loader", dataset, "--split", "train"]
-    for command in ("status", "verify"):
-        assert next_of(run(command, dataset)) == ["inspect", dataset]
-        assert "next" not in run(command, dataset, "--json").stderr
-    order = ("--seed", "7", "--batch-size", "10")
-    done = run("trace", dataset, *order, "--step", 3, "--row", 4)
-    record = re.search(r"^record +(\d+)$", done.stdout, re.MULTILINE)[1]
-    done = run(*next_of(done))
-    assert f"record {record}: " in done.stdout
-    done = run(*next_of(done))
-    assert "step 3, row 4: epoch 0" in done.stdout
-    assert run(*next_of(done)).stdout.startswith("step 3, row 4: epoch 0\n")
-
-
-def test_a_row_of_a_mixture(dataset: str) -> None:
-    mixture = (f"a={dataset}", f"b={dataset}", "--batch-size", 8)
-    done = run("trace", *mixture, "--step", 2, "--row", 1, "--show")
-    assert run(*next_of(done)).stdout.startswith("step 2, row 1: epoch 0\n")
-
-
 def test_a_note_is_in_the_file_of_logs(
     source: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -177,22 +140,3 @@ def test_what_was_left_out_is_to_be_looked_at(
     assert (
         _listing("gs://b/a b") == "gcloud storage cat 'gs://b/a b/quarantine/*.jsonl'"
     )
-
-
-@pytest.mark.slow
-def test_each_next_line_that_is_not_plain_says_why(
-    dataset: str, tmp_path: pathlib.Path
-) -> None:
-    page = tmp_path / "page.html"
-    done = run("view", dataset, "--html", page, "--batch-size", 8)
-    assert "next (all records and steps, in a browser): " in done.stderr
-    assert next_of(done) == ["view", dataset, "--batch-size", "8"]
-    assert "next" not in run("view", dataset, "--html", page, "-q").stderr
-    done = run("bench-loader", dataset, "--seconds", 0.1, "--step-ms", 200)
-    assert "next (the most it can feed): " in done.stderr
-    assert next_of(done) == ["bench-loader", dataset, "--seconds", "0.1"]
-
-
-def test_an_index_is_to_be_verified(dataset: str) -> None:
-    done = run("index", f"{dataset}/*array_record*", "--overwrite", "--workers", 1)
-    assert next_of(done) == ["verify", dataset]

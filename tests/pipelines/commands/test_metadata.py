@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
-import gzip
 import hashlib
 import json
 import pathlib
@@ -21,15 +19,12 @@ from gristmill.dataset import encode_example
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.contents import _writer_lines, manifest_text
-from gristmill.pipelines.text.split_description import SplitStorage
+from gristmill.pipelines.text.contents import manifest_text
 from tests.support.datasets import convert, describe
 from tests.support.examples import tf_example
 from tests.support.packed import pack
 from tests.support.records import (
-    frames_of,
     text_records,
-    write_array_records,
     write_tfrecords,
 )
 from tests.support.shell import gristmill, succeeded, write_source
@@ -127,16 +122,6 @@ def test_head_of_random_records(odd):
     assert [row["record"] for row in every] == list(range(60))
 
 
-def test_head_in_full(odd):
-    cut = run("head", odd).stdout
-    assert "... (80 bytes)" in cut
-    assert repr("word " * 40) not in cut
-    full = run("head", odd, "--full").stdout
-    assert f"  {ODD[0].hex(' ')}\n" in full
-    assert f"  t: [{'word ' * 40!r}, fe]\n" in full
-    assert "..." not in full
-
-
 @pytest.mark.slow
 def test_head_gives_bytes_as_they_are(odd, tmp_path):
     with open(tmp_path / "bytes", "wb") as file:
@@ -155,20 +140,6 @@ def test_head_prints_bytes_that_are_no_text_in_base64(odd):
     assert base64.b64decode(rest["base64"]) == b"\xfe"
     assert "text" not in second
     assert third == {"record": 2, "bytes": 5, "features": None, "text": "plain"}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--offset=1", "--random"), "--offset and --random exclude each other"),
-        (("--raw", "--json"), "--raw and --json exclude each other"),
-        (("--raw", "--full"), "--raw and --full exclude each other"),
-        (("--seed=1",), "--seed is for --random"),
-        (("--offset=-1",), "Invalid value for '--offset'"),
-    ],
-)
-def test_options_of_head_that_do_not_go_together(odd, options, message):
-    assert message in run("head", odd, *options, code=2).stderr
 
 
 def test_inspect_tells_sizes_of_shards_and_of_input(tmp_path):
@@ -195,39 +166,6 @@ def test_inspect_tells_sizes_of_shards_and_of_input(tmp_path):
     assert (
         "  warning   sizes of shards are not known: " in run("inspect", dataset).stdout
     )
-
-
-@pytest.mark.slow
-def test_inspect_warns_where_storage_exceeds_the_input(tmp_path):
-    (tmp_path / "clean.py").write_text("def f(r): return r[:9] if len(r) > 9 else None")
-    lines = b"".join(b"the same line again and again %d\n" % n for n in range(20_000))
-    (tmp_path / "in.txt.gz").write_bytes(gzip.compress(b"short\n" + lines))
-    options = ("--input-format=text", "--compression=uncompressed", "--map=clean:f")
-    succeeded("convert", "in.txt.gz", "out", *options, cwd=tmp_path)
-    split = open_manifest(tmp_path / "out").splits["train"]
-    text = run("inspect", tmp_path / "out").stdout
-    assert "1 record dropped, 0 added, 20,000 changed" in text
-    assert "  --map     clean:f: 1 record" in text
-    stored = (tmp_path / "in.txt.gz").stat().st_size
-    assert (
-        f"more than the input, {split.file_bytes / (1 << 20):.1f} MiB instead of "
-        f"{stored / 1024:.1f} KiB: a larger --group-size"
-    ) in text
-    many = SplitStorage.of(
-        str(tmp_path / "out"), dataclasses.replace(split, shards=100)
-    )
-    assert "a smaller --num-shards" in many.warnings[-1]
-    found = json.loads(run("inspect", tmp_path / "out", "--json").stdout)
-    assert found["summary"]["train"]["map"] == "clean:f"
-    # An append is an edition, and warnings are said once.
-    (tmp_path / "more.txt").write_text("a later line\n")
-    run("append", tmp_path / "out", tmp_path / "more.txt", "--input-format", "text")
-    text = run("inspect", tmp_path / "out").stdout
-    assert "edition 2 of train" in text
-    assert text.count("more than the input") == 1
-    found = json.loads(run("inspect", tmp_path / "out", "--json").stdout)["summary"]
-    assert found["train"]["map"] is None
-    assert [one["map"] for one in found["train"]["editions"]] == ["clean:f", None]
 
 
 @pytest.mark.slow
@@ -313,45 +251,3 @@ def test_inspect_says_what_records_hold(tmp_path):
     describe(dataset, {"x": {}})
     text = manifest_text(open_manifest(dataset), dataset)
     assert "  features  feature 'x' is badly described" in text
-
-
-@pytest.mark.slow
-def test_lists_are_cut_short_for_people_and_whole_for_scripts(tmp_path):
-    options = [f"group_size:{size},zstd:3" for size in range(1, 13)]
-    for number, option in enumerate(options):
-        path = tmp_path / f"{number:02d}.array_record"
-        write_array_records(path, [b"a"], options=option)
-    texts = [
-        succeeded("index", "*.array_record", cwd=tmp_path),
-        succeeded("inspect", ".", cwd=tmp_path),
-    ]
-    for text in texts:
-        assert text.count("group_size:") == 3
-        assert "            and 9 more: --json has all\n" in text
-        assert max(map(len, text.splitlines())) < 120
-    found = json.loads(succeeded("inspect", ".", "--json", cwd=tmp_path))
-    written = found["splits"]["train"]["writer_options"].split(" | ")
-    assert {option.partition(",")[0] for option in written} == {
-        option.partition(",")[0] for option in options
-    }
-
-
-def test_a_few_options_are_all_shown():
-    assert _writer_lines("a") == ["  written   a"]
-    three = ["  written   a", "            b", "            c"]
-    assert _writer_lines("a | b | c") == three
-    more = "            and 1 more: --json has all"
-    assert _writer_lines("a | b | c | d") == [*three, more]
-
-
-@pytest.mark.slow
-def test_many_inputs_as_a_shell_makes_them(tmp_path):
-    (tmp_path / "raw").mkdir()
-    names = [f"raw/{number:03d}" for number in range(40)]
-    for name in names:
-        (tmp_path / name).write_bytes(frames_of([name.encode()]))
-    succeeded("convert", *names, "out", cwd=tmp_path)
-    text = succeeded("inspect", "out", cwd=tmp_path)
-    assert "source    raw/000, raw/001, raw/002 and 37 more (40 files)" in text
-    found = json.loads(succeeded("inspect", "out", "--json", cwd=tmp_path))
-    assert found["splits"]["train"]["source"]["inputs"] == names

@@ -237,23 +237,6 @@ def test_a_state_has_what_changes_at_steps(root, tmp_path):
     check(batches, (*given(root, "pq=p pq=r q=q"), "--state", state), tmp_path)
 
 
-def test_the_order_that_is_meant_is_said(root):
-    order = given(root, "p=p q=q --weights p=0.6,q=0.4")
-    at = ("--batch-size", SIZE, "--step", 1, "--row", 2)
-    told = run("trace", *order, *at).stderr.splitlines()
-    assert told[0].startswith(
-        "note: the order of these options: batch_size 6, steps without end, global "
-        "shuffle, seed 0, of rows p 60.00%, q 40.00%, of tokens p "
-    )
-    assert told[1] == (
-        "note: --weights are shares of rows; --token-weights takes shares of tokens"
-    )
-    order = given(root, "p=p q=q --token-weights p=0.6,q=0.4")
-    told = run("trace", *order, *at).stderr.splitlines()
-    assert told[0].endswith("of tokens p 60.00%, q 40.00%")
-    assert not told[1].startswith("note")
-
-
 def test_a_record_alone_needs_no_order(root):
     place = root / "a/out"
     first = ("--split", "train", "--record", 19)
@@ -272,36 +255,3 @@ def test_a_record_alone_needs_no_order(root):
     assert "no such dataset" in refused(*named, "--of", "z")
     assert "batch size is missing" in refused(place, *first, "--stop-epoch", 3)
     assert "out of range" in refused(place, "--split", "train", "--record", 24)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("b --weights b=1", "--weights is for a mixture"),
-        ("b --token-weights b=1", "--token-weights is for a mixture"),
-        ("p=p --weights p=1 --token-weights p=1", "exclude each other"),
-        ("p=p --weights p=1,p=2", "one value for each dataset"),
-        ("p=p --weights 1", "one value for each dataset"),
-        ("p=p --weights p=", "--weights has an empty part"),
-        ("p=p --tokens-per-row 9", "--tokens-per-row is for --token-weights"),
-        ("b=b --token-weights b=1", "give tokens_per_row, or --tokens-per-row"),
-        ("b=b --token-weights b=1 --tokens-per-row b=x", "not a number of tokens"),
-        ("p=p b", "give each path as NAME=PATH"),
-        ("p=p --split x=train", "--split names no dataset of the mixture"),
-        ("b --split b=train", "--split has names, and the datasets have none"),
-        ("p=p b=b --edition 1", "--edition names no dataset of the mixture"),
-        ("b --edition 0", "not an edition"),
-        (f"b --edition {'9' * 5000}", "not an edition"),
-        (f"b=b --token-weights b=1 --tokens-per-row {'9' * 5000}", "not a number of"),
-        ("a b --split train --edition 1", "as many as the datasets"),
-    ],
-)
-def test_options_that_do_not_go_together(root, options, message):
-    at = ("--batch-size", SIZE, "--step", 0, "--row", 0)
-    assert message in refused(*given(root, options), *at)
-
-
-def test_paths_that_commas_join(root):
-    a, b = f"{root}/a/out", f"{root}/b/out"
-    assert f"give x={a} x={b}\n" in refused(f"x={a},{b}", "--of", "x", "--record", 1)
-    assert f"give {a} {b}\n" in refused(f"{a},{b}", "--record", 1)

@@ -12,14 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.base.errors import OutOfRangeError
 from gristmill.pipelines.commands.main import cli
 from tests.support.conversion import convert, job_of, varied_records
 from tests.support.examples import tf_example
 from tests.support.records import (
     frames_of,
     read_tfrecords,
-    write_array_records,
     write_tfrecords,
 )
 
@@ -74,37 +72,6 @@ def test_tensorflow_reads_the_very_record_at_the_offset(converted, tmp_path):
         assert read_tfrecords(rest)[0] == batches.read(step)[row]
         assert found["record"] == batches.indices(step)[row]
         assert found["epoch"] == (step * 16 + row) // 120
-
-
-def test_a_person_reads_where_it_was(converted):
-    out = trace(converted / "plain-out", *ORDER, "--step", 9, "--row", 3, "--show")
-    found = json.loads(
-        trace(converted / "plain-out", *ORDER, "--step", 9, "--row", 3, "--json")
-    )
-    assert out.splitlines()[:7] == [
-        "step 9, row 3: epoch 1",
-        f"dataset  {converted}/plain-out",
-        f"record   {found['record']:,}",
-        f"shard    {found['shard']}",
-        f"         record {found['record_in_shard']} of the shard, in the chunk at "
-        f"byte offset {found['offset_bytes']:,}",
-        f"source   {found['source_path']}",
-        f"         frame at byte offset {found['source_offset_bytes']:,}",
-    ]
-    assert f"record {found['record']}: " in out
-    assert "  id: " in out
-
-
-def test_offsets_in_compressed_files_say_so(converted):
-    out = trace(converted / "packed-out", *ORDER, "--step", 0, "--row", 0)
-    assert "of the decompressed file (gzip)" in out
-
-
-def test_what_is_not_known_is_said(tmp_path):
-    write_array_records(tmp_path / "a.array_record", varied_records(9, seed=0))
-    out = trace(tmp_path / "a.array_record", *ORDER, "--step", 0, "--row", 0)
-    assert "source" not in out.replace("sources", "")
-    assert "note     only datasets that gristmill converted" in out
 
 
 def twice(record: bytes) -> list[bytes]:
@@ -263,51 +230,6 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
         assert "cannot be read" in refused(*places, *at)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "give --step and --row, or --record"),
-        (("--step", 1), "give --step and --row, or --record"),
-        (
-            ("--step", 1, "--row", 2, "--record", 3),
-            "give --step and --row, or --record",
-        ),
-        (("--step", 1, "--row", 16), "row is out of range"),
-        (("--step", -1, "--row", 1), "no such step"),
-        (("--record", 120), "record is out of range"),
-        (("--record", 1, "--of", "x"), "--of is for a mixture"),
-        (
-            ("--record", 1, "--first-epoch", 5, "--stop-epoch", 5),
-            "give --stop-epoch 6 or more",
-        ),
-        (("--record", 1, "--block-records", 3), "for --shuffle block"),
-        (("--record", 1, "--weights", "a=1"), "give NAME=PATH for each dataset"),
-        (("--record", 1, "--split", "test"), "no such split"),
-    ],
-)
-def test_wrong_usage_is_explained(converted, options, message):
-    assert message in refused(converted / "plain-out", *ORDER, *options)
-
-
-def test_json_of_an_error_has_all_its_fields(converted):
-    place = converted / "plain-out"
-    batches = loader.global_batches(loader.open(str(place)), batch_size=16, seed=7)
-    with pytest.raises(OutOfRangeError) as caught:
-        batches.locate(-1, 1)
-    assert {"what", "expected", "got"} <= caught.value.facts().keys()
-    out = refused(place, *ORDER, "--step", -1, "--row", 1, "--json")
-    error = json.loads(out.splitlines()[-1])["error"]
-    assert error.pop("type") == "InputError"
-    assert {k: v for k, v in error.items() if v is not None} == caught.value.facts()
-
-
-def test_usage_without_a_batch_size_or_names(converted):
-    place = converted / "plain-out"
-    assert "give --batch-size" in refused(place, "--seed", 1, "--record", 1)
-    assert "NAME=PATH" in refused(place, f"a={place}", *ORDER, "--record", 1)
-    assert "joined with itself" in refused(place, place, *ORDER, "--record", 1)
-
-
 def test_paths_without_names_are_joined(converted, tmp_path):
     paths = [str(converted / f"{name}-out") for name in ("plain", "packed")]
     joined = loader.open(paths, split="train")
@@ -352,12 +274,3 @@ def test_a_shell_gets_it_without_beam_or_tensorflow(tmp_path):
     )
     assert "frame at byte offset" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_names_that_are_no_text_are_printed_with_escapes(tmp_path):
-    (tmp_path / "in").mkdir()
-    path = tmp_path / "in" / os.fsdecode(b"caf\xe9.tfrecord")
-    path.write_bytes(frames_of(varied_records(20, seed=1)))
-    convert(job_of(tmp_path / "in", tmp_path / "out", plan=("match_shards", None)))
-    found = trace(tmp_path / "out", *ORDER, "--step", 0, "--row", 3)
-    assert f"source   {tmp_path}/in/caf\\udce9.tfrecord" in found

@@ -68,50 +68,6 @@ def lines(tmp_path_factory) -> pathlib.Path:
     return folder
 
 
-def test_a_person_reads_what_each_piece_is(packed: pathlib.Path) -> None:
-    batches = loader.global_batches(loader.open(packed / "out"), batch_size=4, seed=7)
-    at = ("--step", 5, "--row", 2)
-    found = batches.locate(5, 2)
-    out = trace(packed / "out", *ORDER, *at).splitlines()
-    assert out[:4] == [
-        "step 5, row 2: epoch 0",
-        f"dataset  {packed}/out",
-        f"record   {found.record:,}",
-        f"shard    {found.shard}",
-    ]
-    piece = found.pieces[0]
-    source = packed / "in" / "x.tfrecord"
-    assert out[5:8] == [
-        f"tokens   0 to {piece.end_token}: document {piece.document} of the shard"
-        + (f", from its token {piece.first_token} on" if piece.first_token else ""),
-        f"source   {source}",
-        f"         frame at byte offset {piece.source_offset_bytes:,}",
-    ]
-    assert sum(line.startswith("tokens ") for line in out) == len(found.pieces)
-    fields = json.loads(trace(packed / "out", *ORDER, *at, "--json"))
-    assert "source_path" not in fields
-    assert [one["source_offset_bytes"] for one in fields["pieces"]] == [
-        one.source_offset_bytes for one in found.pieces
-    ]
-    token = (*at, "--token", found.pieces[-1].begin_token, "--json")
-    (last,) = json.loads(trace(packed / "out", *ORDER, *token))["pieces"]
-    assert last == fields["pieces"][-1]
-
-
-def test_padding_is_said(packed: pathlib.Path) -> None:
-    batches = loader.global_batches(loader.open(packed / "out"), batch_size=4, seed=7)
-    step, row = next(
-        (step, row)
-        for step in range(batches.schedule.step_limit)
-        for row in range(4)
-        if batches.locate(step, row).pieces[-1].end_token < 32
-    )
-    at = ("--step", step, "--row", row, "--token", 31)
-    assert trace(packed / "out", *ORDER, *at).splitlines()[-1] == (
-        "token    31 of the row is padding"
-    )
-
-
 def test_where_a_document_is_seen(packed: pathlib.Path) -> None:
     batches = loader.global_batches(loader.open(packed / "out"), batch_size=4, seed=7)
     place = batches.locate(3, 1).pieces[0]
@@ -160,19 +116,3 @@ def test_lines_by_their_numbers(lines: pathlib.Path) -> None:
     for line in (0, 10_000):
         document = ("--document", f"{lines}/in/a.txt@line:{line}")
         assert "there is no such line" in refused(lines / "out", *order, *document)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--token", 3, "--record", 1), "--token is a token of a row"),
-        (("--document", "x", "--record", 1), "give --step and --row, or --record"),
-        (("--document", "x"), "not a place of a file"),
-        (("--document", "x@last"), "not a place of a file"),
-        (("--document", "x@5"), "no rows were made of such a file"),
-        (("--document", "x@5", "--of", "a"), "--of is for a mixture"),
-        (("--step", 1, "--row", 2, "--token", 32), "token is out of range"),
-    ],
-)
-def test_what_does_not_go_together(packed: pathlib.Path, options, message) -> None:
-    assert message in refused(packed / "out", *ORDER, *options)

@@ -140,10 +140,6 @@ def test_nothing_is_asked_for_that_the_document_does_not_name(cloud):
     }
 
 
-def test_every_role_of_the_document_is_known():
-    assert {grant.role for grant in roles.grants()} <= roles.CONTENTS.keys()
-
-
 def test_roles_that_grant_what_is_missing():
     staged = clients.bucket_roles(
         {"storage.objects.create", "storage.buckets.get"}, wanted=clients.STAGE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from apache_beam.options.pipeline_options import (
-    GoogleCloudOptions,
     PipelineOptions,
     WorkerOptions,
 )
@@ -110,23 +109,3 @@ def test_the_number_of_workers_is_capped(arguments, most):
 )
 def test_addresses_are_private(arguments, public):
     assert workers(*arguments).use_public_ips is public
-
-
-@pytest.mark.parametrize(
-    ("arguments", "labels"),
-    [
-        ((), ["gristmill=convert", "gristmill-version=*"]),
-        (
-            ("--labels=gristmill=mine", "--labels=a=b"),
-            ["gristmill=convert", "gristmill-version=*", "gristmill=mine", "a=b"],
-        ),
-        (("--labels=", "--labels=a=b"), ["a=b"]),
-        (("--labels=",), []),
-    ],
-)
-def test_labels(arguments, labels):
-    found = with_defaults(*arguments).view_as(GoogleCloudOptions).labels
-    version = next((label for label in found if "version" in label), "")
-    assert [
-        label.replace(version or "-", "gristmill-version=*") for label in found
-    ] == (labels)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import time
 
 import pytest
 
-from gristmill.dataset.metadata import layout
-from gristmill.pipelines.local.progress import _label, counter_shown, preparing_shown
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.sources.formats import RecordOptions
+from gristmill.pipelines.local.progress import counter_shown, preparing_shown
 from tests.support.records import text_records, write_tfrecords
 from tests.support.shell import on_terminal, sent_to_terminal, succeeded
 
@@ -57,15 +52,6 @@ def test_nothing_is_shown_unless_asked_for(capfd):
         counter.add(9, 5, 7)
     assert counter.read() == (1, 9, 5, 7, 0)
     assert capfd.readouterr() == ("", "")
-
-
-def test_the_label_is_the_name_of_the_command():
-    job = ConversionJob(inputs=("in",), output="out", name="d")
-    packs = dataclasses.replace(job, pack=PackOptions(tokenizer="t", length=8))
-    again = dataclasses.replace(packs, records=RecordOptions(input_format="packed"))
-    appends = dataclasses.replace(job, split=layout.edition_key("train", 2))
-    labels = ["converting", "packing", "repacking", "appending"]
-    assert [_label(one) for one in (job, packs, again, appends)] == labels
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ import pathlib
 import pytest
 
 from gristmill.pipelines.options.conversions import (
-    ConvertOptions,
-    command_of,
     default_output,
 )
 
@@ -35,20 +33,3 @@ def test_a_pattern_of_this_directory(
     monkeypatch.chdir(tmp_path / "texts")
     assert default_output(["*.txt"]) == "texts-arrayrecord"
     assert default_output(["."]) == "texts-arrayrecord"
-
-
-def test_a_command_is_for_a_shell() -> None:
-    options = ConvertOptions(
-        input=("raw/*.jsonl", "it's"),
-        output="out",
-        columns="text",
-        num_shards=4,
-        compression="zstd:3",
-        group_size=1,
-    )
-    assert command_of(options) == (
-        "gristmill convert 'raw/*.jsonl' 'it'\"'\"'s' out --columns text "
-        "--num-shards 4 --group-size 1 --compression zstd:3"
-    )
-    given = command_of(ConvertOptions(input=("a",), output="b"), workers=3)
-    assert given.endswith("--workers 3")
