@@ -190,19 +190,13 @@ def origins_of(
     files: Sequence[SourceFile],
     ancestors: Sequence[Ancestor],
 ) -> Origins:
-    """Returns the origin of the documents of shards, however often they were packed.
-
-    For rows that were packed again, the segment index has the places in the files of
-    the first packing, span by span of all shards that were read.
+    """Returns the origin of the documents of shards.
 
     Args:
         columns: The columns of the table about the spans of all shards.
         shards: The shards in question.
         files: The files of these spans.
         ancestors: The datasets that records were read from, the nearest first.
-
-    Raises:
-        IndexError or ValueError: The ancestors do not belong to the files.
     """
     ends = columns["span_ends"][shards.start : shards.stop]
     first = int(columns["span_ends"][shards.start - 1]) if shards.start else 0
@@ -210,18 +204,6 @@ def origins_of(
     names = [*_SPAN_COLUMNS, *(columns.keys() & {SKIPPED_COLUMN})]
     found = {name: columns[name][first:last] for name in names}
     found["span_ends"] = ends - first
-    while len(files) and files[0].format == "packed":
-        nearest, *ancestors = ancestors
-        ends = nearest.columns["span_ends"]
-        starts, read = np.append(0, ends)[:-1], found["span_file"]
-        counts = (ends - starts)[read]
-        passed = np.append(0, np.cumsum(counts))
-        rows = np.repeat(starts[read] - passed[:-1], counts) + np.arange(passed[-1])
-        span_ends = passed[found["span_ends"]]
-        names = [*_SPAN_COLUMNS, *(nearest.columns.keys() & {SKIPPED_COLUMN})]
-        found = {name: nearest.columns[name][rows] for name in names}
-        found["span_ends"] = span_ends
-        files = nearest.files
     return Origins(found, files, ancestors)
 
 

@@ -116,9 +116,6 @@ ASIDE = tuple(
 IN_ROWS = (*SUPERVISION[: 3 * len(ROLES) + 1], "digest_spans")
 """The names of the counts that rows tell."""
 
-MADE = tuple(name for name in SUPERVISION if name not in IN_ROWS)
-"""The names of the counts that only the making of conversations tells."""
-
 
 MOST_PIECES = "most_pieces"
 """The count that earlier versions did not keep."""

@@ -184,7 +184,7 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
             config,
             "max_target_length",
             f"{lengths.pop()}, the length of the rows",
-            "set it so, or make rows of another length by `gristmill repack`",
+            "set it so, or pack the documents again with another --length",
         )
     if most_pieces > (_most_of(config) or most_pieces):
         raise refused(

@@ -144,5 +144,5 @@ def _check_stored(decode: PackedRows, part: Dataset, packed: Mapping[str, Any]) 
             f"each, rows {decode.rows}",
             got=f"{length:,} tokens a row, {id_bytes} bytes each, rows {rows}",
             cure="loader.PackedRows.of(dataset) knows it; for several lengths give "
-            "PackedRows the greatest, or make them one with `gristmill repack`",
+            "PackedRows the greatest, or pack the documents again with one --length",
         )

@@ -159,8 +159,8 @@ class PackedRows:
                     where=repr(part),
                     expected=_shown(expected),
                     got=_shown(stored),
-                    cure="give the length that it has, or make rows of another with "
-                    "`gristmill repack`",
+                    cure="give the length that it has, or pack the documents again "
+                    "with another --length",
                 )
         return cls(**first, document_positions=document_positions, names=names or {})
 

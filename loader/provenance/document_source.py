@@ -100,7 +100,7 @@ def shard_origins(dataset: Dataset, split: Split, shards: range) -> Origins:
     if table is None:
         raise ValueError(f"{dataset.path} has no table of shards")
     files = read_source_files(dataset.path, split)
-    of_datasets = len(files) and files[0].format in ("arrayrecord", "packed")
+    of_datasets = len(files) and files[0].format == "arrayrecord"
     ancestors = read_lineage(dataset.path, split) if of_datasets else ()
     return origins_of(table.columns, shards, files, ancestors)
 

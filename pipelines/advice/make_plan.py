@@ -126,8 +126,7 @@ def make_plan(
 
 def _planned(files: InputFiles, plan: PlanOptions) -> ShardPlan:
     """Returns the plan of shards of files."""
-    cut_files = FORMATS[files.spec.format].cut
-    return plan_by_bytes(plan, files.sizes, files.splittable, cut_files=cut_files)
+    return plan_by_bytes(plan, files.sizes, files.splittable)
 
 
 def _shards_of(splits: Sequence[_Split], shard_bytes: int) -> int:

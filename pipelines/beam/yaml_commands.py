@@ -19,7 +19,7 @@ from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import IndexOptions, VerifyOptions
 from gristmill.pipelines.options.option import options_of
-from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.beam.beam_yaml import Transform, chain, rows_of
 from gristmill.transforms.beam.convert_files import ConvertFiles
@@ -148,12 +148,6 @@ pack = _transform_of(
     PackingOptions,
     _converted,
     "Packs documents into rows of tokens; gives a row of each split.",
-)
-repack = _transform_of(
-    "repack",
-    RepackOptions,
-    _converted,
-    "Packs the documents of packed rows again; gives a row of each split.",
 )
 index = _transform_of(
     "index",

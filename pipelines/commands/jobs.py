@@ -22,7 +22,7 @@ from gristmill.pipelines.options.definitions import (
     VerifyOptions,
 )
 from gristmill.pipelines.options.option import flag, integer, worker_count
-from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
+from gristmill.pipelines.options.packing import PackingOptions
 
 if TYPE_CHECKING:
     from gristmill.pipelines.text.conversion import Outcome
@@ -188,19 +188,6 @@ def pack(options: PackingOptions, where: JobRun, *, as_json: bool) -> None:
     INPUT is what `gristmill convert` takes, OUTPUT the directory of the rows. Each
     shard is packed separately. Before it is accepted, its rows are read again and every
     document is compared.
-
-    After a failure, run the same command again: finished shards are kept.
-    """
-    _convert(options, where, as_json=as_json)
-
-
-@_job_command("repack")
-def repack(options: RepackOptions, where: JobRun, *, as_json: bool) -> None:
-    """Pack the documents of packed rows again, into other rows.
-
-    DATASET is an output of `gristmill pack`, OUTPUT the directory of the new rows.
-    Neither the text nor the tokenizer is needed. All splits are packed again, and the
-    documents are compared with those of DATASET.
 
     After a failure, run the same command again: finished shards are kept.
     """

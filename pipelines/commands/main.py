@@ -46,7 +46,6 @@ _SECTIONS = {
         "index": "jobs",
         "audit": "previews",
         "pack": "jobs",
-        "repack": "jobs",
         "unique": "columns",
         "attach": "columns",
         "rollback": "editions",

@@ -8,7 +8,7 @@ import click
 _INSTEAD = {
     "blame": "`gristmill trace` finds the documents of a step's rows",
     "diff": "compare the digests that `gristmill inspect DATASET --edition N` prints",
-    "repack": "remove records from the dataset of documents, and pack it again",
+    "repack": "pack the documents again, without those that were removed from them",
     "status": "`gristmill inspect DATASET` says how far a job is",
     "--check": "leave it out; every record is compared with its source",
     "--records-per-shard": "give --num-shards N or --shard-size SIZE",

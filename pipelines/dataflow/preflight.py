@@ -44,7 +44,7 @@ from gristmill.pipelines.options.definitions import (
     Options,
     VerifyOptions,
 )
-from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.transforms.tokens.tokenizers import is_function
 
 _COMPUTE = "https://compute.googleapis.com/compute/v1/"
@@ -229,8 +229,6 @@ def preflight(
 
 def copies_of(options: ConvertOptions) -> int:
     """Returns how many copies of a shard's content are on a worker's disk at once."""
-    if isinstance(options, RepackOptions):
-        return 3  # The documents that were read, those to pack, and the rows.
     return 2 if isinstance(options, PackingOptions) else 1
 
 

@@ -228,10 +228,7 @@ def look_at_group_size(place: DatasetPlace) -> Iterator[Finding]:
         out = shlex.quote(f"{place.path}-single")
         again = f"gristmill convert {shlex.quote(place.path)} {out} --group-size 1"
         if split.packed is not None:
-            again = (
-                f"gristmill repack {shlex.quote(place.path)} {out} --length N "
-                "--group-size 1, with the length of the rows"
-            )
+            again = "pack the documents again with --group-size 1"
         yield warning(
             f"split {name}: chunks of {size:,} records of {size_text(record)}",
             why=f'shuffle="global" reads {size_text(stored * group)} and decodes '

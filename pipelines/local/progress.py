@@ -139,7 +139,7 @@ def conversion_shown(
 def _label(job: ConversionJob) -> str:
     """Says what a job does, as the name of its command does."""
     if job.pack is not None:
-        return "repacking" if job.records.input_format == "packed" else "packing"
+        return "packing"
     appends = layout.parse_edition_key(job.split)[1] > 1
     return "appending" if appends else "converting"
 

@@ -11,12 +11,11 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.pipelines.options.conversations import chat_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
-from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
     repository_inputs,
@@ -79,8 +78,6 @@ def _conversion_of(options: ConvertOptions) -> Conversion:
     if options.split is not None:
         layout.check_split(options.split)  # Jobs have keys of editions as well.
     job = _job_of(options, inputs, output)
-    if isinstance(options, RepackOptions):
-        return _repack_of(options, job)
     found = _splits_of(job, options.name, options.split)
     if found is not None:
         if isinstance(options, PackingOptions):
@@ -160,8 +157,8 @@ def _job_of(
     given = {"group_size": options.group_size, "compression": options.compression}
     known = {name: value for name, value in given.items() if value is not None}
     pack = None
-    if isinstance(options, PackingOptions) and options.length is not None:
-        pack = _packing_of(options, options.length)
+    if isinstance(options, PackingOptions):
+        pack = _packing_of(options)
     if options.map is not None:
         split_name(options.map)  # The module itself may exist on the workers only.
     return ConversionJob(
@@ -186,26 +183,9 @@ def _job_of(
     )
 
 
-def _repack_of(options: RepackOptions, like: ConversionJob) -> Conversion:
-    """Returns a job for each split of a dataset of packed rows."""
-    (directory,) = like.inputs
-    found = _of_dataset(like, options.name, options.split)
-    splits = open_manifest(directory).splits
-    jobs = []
-    for job in found.jobs:
-        split = splits.get(job.split)
-        length = options.length
-        if length is None and split is not None and split.packed is not None:
-            length = PackedSplit.parse(split.packed, where=directory).length
-        # Listing the inputs tells what else is wrong with the split.
-        pack = _packing_of(options, length or PackingOptions.length)
-        jobs.append(dataclasses.replace(job, pack=pack))
-    return Conversion(tuple(jobs), None, None, options.overwrite)
-
-
-def _packing_of(options: PackingOptions, length: int) -> PackOptions:
+def _packing_of(options: PackingOptions) -> PackOptions:
     return PackOptions(
-        length=length,
+        length=options.length,
         method=options.pack,
         column="" if options.column == "-" else options.column,
         tokenizer=options.tokenizer,
@@ -249,8 +229,6 @@ def plan_of(options: ConvertOptions) -> PlanOptions:
             cure="give only one of --match-shards, --num-shards, --shard-size and "
             "--records-per-shard",
         )
-    if isinstance(options, RepackOptions) and not wanted:
-        return PlanOptions(kind="match_shards", value=None)
     if options.match_shards:
         return PlanOptions(kind="match_shards", value=None)
     for kind, value in wanted.items():

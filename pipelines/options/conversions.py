@@ -27,7 +27,7 @@ from gristmill.pipelines.options.option import (
     options_of,
     required,
 )
-from gristmill.transforms.sources.formats import FILE_FORMATS, Nulls
+from gristmill.transforms.sources.formats import FORMATS, Nulls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class ConvertOptions:
         "Format of the input",
         "Format of the input files; auto recognises them by their first bytes.",
         default="auto",
-        choices=("auto", *FILE_FORMATS),
+        choices=("auto", *FORMATS),
         group="Source",
         example="tfrecord",
     )

@@ -20,7 +20,7 @@ from gristmill.pipelines.options.option import (
     options_of,
     required,
 )
-from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
+from gristmill.pipelines.options.packing import PackingOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,6 @@ PIPELINES: dict[str, type[Options]] = {
 
 COMMANDS: dict[str, type[Options]] = {
     "append": AppendOptions,
-    "repack": RepackOptions,
     **PIPELINES,
 }
 

@@ -1,4 +1,4 @@
-"""Options of packing: `gristmill pack`, and `repack`."""
+"""Options of packing: `gristmill pack`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from typing import get_args
 
 from gristmill.pipelines.options.conversations import ConversationOptions
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.option import GS_PATH, POSITIVE, like, option, required
+from gristmill.pipelines.options.option import POSITIVE, option
 from gristmill.transforms.jobs.pack_options import (
     Method,
     Rows,
-    SpecialInContent,
-    Unusable,
-    YesNo,
 )
-from gristmill.transforms.sources.formats import Nulls
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -131,62 +127,3 @@ class PackingOptions(ConversationOptions, ConvertOptions):
         group="Tokens",
         example="example",
     )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RepackOptions(PackingOptions):
-    """Options of `gristmill repack`: what is known of the tokens is not asked for."""
-
-    input: str = required(  # type: ignore[assignment]
-        "text",
-        "Dataset",
-        "Directory of a dataset that `gristmill pack` made.",
-        metavar="DATASET",
-        regex=GS_PATH,
-        group="Source",
-        example="gs://data/c4-2048",
-        param_type="GCS_READ_FOLDER",
-    )
-    input_format: str = "packed"
-    columns: None = None
-    record: None = None
-    nulls: Nulls = "fail"
-    select: None = None
-    unique: None = None
-    map: None = None
-    split: str | None = like(
-        ConvertOptions,
-        "split",
-        help="Split to pack again. Other splits in the output are kept.",
-        shown="all",
-    )
-    match_shards: bool = False
-    num_shards: int | None = like(
-        ConvertOptions,
-        "num_shards",
-        help="Number of shards, no more than DATASET has: whole shards are joined.",
-        shown="as many as DATASET has",
-    )
-    shard_size: None = None
-    records_per_shard: None = None
-    length: int | None = like(  # type: ignore[assignment]
-        PackingOptions, "length", default=None, shown="as in DATASET", tells=False
-    )
-    tokenizer: None = None
-    column: str = ""
-    bos: None = None
-    eos: None = None
-    add_special_tokens: bool = False
-    fast: bool = False
-    vocabulary_size: None = None
-    chat: bool = False
-    template: None = None
-    train: str = ""
-    train_without: None = None
-    train_end_of_turn: YesNo = "yes"
-    special_in_content: SpecialInContent = "token"
-    truncate_turns: YesNo = "yes"
-    unusable: Unusable = "set-aside"
-    tools_column: str = ""
-    weight_column: str = ""
-    date: None = None

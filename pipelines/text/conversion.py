@@ -107,7 +107,6 @@ class Outcome:
                     f"  QUARANTINED  {quarantined_text(split)}: see "
                     f"{self.output}/quarantine/"
                 )
-                lines += _lost_documents(split)
             lines.append(f"  compared     {self._compared(split)}")
             lines.append(f"  digest       {split.records_digest}")
         if self.repaired_shards:
@@ -141,8 +140,6 @@ class Outcome:
             "sample": "all lengths, and the records of one chunk in 64,",
         }[self.check]
         mapped = split.source["options"]["map"] is not None
-        if split.source.get("format") == "packed":
-            return "every document, joined from the rows, with what was read"
         if split.packed is not None:
             return "every document, joined from the rows, with what was tokenised"
         copies = split.source.get("format") == "arrayrecord" and not mapped
@@ -156,15 +153,6 @@ class Outcome:
         return json.dumps(
             dataclasses.asdict(self) | {"manifest": manifest}, ensure_ascii=False
         )
-
-
-def _lost_documents(split: Split) -> list[str]:
-    """Says how many documents were not packed again: parts of them were damaged."""
-    if split.source.get("format") != "packed" or split.packed is None:
-        return []
-    before, now = (int(each["documents"]) for each in (split.source, split.packed))
-    lost = f"{before - now:,} of {before:,} documents"
-    return [f"  LOST         {lost}, which had a piece there"]
 
 
 def edition_notes(manifest: Manifest, key: str) -> list[str]:

@@ -48,7 +48,7 @@ def _made_by(part: Split) -> str:
     if "write" in source:
         return "WriteArrayRecords"
     if part.packed is not None:
-        return "repack" if source.get("format") == "packed" else "pack"
+        return "pack"
     return "convert"
 
 

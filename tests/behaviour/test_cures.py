@@ -329,7 +329,7 @@ ROWS = [
     Row(
         "transforms/conversion/job_inputs.py check_records",
         f"pack rows out {TOKENS}",
-        f"repack rows out --length 32\npack a.jsonl out2 {TOKENS}",
+        f"pack a.jsonl out2 {TOKENS}",
     ),
     Row(
         "transforms/indexing/plan_index.py plan_index",
@@ -361,11 +361,6 @@ ROWS = [
         "convert b.csv e\nappend e a.csv",
         "append e a.csv --columns *,id:float",
         text("b.csv", "id,text\n1.5,a\n2.5,b\n"),
-    ),
-    Row(
-        "transforms/planning/plan_by_bytes.py _cuts_between",
-        "repack rows out --length 64 --num-shards 50",
-        "repack rows out --length 64 --num-shards 1",
     ),
     Row(
         "transforms/planning/plan_by_bytes.py _distinct_cuts",
@@ -463,11 +458,6 @@ ROWS = [
         "transforms/sources/shards/source_split.py find_split",
         "convert d out --split nope",
         "convert d out --split train\nconvert d out2",
-    ),
-    Row(
-        "transforms/sources/shards/source_split.py _documents_of",
-        "repack d out --length 64",
-        f"pack d out {TOKENS} --split train\nrepack out out2 --split train --length 64",
     ),
     Row(
         "transforms/tables/json_objects.py one_column",
@@ -948,7 +938,6 @@ ELSEWHERE = {
     ),
     "tokenizers that fail, differ or are not installed: tests/transforms/tokens": (
         "transforms/tokens/documents.py",
-        "transforms/tokens/packed_documents.py with_tokenizer",
         "transforms/tokens/document_column.py DocumentColumn._check_no_example",
         "transforms/tokens/tokenizers/rank_files.py",
     ),

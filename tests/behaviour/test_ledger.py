@@ -22,7 +22,7 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.formats import FILE_FORMATS
+from gristmill.transforms.sources.formats import FORMATS
 from tests.support import conversion
 from tests.support.conversion import prepared_of, read_output, shards_of
 from tests.support.input_files import WRITERS, rows_of
@@ -30,7 +30,7 @@ from tests.support.ledger import FAULTS, FILE_FAULTS, FILES, LISTS, Case
 
 EACH = [
     pytest.param(name, marks=() if name == "tfrecord" else pytest.mark.slow)
-    for name in FILE_FORMATS
+    for name in FORMATS
 ]
 
 
@@ -49,7 +49,7 @@ def each_with(faults: Iterable[str]) -> list[Any]:
             if (at + number) % 5 == 0
             else pytest.mark.soak,
         )
-        for at, name in enumerate(FILE_FORMATS)
+        for at, name in enumerate(FORMATS)
         for number, fault in enumerate(faults)
     ]
 
@@ -102,7 +102,7 @@ def folder() -> Iterator[pathlib.Path]:
 
 
 def test_every_format_has_inputs():
-    assert {*FILE_FORMATS} <= WRITERS.keys()
+    assert {*FORMATS} <= WRITERS.keys()
 
 
 @pytest.mark.parametrize("format_name", EACH)

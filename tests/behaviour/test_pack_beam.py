@@ -21,7 +21,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.beam import yaml_commands
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.transforms import (
     ConversionJob,
     ConvertFiles,
@@ -90,15 +90,6 @@ def test_runners_make_the_same_bytes(runner: tuple[str, ...]) -> None:
     run(packing("local"))
     run(packing("beam"), runner)
     assert same("beam")
-
-
-@pytest.mark.slow
-def test_rows_are_packed_again() -> None:
-    run(packing("local"))
-    for output, runner in (("a", ()), ("b", IN_MEMORY)):
-        again = RepackOptions(input="local", output=output, length=150, num_shards=2)
-        run(again, runner)
-    assert contents(pathlib.Path("a")) == contents(pathlib.Path("b"))
 
 
 def job_of(output: str) -> ConversionJob:

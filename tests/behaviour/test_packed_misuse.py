@@ -145,7 +145,7 @@ def test_packed_rows_are_not_converted_nor_appended_to(places, tmp_path):
         job = ConversionJob(inputs=(places["short"],), **place, **options)
         with pytest.raises(InputError, match="the input holds packed rows") as refused:
             run([job], workers=1)
-        assert "with gristmill repack" in str(refused.value)
+        assert "with gristmill pack" in str(refused.value)
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match="no records can be appended") as refused:
         open_to_append(places["short"], None)

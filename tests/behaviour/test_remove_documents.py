@@ -26,9 +26,6 @@ from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.provenance.find_document import find_document
 from gristmill.loader.provenance.locate import locate_record
-from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.packing import RepackOptions
 from gristmill.pipelines.removal.named_records import Asked, asked_records
 from gristmill.pipelines.removal.run_removal import remove as run_removal
 from gristmill.pipelines.verify import verify
@@ -268,19 +265,6 @@ class TestErasing:
             pathlib.Path(path).name for path in shards_of(loader.open(packed)).paths
         }
         assert (result.documents, result.tokens) == (1, len(SHARDS[1][0]))
-
-
-def test_packing_again_leaves_them_out(packed, tmp_path):
-    gone = {(0, 1), (0, COUNT - 1), (2, 5)}
-    remove(packed, lines_of(packed, gone))
-    output = str(tmp_path / "again")
-    given = RepackOptions(input=packed, output=output, length=48)
-    run_conversion(**conversion_of(given)._asdict())
-    split = PackedSplit.parse(newest(output).packed, where="")
-    expected = PackedSplit.parse(newest(packed).packed, where="")
-    assert split.counts.digest == expected.counts.digest
-    assert split.counts.removed_documents == 0
-    assert not verify(output, workers=1).findings
 
 
 def test_beam_writes_the_same_files(packed, tmp_path):

@@ -237,23 +237,6 @@ class TestSegmentIndex:
             layout.shard_name("d", "train", BAD, SHARDS)
         }
 
-    @pytest.mark.parametrize("source", ["packed", "tfrecord"])
-    def test_rows_that_were_packed_before(self, tmp_path, source) -> None:
-        """Their documents keep the places and the spans of the first inputs."""
-        index = WHOLE[BAD].index
-        places = 10_000 + index.document_places
-        spans = np.array([7, len(places) - 7])
-        other = dataclasses.replace(
-            index, document_places=places, span_documents=spans
-        ).encode()
-        commit_packed(
-            str(tmp_path),
-            WHOLE,
-            segments=[WHOLE[0].index.encode(), other],
-            source_format=source,
-        )
-        assert bool(verify(tmp_path).findings) == (source == "tfrecord")
-
 
 def swapped(index: SegmentIndex) -> SegmentIndex:
     """Returns the last pieces of two documents given to one another."""

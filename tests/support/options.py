@@ -7,6 +7,5 @@ REQUIRED = {
     "convert": {"input": ("gs://a/b",), "output": "gs://a/c"},
     "index": {"files": ("gs://a/b*",)},
     "pack": {"input": ("gs://a/b",), "output": "gs://a/c"},
-    "repack": {"input": "gs://a/b", "output": "gs://a/c"},
     "verify": {"dataset": "gs://a/b"},
 }

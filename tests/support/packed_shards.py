@@ -96,7 +96,6 @@ def commit_packed(
     *,
     segments: Sequence[bytes] | None = None,
     described: PackedSplit | None = None,
-    source_format: str = "tfrecord",
 ) -> None:
     """Commits a dataset `d` of one split of these shards.
 
@@ -105,7 +104,6 @@ def commit_packed(
         shards: The shards.
         segments: Their segment indexes; by default as the shards have them.
         described: What `dataset.json` says; by default what is true.
-        source_format: Of the inputs.
     """
     reports = []
     for number, shard in enumerate(shards):
@@ -149,7 +147,7 @@ def commit_packed(
         "train",
         ShardTable.of(reports),
         writer_options=WriterOptions().described,
-        source={"format": source_format},
+        source={"format": "tfrecord"},
     )
     split = dataclasses.replace(split, packed=described.encode())
     commit_dataset(output, "d", {"train": split})

@@ -24,8 +24,8 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
+from gristmill.transforms.tokens.describe_rows import described_rows, row_features
 from gristmill.transforms.tokens.documents import Documents
-from gristmill.transforms.tokens.packed_documents import described_rows, row_features
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support.conversation_rows import Said, Token, spans_of
 

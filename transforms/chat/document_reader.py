@@ -12,17 +12,13 @@ from gristmill.transforms.chat.conversation_reader import (
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.tokens.documents import DocumentReader, document_records
-from gristmill.transforms.tokens.packed_documents import (
-    PackedDocuments,
-    document_reader,
-)
 
 _LINES = ("jsonl", "text")
 
 
 def reader_of(
     options: PackOptions, source: SourceSpec, *, fast: bool = True
-) -> ConversationReader | DocumentReader | PackedDocuments:
+) -> ConversationReader | DocumentReader:
     """Returns the reader of documents from the records of a shard.
 
     Args:
@@ -32,7 +28,7 @@ def reader_of(
     """
     if options.chat is not None:
         return ConversationReader(options)
-    return document_reader(options, source, fast=fast)
+    return DocumentReader(options, source, fast=fast)
 
 
 def records_for(

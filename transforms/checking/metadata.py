@@ -105,18 +105,6 @@ class VerifyTask(NamedTuple):
         )
 
 
-class _Rows(NamedTuple):
-    """What is known of the rows of a split.
-
-    Attributes:
-        row_format: How they are encoded.
-        own_places: Whether documents have places in the inputs of the split itself.
-    """
-
-    row_format: RowFormat
-    own_places: bool
-
-
 _Columns = Sequence[tuple[ColumnType, ColumnTable]]
 
 
@@ -131,7 +119,7 @@ class VerifyTasks(Sequence[VerifyTask]):
         dataset: str,
         content_digest: str,
         tables: Sequence[ShardTable],
-        rows: Sequence[_Rows | None],
+        rows: Sequence[RowFormat | None],
         columns: Sequence[_Columns],
     ):
         self._head = dataset, bytes.fromhex(content_digest.removeprefix("sha256:"))
@@ -163,7 +151,7 @@ class VerifyTasks(Sequence[VerifyTask]):
     def _rows(
         self,
         table: ShardTable,
-        packed: _Rows | None,
+        packed: RowFormat | None,
         columns: _Columns,
         begin: int,
         end: int,
@@ -187,7 +175,7 @@ def _slim(table: ShardTable, *, packed: bool) -> ShardTable:
 
 
 def _packed_shards(
-    table: ShardTable, rows: _Rows | None, begin: int, end: int
+    table: ShardTable, rows: RowFormat | None, begin: int, end: int
 ) -> Iterator[PackedShard | None]:
     """Yields a table's description of the packed rows of shards [begin, end)."""
     if rows is None:
@@ -205,8 +193,7 @@ def _packed_shards(
         spans = [
             columns[f"span_{name}_bytes"][first:last] for name in ("start", "stop")
         ]
-        places = np.stack(spans, axis=1) if rows.own_places else None
-        yield PackedShard(rows.row_format, counts, size, crc32c, places)
+        yield PackedShard(rows, counts, size, crc32c, np.stack(spans, axis=1))
         first = last
 
 
@@ -256,7 +243,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
             tables[name] = read_checked_table(dataset, split)
         except UNREADABLE as error:
             findings.add([finding_of(split.table, error)])
-    rows: dict[str, _Rows | None] = dict.fromkeys(tables)
+    rows: dict[str, RowFormat | None] = dict.fromkeys(tables)
     packed: PackedCounts | None = None
     for name, table in tables.items():
         try:
@@ -329,8 +316,8 @@ def _compare_columns(columns: _Columns, listings: Listings) -> Iterator[Finding]
                 yield Finding(file.path, "column is not the file that was written")
 
 
-def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:
-    """Returns the facts about the rows of a split, None if they are not rows.
+def _rows_of(split: Split, table: ShardTable, dataset: str) -> RowFormat | None:
+    """Returns how the rows of a split are encoded, None if they are not rows.
 
     Raises InvalidDatasetError or FormatVersionError if `dataset.json` has it wrong.
     """
@@ -350,7 +337,7 @@ def _rows_of(split: Split, table: ShardTable, dataset: str) -> _Rows | None:
         )
     if split.packed is None:
         return None
-    return _Rows(_format_of(packed, where), split.source.get("format") != "packed")
+    return _format_of(packed, where)
 
 
 def _format_of(packed: PackedSplit, where: str) -> RowFormat:

@@ -34,15 +34,14 @@ class PackedShard(NamedTuple):
         segments_bytes: Size of its segment index.
         segments_crc32c: crc32c of that whole file.
         spans: int64 [spans, 2], the places that each of its spans covers, half-open;
-            -1, -1 where that is none. None if documents were packed before: they keep
-            the places and spans that they had.
+            -1, -1 where that is none.
     """
 
     row_format: RowFormat
     counts: PackedCounts
     segments_bytes: int
     segments_crc32c: int
-    spans: npt.NDArray[np.int64] | None
+    spans: npt.NDArray[np.int64]
 
 
 class RowsCheck:
@@ -104,9 +103,10 @@ class RowsCheck:
         """Finds documents that do not come from the records read for the shard."""
         counts, spans = self._packed.counts, self._packed.spans
         documents = counts.documents + counts.removed_documents
-        facts = [("documents", documents, index.documents)]
-        if spans is not None:
-            facts.append(("spans", len(spans), len(index.span_documents)))
+        facts = [
+            ("documents", documents, index.documents),
+            ("spans", len(spans), len(index.span_documents)),
+        ]
         for what, expected, got in facts:
             if got != expected:
                 yield Finding(
@@ -116,8 +116,6 @@ class RowsCheck:
                     got=f"{got:,}",
                 )
                 return
-        if spans is None:
-            return
         taken = np.repeat(spans, index.span_documents, axis=0)
         places = index.document_places
         outside = np.flatnonzero((places < taken[:, 0]) | (places >= taken[:, 1]))

@@ -65,11 +65,10 @@ from gristmill.transforms.planning.plan_by_records import (
 )
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.find_inputs import LookAt
-from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import look_at
 from gristmill.transforms.sources.shards.source_split import with_lineage
-from gristmill.transforms.tokens.packed_documents import with_tokenizer
+from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ def plan_job(
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     if job.pack is not None:
-        pack = with_tokenizer(job.pack, files.spec)
+        pack = dataclasses.replace(job.pack, found=find_tokenizer(job.pack))
         if pack.chat is not None:
             begun = None if overwrite is True else begun_job(job)
             pack = with_template(pack, date="" if begun is None else begun.date)
@@ -142,12 +141,7 @@ def plan_shards(
             job.plan.value or 1, files.sizes, files.splittable, counts
         )
     else:
-        plan = plan_by_bytes(
-            job.plan,
-            files.sizes,
-            files.splittable,
-            cut_files=FORMATS[files.spec.format].cut,
-        )
+        plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
     if files.spec.format == "parquet":
         plan = _with_shared_groups(job, files, plan)
     return plan

@@ -42,7 +42,7 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.quarantine import nothing_read, too_much_damage
 from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import SourceSplit
-from gristmill.transforms.tokens.packed_documents import described_rows, row_features
+from gristmill.transforms.tokens.describe_rows import described_rows, row_features
 
 
 class WithSpans(Protocol):
@@ -199,8 +199,6 @@ def finish_split(
         raise nothing_read(layout.join(job.output, layout.QUARANTINE_DIR))
     if (source := SourceSplit.of_spec(prepared.files.spec)) is not None:
         source.check_read(read, quarantined_regions=regions)
-        if (packed := table.packed_total()) is not None:
-            source.check_packed(packed, quarantined_regions=regions)
     changed: dict[str, Any] = {}
     if mapped:
         changed = {"changed_records": reports.changed_records}

@@ -24,13 +24,13 @@ from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.left_out import LeftOut
 from gristmill.transforms.conversion.shard_output import (
     Progress,
     Tally,
     copied_records,
-    made_rows,
     may_be_copied,
     may_be_fast,
     note_difference,
@@ -187,9 +187,9 @@ def _convert(
                 written = writer.finish(check=job.check)
                 if packer is not None:
                     prove_rows(packer, local, written)
-                    packed, segments = made_rows(
-                        packer, prepared, tally.spans, differed=differed
-                    )
+                    packed = packer.counts()
+                    packed += PackedCounts(reference_shards=int(differed))
+                    segments = packer.segments().encode()
         lost = RecordsDigest() if left_out is None else left_out.digest
         report = ShardReport(
             path=path,

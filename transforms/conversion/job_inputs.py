@@ -195,7 +195,6 @@ def check_job(job: ConversionJob) -> None:
     """
     if job.map is not None:
         load_function(job.map)
-    _check_repacked(job)
     _check_selected(job)
 
 
@@ -216,8 +215,7 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
     if looked is None:
         check_apart(job.output, job.inputs[0])
         split, _ = layout.parse_edition_key(job.split)
-        if job.records.input_format != "packed":
-            check_records(job.inputs[0], split)
+        check_records(job.inputs[0], split)
         return find_split(
             job.inputs[0], split, options=job.records, allow_damage=damage
         )
@@ -255,8 +253,7 @@ def check_records(directory: str, split: str) -> None:
             "each piece",
             where=f"{directory}, split {split}",
             expected="a dataset of records",
-            cure="make rows of another length, or fewer shards, with gristmill repack; "
-            "for anything else, pack the documents again",
+            cure="make other rows of the documents with gristmill pack",
         )
 
 
@@ -265,7 +262,7 @@ def _check_selected(job: ConversionJob) -> None:
     if not job.records.select:
         return
     dataset = len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON)
-    if dataset and job.map is None and job.records.input_format != "packed":
+    if dataset and job.map is None:
         return
     raise InputError(
         "records are selected from a dataset, and are then taken as they are",
@@ -275,21 +272,6 @@ def _check_selected(job: ConversionJob) -> None:
         + (f", --map {job.map}" if dataset and job.map else ""),
         cure="leave out --select, or select first and convert the result",
     )
-
-
-def _check_repacked(job: ConversionJob) -> None:
-    """Raises InputError if documents in rows are not packed again as they are."""
-    if job.records.input_format != "packed":
-        return
-    if job.pack is None or job.map is not None or job.plan.kind == "records_per_shard":
-        raise InputError(
-            "documents in packed rows can only be packed again, shard by shard",
-            where=some_of(job.inputs),
-            expected="a job with pack, without map and records_per_shard",
-            got="none" if job.pack is None else f"map {job.map}, plan {job.plan.kind}",
-            cure="give pack=PackOptions(length=...), and as plan match_shards or "
-            "num_shards",
-        )
 
 
 def input_notes(job: ConversionJob, files: InputFiles) -> list[str]:

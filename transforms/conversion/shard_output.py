@@ -20,7 +20,6 @@ from gristmill.dataset.base.errors import DataLossError, FastTokenizerDiffersErr
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.chat.document_reader import reader_of
 from gristmill.transforms.chat.template_file import with_template
@@ -37,10 +36,6 @@ from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import RangeReader
 from gristmill.transforms.sources.record_source import Source, source_of
-from gristmill.transforms.sources.shards.packed import (
-    earlier_counts,
-    original_places,
-)
 from gristmill.transforms.tokens.row_packer import RowPacker
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
@@ -272,30 +267,6 @@ def prove_rows(packer: RowPacker, local: str, written: WrittenShard) -> None:
         )
 
 
-def made_rows(
-    packer: RowPacker,
-    prepared: PreparedJob,
-    spans: Sequence[SourceSpan],
-    *,
-    differed: bool,
-) -> tuple[PackedCounts, bytes]:
-    """Returns the counts of a shard's rows, and the file of its segment index.
-
-    Args:
-        packer: What made the rows.
-        prepared: The job.
-        spans: What was read for them.
-        differed: Whether the fast tokenizer gave other ids than the reference.
-    """
-    counts, segments = packer.counts(), packer.segments()
-    counts += PackedCounts(reference_shards=int(differed))
-    files = prepared.files
-    if files.spec.format == "packed":
-        counts += earlier_counts(spans, files)
-        segments = original_places(segments, spans, files)
-    return counts, segments.encode()
-
-
 TRIED_FILES = 8  # The first of them that has a record is taken.
 TRIED_RECORDS = 10
 _READ_BYTES = 1 << 16
@@ -313,7 +284,7 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
         CorruptInputError: An input is damaged at its beginning, and the job does not
             accept that.
     """
-    if job.map is None and (job.pack is None or job.records.input_format == "packed"):
+    if job.map is None and job.pack is None:
         return
     function = None if job.map is None else load_function(job.map)
     pack = job.pack

@@ -13,8 +13,6 @@ def plan_by_bytes(
     options: PlanOptions,
     sizes: Int64,
     splittable: npt.NDArray[np.bool_],
-    *,
-    cut_files: bool = True,
 ) -> ShardPlan:
     """Plans shards from the sizes of the input files alone.
 
@@ -22,7 +20,6 @@ def plan_by_bytes(
         options: Any kind but `records_per_shard`.
         sizes: int64 [files], size of each file as stored.
         splittable: bool [files], whether reading can begin in the middle.
-        cut_files: Whether a cut can be within a file.
 
     Raises:
         InputError: There are fewer bytes than shards.
@@ -30,9 +27,7 @@ def plan_by_bytes(
     total = int(sizes.sum())
     edges = np.concatenate(([0], np.cumsum(sizes)))
     value = options.value or 1
-    if not cut_files and options.kind != "match_shards":
-        cuts = _cuts_between(options, edges)
-    elif options.kind == "match_shards":
+    if options.kind == "match_shards":
         # An empty file keeps its shard, so that numbers match.
         cuts = edges
     elif options.kind == "num_shards":
@@ -48,35 +43,6 @@ def plan_by_bytes(
         cut_records=np.zeros(len(cuts), np.int64),
         counted=False,
     )
-
-
-def _cuts_between(options: PlanOptions, edges: Int64) -> Int64:
-    """Returns cuts between files, as even as these allow.
-
-    Raises:
-        InputError: There are fewer files than shards.
-    """
-    edges, total = np.unique(edges), int(edges[-1])
-    files = len(edges) - 1
-    if options.kind == "num_shards":
-        count = options.value or 1
-        if count > max(1, files):
-            raise InputError(
-                f"cannot make {count:,} shards of files that are not cut",
-                expected=f"at most {max(1, files):,}: one for each file",
-                cure="ask for fewer with --num-shards",
-            )
-    else:
-        count = min(max(1, -(-total // (options.value or 1))), files)
-    if not files:
-        return np.zeros(2, np.int64)
-    wanted = _even_cuts(total, count)
-    nearest = np.searchsorted((edges[1:] + edges[:-1]) / 2, wanted, side="right")
-    # Strictly rising: what is added to 0, 1, 2, ... must not fall.
-    numbers = np.arange(count + 1)
-    rising = np.maximum.accumulate(nearest - numbers)
-    found: Int64 = edges[np.minimum(rising, files - count) + numbers]
-    return found
 
 
 def _even_cuts(total: int, count: int) -> Int64:

@@ -23,8 +23,6 @@ class SourceFormat(NamedTuple):
         compressed: Whether whole files can be compressed.
         accepts: Other names in `file_formats` of files that `--input-format` also
             accepts.
-        of_files: Whether the inputs are plain files, named by `--input-format`.
-        cut: Whether shards can be made of parts of a file.
     """
 
     found_as: str
@@ -33,8 +31,6 @@ class SourceFormat(NamedTuple):
     in_parts: bool = True
     compressed: bool = True
     accepts: tuple[str, ...] = ()
-    of_files: bool = True
-    cut: bool = True
 
     @property
     def is_text(self) -> bool:
@@ -52,15 +48,6 @@ FORMATS: dict[str, SourceFormat] = {
         sized=False,
         in_parts=False,
         compressed=False,
-    ),
-    "packed": SourceFormat(
-        "packed rows",
-        f"{_HERE}.shards.packed",
-        sized=False,
-        in_parts=False,
-        compressed=False,
-        of_files=False,
-        cut=False,
     ),
     "parquet": SourceFormat(
         "Parquet",
@@ -85,17 +72,13 @@ FORMATS: dict[str, SourceFormat] = {
 Nulls = Literal["fail", "skip"]
 _WITH_NULLS = ("jsonl", "parquet")
 
-FILE_FORMATS = tuple(name for name, known in FORMATS.items() if known.of_files)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordOptions:
     """The user's options for the inputs, and for the records made from them.
 
     Attributes:
-        input_format: One of `FORMATS`; `auto` to recognise files by their first bytes;
-            `packed` for the documents in the rows of a dataset made by `gristmill
-            pack`.
+        input_format: One of `FORMATS`; `auto` to recognise files by their first bytes.
         columns: Columns to take, if the format has columns; all if empty.
         record: The kind of record: `example`, a `tf.train.Example` of the columns;
             `column:NAME`, the bytes of one column; `json`, the columns as a JSON
@@ -124,7 +107,7 @@ class RecordOptions:
         if self.input_format not in ("auto", *FORMATS):
             raise InputError(
                 "unknown --input-format",
-                expected=", ".join(("auto", *FILE_FORMATS)),
+                expected=", ".join(("auto", *FORMATS)),
                 got=self.input_format,
                 cure="give one of these, or leave it out",
             )

@@ -27,7 +27,7 @@ from gristmill.dataset.formats.streams.inflated_stream import Compression, infla
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.base import FileInfo, map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.formats import FILE_FORMATS, FORMATS
+from gristmill.transforms.sources.formats import FORMATS
 
 # A block is decompressed as a whole; it has at most 128 KiB.
 _ZSTD_HEAD_BYTES = HEAD_BYTES + (128 << 10)
@@ -224,7 +224,7 @@ def _other_formats(
         return InputError(
             f"unsupported format: {kind.name}",
             where=some_of(paths),
-            expected=", ".join(FORMATS[name].found_as for name in FILE_FORMATS),
+            expected=", ".join(known.found_as for known in FORMATS.values()),
             got=got,
             cure=cure,
         )

@@ -142,6 +142,6 @@ def test_the_extra_that_a_command_needs_is_named(arguments, package, extra):
 
 def test_the_reader_of_a_command_that_only_looks_may_stop():
     """All others have written something, or say whether something is damaged."""
-    others = {"append", "convert", "demo", "index", "pack", "repack", "verify"}
+    others = {"append", "convert", "demo", "index", "pack", "verify"}
     others |= {"attach", "clean", "remove", "rollback", "unique"}
     assert {name.replace("_", "-") for name in LOOKING} == {*COMMANDS} - others

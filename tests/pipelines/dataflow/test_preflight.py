@@ -14,7 +14,6 @@ from apache_beam.options.pipeline_options import (
 
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError, StorageError
-from gristmill.pipelines.convert import convert
 from gristmill.pipelines.dataflow import buckets, clients
 from gristmill.pipelines.dataflow.buckets import Bucket
 from gristmill.pipelines.dataflow.job_inputs import ShardSizes
@@ -27,8 +26,7 @@ from gristmill.pipelines.dataflow.preflight import (
 )
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import VerifyOptions
-from gristmill.pipelines.options.packing import PackingOptions, RepackOptions
-from gristmill.transforms import ConversionJob, PackOptions
+from gristmill.pipelines.options.packing import PackingOptions
 from tests.support.cloud import Cloud, running
 from tests.support.dataflow_server import DataflowServer
 from tests.support.gcs_server import GcsServer
@@ -269,28 +267,8 @@ def test_tokens_that_do_not_fit_on_a_disk(cloud):
     tokenizer = "--tokenizer=gs://raw/models/tokenizer.json"
     accepted(cloud, "pack", *plain, tokenizer, "--disk_size_gb=21")
     options = PackingOptions(input=("gs://a/b",), output="gs://a/c")
-    again = RepackOptions(input="gs://a/b", output="gs://a/c")
     convert = ConvertOptions(input=("gs://a/b",), output="gs://a/c")
-    assert [*map(copies_of, (convert, options, again))] == [1, 2, 3]
-
-
-def test_rows_that_are_packed_again(cloud, tmp_path):
-    line = b'{"ids": [1, 2, 3]}\n'
-    (tmp_path / "in.jsonl").write_bytes(line * 9)
-    job = ConversionJob(
-        inputs=(tmp_path / "in.jsonl",),
-        output=tmp_path / "rows",
-        name="rows",
-        pack=PackOptions(length=8, column="ids"),
-    )
-    convert((job,))
-    for path in (tmp_path / "rows").rglob("*.*"):
-        name = f"rows/{path.relative_to(tmp_path / 'rows')}"
-        cloud.storage.objects.put("raw", name, path.read_bytes())
-    again = ("gs://raw/rows", "gs://data/again", "--length=16")
-    assert "repack checked" in accepted(cloud, "repack", *again)
-    message = refused(cloud, "repack", "gs://raw/none", *again[1:])
-    assert "no input file matches" in message
+    assert [*map(copies_of, (convert, options))] == [1, 2]
 
 
 def test_shards_that_do_not_fit_on_a_disk():

@@ -94,7 +94,7 @@ def test_the_example_names_all() -> None:
     public = [name for name in vars(beam_yaml) if name.startswith(("read", "write"))]
     assert sorted(names) == sorted(public)
     names = re.findall(r"pipelines\.beam\.yaml_commands\.(\w+)", text)
-    assert sorted(names) == sorted(["append", "repack", *PIPELINES])
+    assert sorted(names) == sorted(["append", *PIPELINES])
     with pytest.raises(InputError):
         beam_yaml.read_tfrecords([])
 

@@ -45,8 +45,7 @@ def test_differences_name_what_changed():
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_is_recognised_by_name_and_has_its_module(name):
     known = FORMATS[name]
-    if known.of_files:  # Packed rows are found by their dataset.
-        assert known.found_as in {*file_formats._MAGIC.values(), *file_formats._CURES}
+    assert known.found_as in {*file_formats._MAGIC.values(), *file_formats._CURES}
     module = source_module(name)
     assert callable(module.find_spec)
     assert callable(module.make_source)

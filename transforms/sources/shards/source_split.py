@@ -14,7 +14,6 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     DataLossError,
     InputError,
-    InvalidDatasetError,
     StorageChangedError,
     some_of,
 )
@@ -26,7 +25,6 @@ from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import (
@@ -50,9 +48,6 @@ class SourceSplit(NamedTuple):
         raw_bytes: Their lengths, added.
         records_digest: The digest of all of them.
         features: Their features, from `dataset.json`; None if not known.
-        packed: For packed rows whose documents are read: the description of the rows in
-            `dataset.json`, with that of the tokenizer in `found`. The records are then
-            the documents. None if records are read as they are.
         selection: For a part of the records: the `expression` that selects them, and
             its columns as `SplitColumns.editions`. None for all.
     """
@@ -64,7 +59,6 @@ class SourceSplit(NamedTuple):
     raw_bytes: int
     records_digest: str
     features: dict[str, Any] | None = None
-    packed: dict[str, Any] | None = None
     selection: dict[str, Any] | None = None
 
     @property
@@ -73,15 +67,12 @@ class SourceSplit(NamedTuple):
         fields = self._asdict()
         if self.selection is None:
             del fields["selection"]
-        if self.packed is not None:
-            return SourceSpec(format="packed", schema=json.dumps(fields))
-        del fields["packed"]
         return SourceSpec(format="arrayrecord", schema=json.dumps(fields))
 
     @classmethod
     def of_spec(cls, spec: SourceSpec) -> Self | None:
         """Returns the split whose shards the files are, or None."""
-        if spec.format not in ("arrayrecord", "packed") or not spec.schema:
+        if spec.format != "arrayrecord" or not spec.schema:
             return None
         return cls(**json.loads(spec.schema))
 
@@ -114,39 +105,6 @@ class SourceSplit(NamedTuple):
             cure="check the source with `gristmill verify`, then convert it again",
         )
 
-    def check_packed(self, counts: PackedCounts, *, quarantined_regions: int) -> None:
-        """Checks that rows which were packed again hold the documents of the split.
-
-        Args:
-            counts: Counts of all rows, including earlier losses.
-            quarantined_regions: Number of regions of shards set aside.
-
-        Raises:
-            DataLossError: They do not.
-        """
-        if self.packed is None or quarantined_regions:
-            return
-        source = PackedCounts.of_dict(self.packed)
-        found, expected = (
-            (each.documents, each.tokens + each.truncated_tokens)
-            for each in (counts, source)
-        )
-        # A newly truncated document is a different one.
-        truncated = counts.truncated_tokens != source.truncated_tokens
-        digests = [(each.digest, each.digest_spans) for each in (counts, source)]
-        if found == expected and (truncated or digests[0] == digests[1]):
-            return
-        raise DataLossError(
-            "the rows do not hold the documents of the source",
-            where=f"{self.directory}, split {self.split}",
-            expected=f"{expected[0]:,} documents, {expected[1]:,} tokens, digest "
-            f"{source.digest.hex}",
-            got=f"{found[0]:,} documents, {found[1]:,} tokens, digest "
-            f"{counts.digest.hex}",
-            cure="check the source with `gristmill verify`, then run again with "
-            "--overwrite",
-        )
-
 
 def _text_of(records: int, raw_bytes: int, digest: str) -> str:
     return f"{records:,} records, {raw_bytes:,} bytes, digest {digest}"
@@ -159,7 +117,7 @@ def check_options(options: RecordOptions) -> None:
         InputError: One is given.
     """
     refuse_record_options(options, "ArrayRecord")
-    if options.input_format not in ("auto", "arrayrecord", "packed"):
+    if options.input_format not in ("auto", "arrayrecord"):
         raise InputError(
             "the input is a dataset of ArrayRecord files",
             expected="--input-format arrayrecord",
@@ -242,9 +200,7 @@ def find_split(
             cure="restore them from a copy; gristmill verify lists all damage",
         )
     prefix = layout.join(directory, "")
-    digest, packed = table.digest(), None
-    if options is not None and options.input_format == "packed":
-        digest, packed = _documents_of(directory, split, found)
+    digest = table.digest()
     source = SourceSplit(
         directory=prefix,
         split=split,
@@ -253,7 +209,6 @@ def find_split(
         raw_bytes=digest.raw_bytes,
         records_digest=digest.hex,
         features=None if found.features is None else dict(found.features),
-        packed=packed,
         selection=_selection(directory, found, table, options),
     )
     shards = len(table)
@@ -278,41 +233,6 @@ def _selection(
     columns = SplitColumns.of(directory, split, table, expression.names)
     columns.check()
     return {"expression": options.select, "editions": columns.editions}
-
-
-def _documents_of(
-    directory: str, split: str, found: Split
-) -> tuple[RecordsDigest, dict[str, Any]]:
-    """Returns the digest of the documents of packed rows, and their description.
-
-    Raises:
-        InputError: The split has no packed rows, or was appended to.
-        InvalidDatasetError: It does not name the tokenizer that made them.
-    """
-    where = f"{directory}, split {split}"
-    if found.packed is None or found.editions:
-        raise InputError(
-            "only rows that `gristmill pack` made can be packed again",
-            where=where,
-            expected="packed rows, of one edition",
-            got="records of another kind"
-            if found.packed is None
-            else f"{len(found.editions):,} editions",
-            cure="choose a split of packed rows with --split, or pack documents with "
-            "`gristmill pack`",
-        )
-    rows = PackedSplit.parse(found.packed, where=where)
-    try:
-        tokenizer = dict(found.source["options"]["pack"]["found"])
-    except (KeyError, TypeError, ValueError) as e:
-        raise InvalidDatasetError(
-            "description of packed rows does not say what their tokens are",
-            where=where,
-            expected="a tokenizer in source, options, pack, found of dataset.json",
-            got=f"{type(e).__name__}: {e}",
-            cure="restore dataset.json from a copy, or pack the documents again",
-        ) from e
-    return rows.counts.digest, {**found.packed, "found": tokenizer}
 
 
 def with_lineage(files: InputFiles) -> InputFiles:
