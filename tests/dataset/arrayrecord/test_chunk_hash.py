@@ -114,16 +114,6 @@ def test_spans_outside_are_refused(way, span: tuple[int, int]) -> None:
         hash_spans(bytes(10), begin, end)
 
 
-def test_columns_of_different_lengths_are_refused(hashing) -> None:
-    with pytest.raises(ValueError, match=r"lengths|broadcast"):
-        hash_spans(bytes(10), np.zeros(2, np.int64), np.zeros(3, np.int64))
-
-
-def test_no_spans(way) -> None:
-    none = np.empty(0, np.int64)
-    assert hash_spans(b"", none, none).tolist() == []
-
-
 def test_it_is_compiled_where_it_can_be() -> None:
     if not CAN_COMPILE:
         pytest.skip("there is no C compiler here")

@@ -21,7 +21,6 @@ from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from tests.support.memory import peak_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
     array_record_bytes,
@@ -76,15 +75,6 @@ def official(records: list[bytes], options: WriterOptions) -> bytes:
         return array_record_bytes(
             records, options=official_options(options), folder=folder
         )
-
-
-def random_records(seed: int, count: int, most_bytes: int) -> list[bytes]:
-    chance = random.Random(seed)
-    sizes = [0, 1, 127, 128, 16_383, 16_384, most_bytes]
-    return [
-        chance.randbytes(chance.choice([*sizes, chance.randrange(most_bytes + 1)]))
-        for _ in range(count)
-    ]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -149,29 +139,6 @@ def test_any_records(sizes, group_size, compression, batch):
         assert data == official(records, options)
 
 
-@pytest.mark.parametrize("group_size", [1, 7, 5000])
-@pytest.mark.parametrize("compression", ["zstd:3", "snappy"])
-def test_batches_do_not_show(group_size, compression):
-    records = random_records(5, 300, 3000)
-    options = WriterOptions(group_size=group_size, compression=compression)
-    expected = ours(records, options)
-    for batch_bytes, batch in ((1, 1), (1, 13), (10_000, 1), (100_000, 50)):
-        found = ours(records, options, batch=batch, batch_bytes=batch_bytes)
-        assert found == expected
-
-
-@pytest.mark.slow
-def test_a_chunk_with_more_records_than_bytes():
-    # Riegeli gives every record of a file a position of its own, so zeros follow.
-    for count in (200, 66_000, 140_000):
-        for before in ([], [b"a" * 65_300], [b"a" * 65_400]):
-            records = before + [b""] * count
-            for name in ("zstd:3", "brotli:6")[: 1 if before else 2]:
-                options = WriterOptions(group_size=1 << 20, compression=name)
-                data, expected = ours(records, options), official(records, options)
-                assert len(data) == len(expected)
-
-
 @pytest.mark.parametrize("past_block", [-1, 0, 1, 23, 24, 25, 26])
 def test_zeros_after_a_chunk_end_where_a_chunk_may_begin(past_block: int):
     # The chunk begins after the signature: with as many numbers as records, it ends
@@ -182,28 +149,6 @@ def test_zeros_after_a_chunk_end_where_a_chunk_may_begin(past_block: int):
     found = [footer(make(records, options)) for make in (official, ours)]
     expected, got = (each.chunk_offsets[:2].tolist() for each in found)
     assert got == expected
-
-
-@pytest.mark.parametrize("size", [0, 1])
-def test_many_tiny_records_take_little_memory(tmp_path: pathlib.Path, size: int):
-    path = str(tmp_path / "file")
-    with peak_memory() as peak:
-        writer = ArrayRecordWriter(path, WriterOptions(compression="uncompressed"))
-        for _ in range(100):
-            writer.write([bytes(size)] * 2000)
-        writer.finish()
-    # The list of 200,000 chunks takes its share of them.
-    assert peak.bytes < 32_000_000
-
-
-def test_no_more_is_held_than_a_batch(tmp_path: pathlib.Path):
-    path = tmp_path / "file"
-    writer = ArrayRecordWriter(str(path), WriterOptions(compression="uncompressed"))
-    for _ in range(40):
-        writer.write([bytes(100_000)])
-    # One batch may wait to be encoded, and one for the file.
-    assert path.stat().st_size > 1_500_000
-    writer.abandon()
 
 
 @pytest.mark.slow

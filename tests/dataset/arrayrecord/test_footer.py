@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import pathlib
 import random
@@ -15,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord import footer as arrayrecord
 from gristmill.dataset.arrayrecord.simple_chunks import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
@@ -29,15 +27,13 @@ from gristmill.dataset.base.errors import (
 )
 from tests.support.chunks import (
     FIRST_CHUNK,
-    MAGIC,
     array_record_file,
     chunk,
     footer_entry,
     footer_metadata,
     message,
-    varint,
 )
-from tests.support.memory import limited_memory, peak_memory
+from tests.support.memory import limited_memory
 from tests.support.records import (
     AWKWARD_RECORDS,
     decode_file,
@@ -132,12 +128,6 @@ class TestOfficialFiles:
         path = tmp_path / "golden"
         path.write_bytes(data)
         assert read_array_records(path) == GOLDEN_RECORDS
-
-    def test_many_small_chunks_cross_blocks_everywhere(self, folder):
-        # So that chunk and record headers fall on block headers in every way.
-        records = [bytes([i % 251]) * (i % 97) for i in range(20_000)]
-        data = written(folder, "group_size:1,uncompressed", records)
-        assert decode_file(data) == records
 
     @pytest.mark.parametrize("count", [1, 5, 200])
     def test_transposed_files_are_left_to_the_official_reader(self, folder, count):
@@ -283,25 +273,6 @@ class TestFooter:
         assert says in str(caught.value)
         assert "x.array_record" in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("postscript", "says"),
-        [
-            (message([(1, 264)]), "magic"),
-            (message([(1, 264), (2, MAGIC + 1)]), "magic"),
-            (message([(2, MAGIC)]), "offset 0 lies outside"),
-            (message([(1, 1 << 40), (2, MAGIC)]), "lies outside"),
-            (message([(1, BLOCK_BYTES), (2, MAGIC)]), "lies outside"),
-            (message([(1, 265), (2, MAGIC)]), "chunk"),
-            (b"", "magic"),
-            (b"\x08", ""),
-        ],
-    )
-    def test_bad_postscripts_are_refused(self, postscript: bytes, says: str):
-        data = array_record_file(CHUNKS, FOOTER, postscript=postscript)
-        with pytest.raises(CorruptShardError, match="footer cannot be read") as caught:
-            footer_of(data)
-        assert says in str(caught.value)
-
     def test_a_footer_that_claims_gibibytes_allocates_nothing(self):
         claims = 1 << 31
         lying = chunk(
@@ -310,41 +281,6 @@ class TestFooter:
         data = array_record_file(CHUNKS, FOOTER, footer_chunk=lying)
         with limited_memory(1 << 28), pytest.raises(CorruptShardError, match="limit"):
             footer_of(data)
-
-    @pytest.mark.parametrize(
-        "size", [0, 1, 24, 65_535, 65_536, 65_537, 131_071, 131_073]
-    )
-    def test_sizes_that_no_file_has(self, size: int):
-        with pytest.raises(CorruptShardError, match="file size"):
-            footer_of(bytes(size))
-
-    @pytest.mark.parametrize("data", [bytes(131_072), b"\xff" * 196_608])
-    def test_other_files_of_a_fitting_size(self, data: bytes):
-        with pytest.raises(CorruptShardError, match="footer cannot be read"):
-            footer_of(data)
-
-    def test_entries_of_empty_records_leave_fields_out(self, folder):
-        data = written(folder, "group_size:1", [b"", b"abc", b""])
-        assert footer_of(data).chunk_decoded_bytes.tolist() == [0, 3, 0]
-
-    def test_many_entries_take_little_memory(self, folder):
-        # More than are parsed at once; some in another way.
-        records = [b"x"] * 150_000
-        records[70_000:70_003] = [b""] * 3
-        data = written(folder, "group_size:1,uncompressed", records)
-        with peak_memory() as peak:
-            footer = footer_of(data)
-        assert footer.chunk_decoded_bytes.tolist() == list(map(len, records))
-        assert footer.records == len(records)
-        assert peak.bytes < 230 * len(records)
-
-    def test_unknown_fields_are_passed_over(self):
-        footer = [
-            FOOTER[0] + message([(9, b"later"), (10, 5)]),
-            FOOTER[1] + message([(9, 1)]) + varint(8 << 3 | 1) + bytes(8),
-            FOOTER[2],
-        ]
-        assert footer_of(array_record_file(CHUNKS, footer)).records == 5
 
 
 def used_bytes(data: bytes) -> list[int]:
@@ -358,40 +294,6 @@ def used_bytes(data: bytes) -> list[int]:
         *range(FIRST_CHUNK, begin + 40 + int(size)),
         *range(tail, tail + 40 + int(tail_size)),
     ]
-
-
-@pytest.mark.slow
-def test_every_byte_of_footer_and_postscript_is_compared(folder, hashing):
-    # So many chunks that the footer reaches into a second block.
-    sizes = [random.Random(i).randrange(1, 30) for i in range(9_000)]
-    data = written(folder, "group_size:1,uncompressed", [bytes(n) for n in sizes])
-    footer = int(footer_of(data).chunk_offsets[-1])
-    (size,) = np.frombuffer(data, "<u8", 1, footer + 8)
-    tail = len(data) - BLOCK_BYTES
-    block = -(-footer // BLOCK_BYTES) * BLOCK_BYTES
-    assert block < tail
-    step = 997 if hashing == "compiled" else 9973
-    places = [
-        *range(footer, footer + 40 + int(size), step),
-        *range(footer, footer + 40, 3),
-        *range(block, block + BLOCK_HEADER_BYTES, 5),
-        *range(tail, tail + BLOCK_HEADER_BYTES + 56, 3),
-    ]
-    unnoticed = 0
-    for place in places:
-        damaged = bytearray(data)
-        damaged[place] ^= 0x01
-        with pytest.raises(CorruptShardError, match="footer cannot be read"):
-            footer_of(bytes(damaged))
-        with contextlib.suppress(CorruptShardError):
-            arrayrecord.read_footer(
-                lambda a, b, held=bytes(damaged): held[a:b],
-                len(data),
-                path="x",
-                hashed=False,
-            )
-            unnoticed += 1
-    assert unnoticed
 
 
 class TestDamage:
@@ -425,21 +327,6 @@ class TestDamage:
                 found += self.check(bytes(damaged), records)
         assert found > 100 // step
 
-    @pytest.mark.one_in(3)
-    @pytest.mark.parametrize("codec", CODECS)
-    def test_random_overwrites(self, folder, codec: str):
-        records = [*text_records(8), b"", b"z" * 70_000]
-        data = written(folder, f"group_size:3,{codec}", records)
-        used = used_bytes(data)
-        chance = random.Random(codec)
-        with limited_memory(1 << 29):
-            for _ in range(150):
-                damaged = bytearray(data)
-                begin = chance.choice(used)
-                end = begin + chance.randrange(1, 30)
-                damaged[begin:end] = chance.randbytes(len(damaged[begin:end]))
-                self.check(bytes(damaged), records)
-
     def test_truncation_at_any_length(self, folder):
         records = [*text_records(8), random.Random(6).randbytes(150_000)]
         data = written(folder, "group_size:3", records)
@@ -447,23 +334,3 @@ class TestDamage:
         for length in sorted(cuts):
             with pytest.raises(CorruptShardError):
                 decode_file(data[:length])
-
-    def test_a_hole_of_zeros(self, folder):
-        # What a crash can leave: whole blocks that were never written.
-        records = [random.Random(i).randbytes(50_000) for i in range(6)]
-        data = written(folder, "group_size:1", records)
-        for block in range(len(data) // BLOCK_BYTES):
-            damaged = bytearray(data)
-            begin = block * BLOCK_BYTES
-            damaged[begin : begin + BLOCK_BYTES] = bytes(BLOCK_BYTES)
-            try:
-                got = decode_file(bytes(damaged))
-            except CorruptShardError:
-                continue
-            assert [google_crc32c.value(record) for record in got] != [
-                google_crc32c.value(record) for record in records
-            ]
-
-
-def test_the_magic_number_is_that_of_the_writer():
-    assert arrayrecord.MAGIC == MAGIC

@@ -16,7 +16,6 @@ from gristmill.dataset.arrayrecord import chunk_encoder
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
-from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -187,15 +186,6 @@ class TestCopies:
             copier.finish()
         assert lengths.tolist() == list(map(len, _TEXTS[17:118]))
 
-    def test_leave_out_padding_between_chunks(self, tmp_path):
-        options = "group_size:2,pad_to_block_boundary:true"
-        write_array_records(tmp_path / "source", _TEXTS, options=options)
-        shard = stored(tmp_path / "source", _TEXTS)
-        copied(tmp_path / "copy", [(shard, 0, [True] * 600)], options_of(2))
-        assert read_array_records(tmp_path / "copy") == _TEXTS
-        sizes = [(tmp_path / name).stat().st_size for name in ("source", "copy")]
-        assert sizes[0] > 4 * sizes[1]
-
     def test_do_not_decode_or_encode_whole_chunks(self, tmp_path, monkeypatch):
         written(tmp_path / "source", _TEXTS, options_of(4))
         encoded = []
@@ -225,22 +215,6 @@ class TestDamage:
             source.write_bytes(good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :])
             with pytest.raises(CorruptShardError):
                 copied(tmp_path / "copy", [(shard, 0, taken)], options_of(4))
-
-    def test_of_an_index_is_found_in_chunks_that_are_cut(self, tmp_path):
-        written(tmp_path / "source", _TEXTS[:40], options_of(4))
-        shard = stored(tmp_path / "source", _TEXTS[:40])
-        shard.crc32cs[8] ^= 1
-        taken = [number != 9 for number in range(40)]
-        with pytest.raises(CorruptShardError, match=r"record 8\n"):
-            copied(tmp_path / "copy", [(shard, 0, taken)], options_of(4))
-
-    def test_of_a_cut_file_is_found(self, tmp_path):
-        source = tmp_path / "source"
-        written(source, list(AWKWARD_RECORDS), options_of(1))
-        shard = stored(source, AWKWARD_RECORDS)
-        source.write_bytes(source.read_bytes()[:BLOCK_BYTES])
-        with pytest.raises(CorruptShardError):
-            copied(tmp_path / "copy", [(shard, 0, [True] * 10)], options_of(1))
 
     @pytest.mark.slow
     @pytest.mark.parametrize("keeps", [range(40), range(1, 40)], ids=["all", "cut"])
@@ -286,12 +260,6 @@ class TestDamage:
         shard = stored(tmp_path / "source", _TEXTS[:8])
         with pytest.raises(TransposedChunkError):
             copied(tmp_path / "copy", [(shard, 0, [True] * 8)], options_of(2))
-
-    def test_records_that_are_not_there_are_refused(self, tmp_path):
-        written(tmp_path / "source", _TEXTS[:8], options_of(2))
-        shard = stored(tmp_path / "source", _TEXTS[:8])
-        with pytest.raises(IndexError):
-            copied(tmp_path / "copy", [(shard, 4, [True] * 5)], options_of(2))
 
 
 def test_a_full_disk_is_told(tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import os
 import pathlib
 import random
 import subprocess
@@ -90,17 +88,6 @@ class TestWriting:
         )
         assert read_array_records(path) == records
 
-    def test_same_records_give_the_same_bytes(self, tmp_path, check):
-        records = text_records(300)
-        first = write(tmp_path / "a", records, check=check)
-        # In other batches: they must not show in the file.
-        writer = ShardWriter(str(tmp_path / "b"), options=WriterOptions())
-        for record in records:
-            writer.write([record], [google_crc32c.value(record)])
-        second = writer.finish(check=check)
-        assert first.file_crc32c == second.file_crc32c
-        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
     def test_a_finished_file_without_its_end_is_an_error(self, tmp_path, check):
         for cut in (0, 100, 65_536):
 
@@ -110,19 +97,6 @@ class TestWriting:
             with pytest.raises(StorageError, match="cannot be read") as caught:
                 finish_spoilt(tmp_path / "shard", shorten, check=check)
             assert "free space" in str(caught.value)
-
-    def test_a_finished_file_that_is_gone_is_an_error(self, tmp_path, check):
-        with pytest.raises(StorageError, match="No such file"):
-            finish_spoilt(tmp_path / "shard", lambda _: None, check=check)
-
-    def test_another_file_in_its_place_is_an_error(self, tmp_path, check):
-        other = tmp_path / "other"
-        for records in ([b"a"] * 40, [b"abc"] * 39, [b"abc"] * 41, [b"abd"] * 40):
-            write_array_records(other, records)
-            path = tmp_path / "shard"
-            with pytest.raises(DataLossError, match="does not hold") as caught:
-                finish_spoilt(path, lambda _: other.read_bytes(), check=check)
-            assert ", record " in str(caught.value)
 
 
 def finish_spoilt(
@@ -236,12 +210,6 @@ class TestFailing:
         assert "cannot write shard" in done.stdout
         assert "free space" in done.stdout
 
-    def test_abandoning_leaves_no_error(self, tmp_path: pathlib.Path):
-        writer = ShardWriter(str(tmp_path / "shard"), options=WriterOptions())
-        writer.write([b"abc"], [0])
-        writer.abandon()
-        writer.abandon()
-
     def test_a_wrong_checksum_is_not_believed(self, tmp_path: pathlib.Path):
         writer = ShardWriter(str(tmp_path / "shard"), options=WriterOptions())
         writer.write([b"abc", b"def"], [google_crc32c.value(b"abc"), 7])
@@ -324,28 +292,3 @@ class TestReading:
         path.write_bytes(array_record_file(chunks, footer))
         with pytest.raises(CorruptShardError):
             self.read(path)
-
-    def test_a_footer_that_arrives_in_pieces(
-        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-    ):
-        path = tmp_path / "shard"
-        records = text_records(50)
-        write(path, records)
-        whole = os.pread
-
-        def in_pieces(descriptor: int, size: int, offset: int) -> bytes:
-            return whole(descriptor, min(size, 10), offset)
-
-        monkeypatch.setattr(os, "pread", in_pieces)
-        assert self.read(path).crc32cs.tolist() == checksums(records).tolist()
-
-    def test_a_file_without_records(self, tmp_path: pathlib.Path):
-        path = tmp_path / "none"
-        write_array_records(path, [])
-        read = self.read(path)
-        assert read.digest == RecordsDigest()
-        assert len(read.crc32cs) == 0
-
-    def test_needs_a_real_file(self):
-        with pytest.raises(io.UnsupportedOperation):
-            read_shard(io.BytesIO(b""), path="memory")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.single_record import decode_lone_record
 from tests.support.chunks import chunk
-from tests.support.memory import limited_memory, peak_memory
+from tests.support.memory import peak_memory
 
 
 @given(record=st.binary(min_size=1, max_size=70_000) | st.just(b"long" * 60_000))
@@ -64,54 +64,6 @@ def test_record_among_others(records: list[bytes], data: st.DataObject) -> None:
     found = decode_lone_record(packed, count=len(records), **wanted)
     assert found == (records[row] if size else None)
     assert decode_lone_record(packed, count=len(records) + 1, **wanted) is None
-
-
-@pytest.mark.parametrize("row", [0, 1, 3])
-def test_a_large_chunk_is_not_decoded_further_than_needed(row: int) -> None:
-    chance = np.random.default_rng(0)
-    records = [chance.bytes(1 << 20) for _ in range(4)]
-    packed = chunk(records, compression="z")
-    wanted = {"row": row, "count": 4, "max_decoded_bytes": 4 << 20}
-    with peak_memory() as peak:
-        assert decode_lone_record(packed, **wanted) == records[row]
-    assert peak.bytes < 1.5 * (1 << 20)
-    damaged = bytearray(packed)
-    damaged[-(1 << 19)] ^= 1
-    damaged[-3:] = b"end"
-    found = decode_lone_record(bytes(damaged), **wanted)
-    assert found == records[row] if row < 3 else found != records[row]
-
-
-@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
-def test_damage_among_others_is_seen_as_the_general_decoder_does(flip: int) -> None:
-    packed = chunk([b"some words", b"more words", b"words"] * 2, compression="z")
-    seen = 0
-    for at in range(len(packed)):
-        damaged = bytearray(packed)
-        damaged[at] ^= flip
-        found = decode_lone_record(
-            bytes(damaged), row=3, count=6, max_decoded_bytes=1000
-        )
-        if found is not None:
-            general = EncodedChunks(
-                bytes(damaged), np.array([0]), path="test", max_decoded_bytes=1000
-            )
-            assert found == general.decode()[3]
-        seen += found != b"some words"
-    assert seen > 20
-
-
-@pytest.mark.parametrize("sizes_claim", [1, 19, 1 << 31, 1 << 40, 1 << 62])
-def test_sizes_that_claim_what_cannot_be_are_not_decoded(sizes_claim: int) -> None:
-    packed = chunk([b"abc", b"de"], compression="z", sizes_claim=sizes_claim)
-    with peak_memory() as peak:
-        assert decode_lone_record(packed, count=2, max_decoded_bytes=99) is None
-    assert peak.bytes < 100_000
-    many = chunk(
-        [b"abc", b"de"], compression="z", sizes_claim=sizes_claim, record_count=1 << 50
-    )
-    with limited_memory(1 << 28):
-        assert decode_lone_record(many, count=1 << 50, max_decoded_bytes=99) is None
 
 
 @pytest.mark.parametrize("count", [1, 3])

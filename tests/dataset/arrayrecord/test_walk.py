@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord.footer import Footer
-from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.arrayrecord.walk import chunk_ranges, walk_chunks, walk_file
-from gristmill.dataset.base.errors import CorruptShardError, InputError
+from gristmill.dataset.base.errors import CorruptShardError
 from tests.support.records import array_record_bytes, footer_of, text_records
 
 
@@ -86,20 +85,6 @@ class TestWalking:
         assert b"".join(parts) == data
         assert records == (RECORDS if known else [])
 
-    def test_some_chunks(self, data: bytes):
-        footer = footer_of(data)
-        first, last = 20, 31
-        file = io.BytesIO(data)
-        file.seek(footer.chunk_offsets[first])
-        walk = walk_chunks(
-            file, footer, path="x", first_chunk=first, last_chunk=last, range_bytes=1
-        )
-        found = list(walk)
-        assert [chunks.first_chunk for chunks in found] == list(range(first, last))
-        records = [record for chunks in found for record in chunks.encoded().decode()]
-        assert records == RECORDS[7 * first : 7 * last]
-        assert file.tell() == footer.chunk_offsets[last]
-
     def test_lengths_and_checksums(self, data: bytes):
         footer = footer_of(data)
         file = io.BytesIO(data)
@@ -159,28 +144,6 @@ class TestDecode:
             path.write_bytes(damaged)
             with pytest.raises(CorruptShardError, match=f"where: +{path}"):
                 decoded(path)
-
-    def test_block_headers(self, tmp_path, hashing):
-        data = written(tmp_path, "group_size:1")
-        path = tmp_path / "x"
-        for block in (1, 2):
-            damaged = bytearray(data)
-            damaged[block * BLOCK_BYTES + 9] ^= 1
-            path.write_bytes(damaged)
-            with pytest.raises(CorruptShardError):
-                decoded(path)
-            assert decoded(path, hashed=False) == SOME
-
-    def test_in_a_bucket_the_official_reader_is_not_used(self, tmp_path, hashing):
-        data = written(tmp_path, "group_size:3")
-        assert decoded(data, path="gs://bucket/x") == SOME
-        damaged = bytearray(data)
-        damaged[footer_of(data).chunk_offsets[5] + 50] ^= 1
-        with pytest.raises(CorruptShardError, match="gs://bucket/x, chunk 5"):
-            decoded(bytes(damaged), path="gs://bucket/x")
-        transposed = written(tmp_path, "group_size:3,transpose:true")
-        with pytest.raises(InputError, match="transposed chunks is not on a local"):
-            decoded(transposed, path="gs://bucket/x")
 
 
 SOME = [*text_records(40), b"", random.Random(4).randbytes(150_000)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pathlib
 import resource
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.errors import StorageError
-from tests.support.watched import calls_of
 
 
 @given(st.lists(st.integers(0, 99), max_size=5), st.data())
@@ -48,41 +46,6 @@ def test_all_values_are_mapped(tmp_path: pathlib.Path) -> None:
         mapped = spool.mapped()
     assert mapped.dtype == np.int64
     assert mapped.tolist() == [5, -1]
-
-
-def test_what_follows_one_another_is_read_at_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reads = calls_of(monkeypatch, os, "pread")
-    with closing(ArraySpool(str(tmp_path), "<u2")) as spool:
-        spool.append(np.arange(100))
-        spool.gather(np.array([10, 20, 5, 7, 9]), np.array([20, 30, 7, 8, 10]))
-    assert [size for _, size, _ in reads] == [40, 6, 2]
-
-
-def test_no_runs(tmp_path: pathlib.Path) -> None:
-    none = np.zeros(0, np.int64)
-    with closing(ArraySpool(str(tmp_path), "<i8")) as spool:
-        assert len(spool.gather(none, none)) == 0
-
-
-def test_the_file_has_no_name(tmp_path: pathlib.Path) -> None:
-    with closing(ArraySpool(str(tmp_path), "<i8")) as spool:
-        spool.append(np.arange(100_000))
-        assert not [*tmp_path.iterdir()]
-        shutil.rmtree(tmp_path)
-        assert spool.read(99_999, 100_000).tolist() == [99_999]
-
-
-def test_a_system_that_reads_less_at_once(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As Linux does beyond 2 GiB."""
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, size, at: pread(fd, min(size, 7), at))
-    with closing(ArraySpool(str(tmp_path), "<i8")) as spool:
-        spool.append(np.arange(100))
-        assert spool.read(3, 50).tolist() == list(range(3, 50))
 
 
 def test_a_file_that_lost_its_end(tmp_path: pathlib.Path) -> None:
@@ -130,15 +93,4 @@ def test_a_full_disk(tmp_path: pathlib.Path, values: int) -> None:
         "  got:      File too large\n"
         "  to do:    free some space there, then run again: a shard needs disk for its "
         "tokens and for its own file"
-    )
-
-
-def test_a_directory_that_is_gone(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(StorageError) as e:
-        ArraySpool(str(tmp_path / "gone"), "<i8")
-    assert str(e.value) == (
-        "cannot keep tokens on the way into a shard\n"
-        f"  where:    {tmp_path}/gone\n"
-        "  got:      No such file or directory\n"
-        "  to do:    keep that directory while the command runs, then run again"
     )

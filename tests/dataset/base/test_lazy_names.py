@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 
@@ -51,10 +50,3 @@ def test_other_missing_modules_stay_as_they_are():
     assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError")
     assert MissingPackageError.of(ModuleNotFoundError("x", name="numpy")) is None
     assert MissingPackageError.of(ModuleNotFoundError("x")) is None
-
-
-def test_the_error_travels_between_processes():
-    error = MissingPackageError.of(ModuleNotFoundError("x", name="google.cloud"))
-    again = pickle.loads(pickle.dumps(error))
-    assert str(again) == str(error)
-    assert "gristmill[gcs]" in str(again)

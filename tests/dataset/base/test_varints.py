@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.varints import (
-    bytes_field,
     decode_varints,
     encode_int64s,
     encode_varint,
     encode_varints,
     message_fields,
     varint_at,
-    varint_field,
     varints_at,
 )
 from tests.support.chunks import varint
@@ -83,20 +81,6 @@ MESSAGE = (
     *(b"\x08\x96\x01", b"\x12\x03abc", b"\x19" + struct.pack("<q", -2)),
     b"\x25" + struct.pack("<f", 1.5),
 )
-
-
-def test_every_wire_type() -> None:
-    assert list(message_fields(b"".join(MESSAGE))) == [
-        (1, 0, b"\x96\x01"),
-        (2, 2, b"abc"),
-        (3, 1, struct.pack("<q", -2)),
-        (4, 5, struct.pack("<f", 1.5)),
-    ]
-
-
-def test_encoded_fields() -> None:
-    assert (varint_field(1, 150), bytes_field(2, b"abc")) == MESSAGE[:2]
-    assert list(message_fields(bytes_field(300, b""))) == [(300, 2, b"")]
 
 
 @pytest.mark.parametrize("field", MESSAGE)

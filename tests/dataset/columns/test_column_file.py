@@ -10,7 +10,6 @@ import pytest
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     FormatVersionError,
-    InputError,
     InvalidDatasetError,
 )
 from gristmill.dataset.columns.column_file import (
@@ -21,7 +20,6 @@ from gristmill.dataset.columns.column_file import (
 from gristmill.dataset.columns.column_type import (
     NUMBERS,
     ColumnType,
-    check_column_name,
 )
 
 RANDOM = np.random.default_rng(7)
@@ -132,20 +130,3 @@ def test_other_records_and_types_are_refused() -> None:
 def test_types_that_cannot_be(fields: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         ColumnType.parse(fields)
-
-
-def test_types_are_described() -> None:
-    kind = ColumnType("float16", (2, 3))
-    assert ColumnType.parse(kind.described()) == kind
-    assert (str(kind), kind.item_bytes, str(ColumnType("text"))) == (
-        "float16 [2, 3]",
-        12,
-        "text",
-    )
-
-
-@pytest.mark.parametrize("name", ["", "1a", "a-b", "in", "a" * 65, "ä", "a.b"])
-def test_names_that_no_expression_can_have(name: str) -> None:
-    with pytest.raises(InputError, match="column name"):
-        check_column_name(name)
-    assert check_column_name("_score2") == "_score2"

@@ -12,7 +12,7 @@ import pytest
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import DataLossError, InputError, StorageChangedError
+from gristmill.dataset.base.errors import DataLossError, StorageChangedError
 from gristmill.dataset.commit.commit import (
     ExtraFiles,
     check_files,
@@ -234,16 +234,3 @@ def test_extra_files_are_written_before_the_manifest(output: str) -> None:
     extra = ExtraFiles(["about.txt"], make)
     commit_dataset(output, NAME, {"train": written(output)}, extra_files=extra)
     assert pathlib.Path(output, "about.txt").read_bytes() == b"data"
-
-
-def test_another_name(output: str) -> None:
-    commit_dataset(output, NAME, {"train": written(output)})
-    with pytest.raises(InputError, match=r"(?s)another name.*use the name data"):
-        commit_dataset(output, "other", {"test": written(output, "test")})
-
-
-@pytest.mark.parametrize("keeps", [(), ("test",)])
-def test_without_any_split(output: str, keeps: tuple[str, ...]) -> None:
-    with pytest.raises(DataLossError, match=r"no split|is gone"):
-        commit_dataset(output, NAME, {}, keeps=keeps)
-    assert read_manifest(output) is None

@@ -147,11 +147,6 @@ class TestNewEdition:
         # Whatever it replaced when it was made first.
         assert with_edition(three, again, replaces=True) == made
 
-    def test_the_same_again_of_what_was_replaced(self):
-        split = with_edition(edition(1), edition(2), replaces=True, keep=True)
-        again = dataclasses.replace(edition(1), table_bytes=5)
-        assert with_edition(split, again).replaced == (again,)
-
     @pytest.mark.parametrize("replaces", [False, True])
     @pytest.mark.parametrize("number", [1, 2, 3])
     def test_a_number_that_was_given_out(self, number, replaces):

@@ -14,7 +14,6 @@ from gristmill.dataset.commit.editions import (
     without_replaced,
 )
 from gristmill.dataset.commit.garbage import (
-    NamedFiles,
     delete_garbage,
     find_garbage,
     garbage_editions,
@@ -174,10 +173,3 @@ def test_a_commit_deletes_what_it_replaces(output: str) -> None:
     assert read_manifest(output) == changed
     assert not files.all() & old
     assert not garbage_editions(output, changed, "train").editions
-
-
-def test_names_are_those_of_all_editions() -> None:
-    tables = [ShardTable.of([report(shard)]) for shard in range(2)]
-    named = NamedFiles.of(Manifest(name=NAME, splits={}), tables)
-    paths = [path for table in tables for path in table.paths]
-    assert named.has_shards([*paths, "other", ""]) == [True, True, False, False]

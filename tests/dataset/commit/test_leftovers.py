@@ -147,16 +147,6 @@ def test_what_cannot_be_deleted_does_not_make_a_commit_fail(source, tmp_path):
     assert (output / "index" / UNFINISHED).is_dir()
 
 
-def test_a_name_of_the_output_that_is_a_pattern(source, tmp_path):
-    for folder in ("[ab]", "a"):
-        convert(job_in(tmp_path / folder, source))
-        result = layout.result_path("data", "train", "0123456789abcdef")
-        (tmp_path / folder / result).write_bytes(b"x")
-    begin_job(job_in(tmp_path / "[ab]", source))
-    assert_clean(tmp_path / "[ab]")
-    assert hidden(tmp_path / "a")
-
-
 def test_temporary_files_that_somebody_writes_stay(source, tmp_path):
     output = tmp_path / "out"
     temporary = layout.temporary_dir(str(output), "data", "train")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +12,8 @@ from gristmill.dataset.commit.listings import (
     Listings,
     decode_name,
     encode_names,
-    find_names,
 )
 from gristmill.dataset.storage.base import FileInfo
-from tests.support.memory import peak_memory
 
 NAMES = st.text("ab\udc80é.", min_size=1, max_size=6)
 
@@ -34,13 +30,6 @@ def test_names_are_found_as_in_a_set(there, wanted, begin):
     assert found == {name for name in there if name.startswith(begin)}
 
 
-def test_longer_names_than_any_that_is_there():
-    assert find_names(encode_names(["ab"]), encode_names(["abc", "ab"])).tolist() == [
-        *(-1, 0)
-    ]
-    assert find_names(encode_names([]), encode_names(["a"])).tolist() == [-1]
-
-
 def test_files_in_several_directories(tmp_path: pathlib.Path):
     (tmp_path / "index").mkdir()
     for path, size in (("a", 1), ("index/a", 2), ("index/b", 3)):
@@ -51,25 +40,3 @@ def test_files_in_several_directories(tmp_path: pathlib.Path):
     assert sizes.tolist() == [3, -1, 1, -1, 2]
     assert crc32cs.tolist() == [-1] * 5
     assert [*map(len, (listings.of("").names, listings.of("none").names))] == [1, 0]
-
-
-def test_checksums_stay_with_their_files():
-    infos = [FileInfo(f"d/{n}", n, crc32c=n % 3 or None) for n in range(200)]
-    random.Random(0).shuffle(infos)
-    listing = Listing.joined([Listing.of(infos[:150]), Listing.of(infos[100:])])
-    assert len(listing.names) == 200
-    for info in infos:
-        row = listing.find(encode_names([info.path[2:]]))[0]
-        assert listing.sizes[row] == info.size_bytes
-        assert listing.crc32cs[row] == (info.crc32c or -1)
-
-
-@pytest.mark.slow
-def test_a_listing_takes_little_memory():
-    """Listed as objects, a file takes half a kilobyte."""
-    count = 40_000
-    infos = (FileInfo(f"gs://b/d/c4-{n:040d}", n, f"{n:016d}") for n in range(count))
-    with peak_memory() as peak:
-        listing = Listing.of(infos)
-    assert len(listing.names) == count
-    assert peak.bytes < 350 * count

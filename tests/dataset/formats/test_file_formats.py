@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, format_of
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from tests.support.other_formats import MAKERS, MORE
 from tests.support.records import (
     array_record_bytes,
@@ -20,7 +19,6 @@ from tests.support.records import (
     text_records,
     write_with_tensorflow,
 )
-from tests.support.tars import tar_of
 
 
 def name_of(data: bytes) -> str | None:
@@ -73,31 +71,6 @@ def test_tfrecords_of_text(compress, name):
     assert name_of(compress(frames_of([b'{"a": 1}\n' * 999]))) == name
 
 
-def test_what_to_do_is_possible_today():
-    cures = {name: format_of(make()[:HEAD_BYTES]).cure for name, make in MAKERS.items()}
-    assert "`gristmill convert`" in cures["Parquet"]
-    assert "`gristmill convert`" in cures["JSON lines"]
-    assert "`gristmill convert`" in cures["gzip-compressed JSON lines"]
-    assert "`gristmill convert`" in cures["zlib-compressed CSV"]
-    assert "on a line of its own" in cures["JSON"]
-    assert "gristmill.dataset.Writer" in cures["HDF5"]
-    assert "gristmill.dataset.Writer" in cures["XML"]
-    assert "ReadFromAvro" in cures["Avro"]
-    assert cures["tar"].startswith("convert it with `gristmill convert` if it is a")
-    assert cures["gzip-compressed tar"] == cures["tar"]
-
-
-def test_a_tar_may_begin_with_any_name():
-    assert name_of(tar_of([("PAR1/ORC.jpg", b"")])) == "tar"
-
-
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "marked"])
-@pytest.mark.parametrize("shift", range(4))
-def test_the_head_may_end_within_a_character(mark, shift):
-    line = '{"a": "' + "x" * shift + "🦊" * 2000 + '"}\n'
-    assert name_of(mark + line.encode()) == "JSON lines"
-
-
 class TestDamagedTFRecords:
     """They are of no other format: only reading them tells what is damaged."""
 
@@ -127,12 +100,3 @@ class TestDamagedTFRecords:
     )
     def test_other_damage(self, data):
         assert name_of(data) is None
-
-
-def test_what_is_left_of_a_frame_is_no_text_and_short_text_is() -> None:
-    frame = encode_frame(b"one record")
-    assert [format_of(frame[:length]) for length in range(12)] == [None] * 12
-    assert name_of(b"one\ntwo\n") == "text"
-    assert name_of(b'{"a":1}\n') == "JSON lines"
-    assert name_of(b"1\n2\n") is None
-    assert name_of(b"1\n22\n") == "text"

@@ -42,17 +42,6 @@ def test_names_of_later_editions():
     assert parse_file_name(name) == ("c4", "train", 10, 12)
 
 
-def test_files_of_one_split_and_dataset_need_no_notice():
-    for paths in (
-        [],
-        [f"c4-train.tfrecord-{i:05d}-of-00010" for i in range(10)],
-        ["part-1", "part-2", "train-3"],
-        ["a/x.tfrecord", "b/x.tfrecord"],
-    ):
-        assert JoinedFiles.of(paths).notice() is None
-        assert check_joined(["*"], paths) is None
-
-
 def test_a_notice_names_what_is_joined():
     splits = [
         f"c4-{split}.tfrecord-0000{i}-of-00003" for i in range(3) for split in "ab"
@@ -64,13 +53,6 @@ def test_a_notice_names_what_is_joined():
     assert check_joined(["*"], datasets) == (
         "files of several datasets are joined: c4 (1 file), x (1 file)"
     )
-
-
-def test_splits_whose_names_differ_in_digits():
-    found = JoinedFiles.of(
-        ["train2017-00000-of-00009", "c4-s_1.tfrecord-00000-of-00009"]
-    )
-    assert set(found.splits) == {"train", "s_1"}
 
 
 def test_one_pattern_is_of_one_split_and_a_list_joins():

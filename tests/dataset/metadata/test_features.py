@@ -37,12 +37,6 @@ def test_features_survive_json(features):
     assert [*parse_features(fields)] == [*features]
 
 
-def test_the_json_object():
-    spec = FeatureSpec(kind="int64", dtype="int32", shape=(None,))
-    assert spec.encode() == {"kind": "int64", "dtype": "int32", "shape": [None]}
-    assert FeatureSpec.parse({**spec.encode(), "unit": "s"}) == spec
-
-
 @pytest.mark.parametrize(
     ("shape", "values"), [((), 1), ((None,), None), ((3,), 3), ((2, 3), 6), ((0,), 0)]
 )

@@ -25,11 +25,6 @@ def folder(tmp_path):
     return tmp_path / "raw"
 
 
-def test_nothing(tmp_path, folder):
-    assert_says(tmp_path / "none", "no such directory", "check the path")
-    assert_says(folder, "got:      none", "check the path; `gristmill convert`")
-
-
 def test_files(folder):
     path = folder / "in"
     for data, *parts in (

@@ -46,12 +46,6 @@ def test_any_order_and_any_parts(order, cuts, block):
     assert found.table.encode() == ShardTable.of(made).encode()
 
 
-def test_none():
-    found = ReportCollector(JOB).reports()
-    assert (len(found), found.read) == (0, RecordsDigest())
-    assert found.table.encode() == ShardTable.of([]).encode()
-
-
 def test_the_later_report_of_a_shard_counts():
     made = reports_of(3)
     again = dataclasses.replace(made[1], file_bytes=7)
@@ -65,11 +59,6 @@ def test_reports_of_another_job_are_refused():
         ReportCollector(JOB).add(other)
     with pytest.raises(ValueError, match="job other"):
         ReportCollector(JOB).extend(ReportCollector("other"))
-
-
-def test_a_report_takes_little():
-    collector = collected(reports_of(5000), job=JOB)
-    assert len(pickle.dumps(collector)) < 5000 * 130
 
 
 def test_reports_that_arrive_one_by_one_are_joined():

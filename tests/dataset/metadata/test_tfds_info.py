@@ -67,12 +67,6 @@ def test_patterns(root, pattern, expected):
     assert [name for name in found if "/." not in name] == expected
 
 
-def test_a_pattern_that_matched_the_shards_alone_still_does(root):
-    found = names(root, match_shards(f"{root}/d/**"))
-    kept = ["d/_SUCCESS", "d/a-0", "d/a-1", "d/sub/b-0"]
-    assert [name for name in found if "/." not in name] == kept
-
-
 @pytest.mark.parametrize(
     ("directory", "expected"),
     [

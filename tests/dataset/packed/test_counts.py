@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 
 import pytest
@@ -77,24 +76,6 @@ def test_the_most_pieces_are_known_where_all_parts_know_them() -> None:
         assert total == sum(parts, PackedCounts())
 
 
-def test_what_an_earlier_version_wrote_is_read() -> None:
-    made = packed_report(3)
-    before = dataclasses.replace(made.packed, most_pieces=0)
-    fields = json.loads(made.to_json())
-    del fields["packed"]["most_pieces"]
-    read = ShardReport.from_json(json.dumps(fields).encode(), where="here")
-    assert read.packed == before
-    table = ShardTable.of([made])
-    del table.columns["packed_most_pieces"]
-    read = ShardTable.decode(table.encode(), where="here")
-    assert read.is_packed
-    assert read.packed_total() == before
-    assert list(read.packed(0, 1)) == [before]
-    fields = made.packed.as_dict()
-    del fields["most_pieces"]
-    assert PackedCounts.of_dict(fields) == before
-
-
 def test_reports_and_tables_keep_them() -> None:
     reports = [packed_report(shard) for shard in range(3)]
     one = ShardReport.from_json(reports[1].to_json(), where="here")
@@ -111,32 +92,6 @@ def test_reports_and_tables_keep_them() -> None:
     assert table.packed_total() == expected
 
 
-def test_counts_of_no_removal_are_not_stored() -> None:
-    counts = dataclasses.replace(made_up(1), removed_documents=0, removed_tokens=0)
-    made = dataclasses.replace(packed_report(1), packed=counts)
-    table = ShardTable.of([made])
-    for stored in (made.to_json(), table.encode(), str(counts.as_dict()).encode()):
-        assert b"removed_" not in stored
-    assert ShardReport.from_json(made.to_json(), where="here") == made
-    assert ShardTable.decode(table.encode(), where="here").packed_total() == counts
-
-
-def test_counts_of_no_supervision_are_not_stored() -> None:
-    counts = dataclasses.replace(made_up(1), **dict.fromkeys(SUPERVISION, 0))
-    plain = dataclasses.replace(packed_report(1), packed=counts)
-    stored = ShardTable.of([plain]).encode()
-    for written in (plain.to_json(), stored, str(counts.as_dict()).encode()):
-        assert not [name for name in SUPERVISION if name.encode() in written]
-    assert ShardTable.decode(stored, where="here").packed_total() == counts
-    # A table of both has the columns for all of its shards.
-    tables = [ShardTable.of([each]) for each in (plain, packed_report(2), plain)]
-    both = ShardTable.joined(tables)
-    read = ShardTable.decode(both.encode(), where="here")
-    assert list(read.packed(0, 3)) == [counts, made_up(2), counts]
-    assert list(ShardTable.of([plain]).packed(0, 99)) == [counts]
-    assert read.packed_total() == counts + made_up(2) + counts
-
-
 def test_the_counts_of_roles() -> None:
     counts = made_up(3)
     assert {*counts.role_tokens} == {*counts.role_trained} == {*ROLES}
@@ -149,16 +104,6 @@ def test_the_counts_of_roles() -> None:
     assert {*IN_ROWS} < {*SUPERVISION}
     assert SupervisionCounts(aside_long=2).set_aside == {"long": 2}
     assert {*counts.set_aside} == {*ASIDE}
-
-
-def test_other_shards_have_none() -> None:
-    plain = report(0)
-    assert not {b"packed", b"segments_bytes"} & {*plain.to_json().split(b'"')}
-    assert ShardReport.from_json(plain.to_json(), where="here").packed is None
-    table = ShardTable.of([plain])
-    assert not table.is_packed
-    assert table.packed_total() is None
-    assert list(table.packed(0, 1)) == [None]
 
 
 @pytest.mark.parametrize(

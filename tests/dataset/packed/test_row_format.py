@@ -2,7 +2,6 @@
 
 import struct
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,11 +164,6 @@ def test_golden_example():
     }
 
 
-def test_id_bytes_follow_from_the_vocabulary():
-    sizes = [1, 65_536, 65_537, 1 << 24, (1 << 24) + 1, 1 << 32]
-    assert [RowFormat.id_bytes_of(size) for size in sizes] == [2, 2, 3, 3, 4, 4]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -321,15 +315,3 @@ def test_rows_that_cannot_be_encoded(rows, message):
     for kind in ("packed", "example"):
         with pytest.raises(InputError, match=message):
             encode_rows(RowFormat(2, 2, kind), batch_of(rows))
-
-
-def test_arrays_that_are_not_of_one_batch_cannot_be_encoded():
-    batch = batch_of([[(0, [1])]])
-    for wrong in (
-        batch._replace(lengths=batch.lengths[:0]),
-        batch._replace(firsts=np.zeros(2, np.uint32)),
-        batch._replace(lengths=np.ones(2, np.uint32)),
-        batch._replace(tokens=np.zeros(2, np.uint32)),
-    ):
-        with pytest.raises(InputError, match="do not add up"):
-            encode_rows(RowFormat(4), wrong)

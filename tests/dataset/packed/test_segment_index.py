@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import packed_reader
 from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.packed.segment_index import HEADER_BYTES, SegmentIndex
-from tests.support.memory import peak_memory
 
 
 def index_of(rows, places=(), spans=None) -> SegmentIndex:
@@ -152,36 +150,6 @@ class TestContent:
         assert len(data) <= 4.5 * index.pieces
         assert arrays(decode(data)) == arrays(index)
 
-    def test_half_a_million_documents(self):
-        index = c4_like(500_000)
-        assert len(index.encode()) <= 5.5 * index.pieces
-
-    def test_memory_of_encoding(self):
-        index = c4_like(300_000)
-        with peak_memory() as peak:
-            index.encode()
-        assert peak.bytes < 20 * index.pieces
-
-    def test_long_documents_and_rare_ones_take_no_more(self):
-        """Books in rows of 2,048, and one record in 1,000 left by a filter."""
-        pieces = np.arange(50_000)
-        books = SegmentIndex(
-            row_ends=pieces + 1,
-            piece_documents=(pieces // 100).astype(np.uint32),
-            piece_firsts=(pieces % 100 * 2_048).astype(np.uint32),
-            document_places=np.arange(500) * 900_000,
-            span_documents=np.array([500]),
-        )
-        assert len(books.encode()) < 4.2 * books.pieces
-        rare = dataclasses.replace(
-            books,
-            piece_documents=pieces.astype(np.uint32),
-            piece_firsts=np.zeros(50_000, np.uint32),
-            document_places=pieces * 2_000_000,
-            span_documents=np.array([50_000]),
-        )
-        assert len(rare.encode()) < 5.1 * rare.pieces
-
     @pytest.mark.parametrize(
         "wrong",
         [
@@ -200,13 +168,6 @@ class TestContent:
     def test_what_is_no_index_is_not_written(self, wrong):
         with pytest.raises(ValueError, match="expected"):
             wrong.encode()
-
-    def test_the_reader_of_the_examples(self, tmp_path):
-        path = tmp_path / "x.segments"
-        for index in (EXAMPLE, c4_like(2_000)):
-            path.write_bytes(index.encode())
-            read = packed_reader.read_segments(path)
-            assert [array.tolist() for array in read] == [*arrays(index).values()]
 
 
 class TestQueries:
@@ -273,11 +234,6 @@ class TestDamage:
                 decode(data[:end])
         with pytest.raises(InvalidDatasetError):
             decode(data + b"\0")
-
-    def test_another_version(self):
-        data = resealed(EXAMPLE.encode(), 8, struct.pack("<I", 2))
-        with pytest.raises(FormatVersionError, match="segment index of an unknown"):
-            decode(data)
 
     @given(st.data())
     def test_what_fits_its_checksums_and_is_none(self, data):

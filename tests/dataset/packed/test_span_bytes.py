@@ -161,23 +161,6 @@ def test_golden_bytes() -> None:
     ]
 
 
-def test_a_run_takes_about_three_bytes() -> None:
-    turn: list[Token] = [None] * 4
-    document: list[Token] = []
-    for message in range(8):
-        role = 3 if message % 2 else 2
-        document += turn + [Said(role, message, role == 3, 1.0)] * (60 + 20 * message)
-    batch = batch_of([[(0, [7] * len(document))]])
-    row_format = RowFormat(2048)
-    sizes = [
-        len(encode_rows(row_format, batch._replace(spans=spans))[0])
-        for spans in (None, spans_of([document]))
-    ]
-    trained = 4
-    assert sizes[1] - sizes[0] <= 3 * 2 * trained
-    assert sizes[1] <= 1.02 * sizes[0]
-
-
 @settings(max_examples=500)
 @given(seeds)
 def test_no_bit_of_them_can_change_unseen(seed: int) -> None:

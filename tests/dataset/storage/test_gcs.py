@@ -17,10 +17,8 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import (
-    InputError,
     StorageChangedError,
     StorageError,
-    StorageMissingError,
 )
 from gristmill.dataset.storage.base import Link, Storage
 from gristmill.dataset.storage.gcs import GcsStorage
@@ -234,12 +232,6 @@ def test_a_tree_is_deleted(place: str) -> None:
     storage.delete_tree(f"{place}/tree")
 
 
-def test_the_space_that_is_free(place: str) -> None:
-    storage = storage_for(place)
-    free = storage.free_bytes(f"{place}/not/there/yet")
-    assert free is None if storage.remote else free > 0
-
-
 def test_another_version_is_not_opened(place: str) -> None:
     storage = storage_for(place)
     path = f"{place}/file"
@@ -278,22 +270,6 @@ def test_a_listing_is_narrow_and_in_pages(
     assert len(storage.match("gs://bucket/**")) == 60
 
 
-def test_limits_come_from_the_environment(
-    server: GcsServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GRISTMILL_GCS_TIMEOUT_SECONDS", "0.2")
-    monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "0.5")
-    server.fail("stall", "media", times=99)
-    server.objects.put("bucket", "a", DATA)
-    begin = time.monotonic()
-    with pytest.raises(StorageError, match=r"no success in 0\.5 seconds"):
-        storage_for("gs://bucket").read("gs://bucket/a")
-    assert time.monotonic() - begin < 60
-    monkeypatch.setenv("GRISTMILL_GCS_DEADLINE_SECONDS", "soon")
-    with pytest.raises(InputError, match="'soon'"):
-        storage_for("gs://bucket")
-
-
 def test_what_pretends_to_be_a_directory_is_no_file(
     server: GcsServer, storage: GcsStorage
 ) -> None:
@@ -328,19 +304,6 @@ def test_encoded_objects_come_as_they_are_stored(
         assert file.read() == stored[5:]
 
 
-def test_temporary_files_are_local_and_go(
-    server: GcsServer, storage: GcsStorage
-) -> None:
-    with storage.temporary("gs://bucket/c4/tmp") as name:
-        pathlib.Path(name).write_bytes(DATA)
-        storage.publish(name, "gs://bucket/c4/shard", replaces="")
-    assert not os.path.exists(os.path.dirname(name))
-    # The client library looks at the bucket by itself.
-    assert {operation for operation, _, _ in server.log} <= {"insert", "bucket"}
-    assert server.requests["insert"] == 1
-    assert list(server.objects.buckets["bucket"]) == ["c4/shard"]
-
-
 def test_the_storage_follows_the_configured_server(
     server: GcsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,27 +317,6 @@ def test_the_storage_follows_the_configured_server(
 
 
 # Reading ahead.
-
-
-def test_nothing_is_read_ahead_behind_the_end(
-    server: GcsServer, storage: GcsStorage
-) -> None:
-    storage.block_bytes = 10_000
-    server.objects.put("bucket", "a", DATA)
-    with storage.open("gs://bucket/a", offset=5_000, end=40_000) as file:
-        got = b""
-        while len(got) < 35_000:
-            got += file.read(35_000 - len(got))
-        time.sleep(0.1)
-        assert server.sent_bytes == 35_000
-        assert file.read(7) == DATA[40_000:40_007]
-    assert got == DATA[5_000:40_000]
-    ranges = [sent for operation, _, sent in server.log if operation == "media"]
-    # Several at a time: in the order of their arrival.
-    assert sorted(ranges, key=lambda sent: int(sent[6:].partition("-")[0])) == [
-        *("bytes=5000-14999", "bytes=15000-24999", "bytes=25000-34999"),
-        *("bytes=35000-39999", "bytes=40000-40006"),
-    ]
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -415,19 +357,6 @@ def test_reading_survives(server: GcsServer, kind: str) -> None:
     assert server.faults[0].times == 0
     # On a busy machine an answer may take longer than is waited for one that stalls.
     assert server.requests["media"] == 3 or kind == "stall"
-
-
-@pytest.mark.parametrize("kind", [*PASSING, "cut", "short", "stall"])
-def test_reading_ahead_survives(server: GcsServer, kind: str) -> None:
-    storage = patient(kind)
-    storage.block_bytes = 100_000
-    server.objects.put("bucket", "a", DATA)
-    server.fail(kind, "media")
-    server.fail(kind, "media", skip=2)
-    with storage.open("gs://bucket/a") as file:
-        assert file.read() == DATA
-    assert [fault.times for fault in server.faults] == [0, 0]
-    assert server.requests["media"] == 5 or kind == "stall"
 
 
 @pytest.mark.parametrize("kind", PASSING)
@@ -537,33 +466,6 @@ def test_a_missing_bucket_is_an_error_everywhere(storage: GcsStorage) -> None:
             call()
 
 
-BENCH = '{"error": {"errors": [{"domain": "global", "message": "%s does not exist."}]}}'
-
-
-@pytest.mark.parametrize("wording", ["{} not found", BENCH.replace("%s", "{}")])
-def test_a_missing_bucket_is_known_whatever_the_words(
-    server: GcsServer, storage: GcsStorage, wording: str
-) -> None:
-    server.objects.words = {"bucket": wording.replace("{}", "Bucket none")}
-    # The name of an object may read as if it was the bucket.
-    server.objects.words["object"] = wording.replace("{}", "Object bucket")
-    for call in (
-        lambda: storage.read("gs://none/a"),
-        lambda: storage.stat("gs://none/a"),
-        lambda: storage.list("gs://none"),
-        lambda: storage.write("gs://none/a", DATA),
-        lambda: storage.write("gs://none/a", LARGE),
-        lambda: storage.delete("gs://none/a"),
-    ):
-        with pytest.raises(StorageError, match="create it"):
-            call()
-    assert storage.stat("gs://bucket/a") is None
-    assert storage.load("gs://bucket/a") is None
-    storage.delete("gs://bucket/a")
-    with pytest.raises(StorageMissingError, match=r"(?s)no such object.*the path"):
-        storage.read("gs://bucket/a")
-
-
 @pytest.mark.parametrize(
     ("message", "cure"),
     [
@@ -593,31 +495,6 @@ def test_what_may_not_be_replaced_is_no_question_of_roles(
             call()
         assert cure in str(caught.value)
         assert "role" not in str(caught.value)
-
-
-def test_shards_are_kept_only_where_something_is_written(
-    server: GcsServer, storage: GcsStorage
-) -> None:
-    server.objects.put("bucket", "a", DATA)
-    server.fail("400", times=99)
-    for writes, call in (
-        (False, lambda: storage.read("gs://bucket/a")),
-        (False, lambda: storage.stat("gs://bucket/a")),
-        (False, lambda: storage.list("gs://bucket")),
-        (True, lambda: storage.write("gs://bucket/a", b"new")),
-        (True, lambda: storage.delete("gs://bucket/a")),
-    ):
-        with pytest.raises(StorageError, match="run the same command again") as caught:
-            call()
-        assert ("finished shards are kept" in str(caught.value)) == writes
-
-
-def test_a_refusal_for_an_object_that_is_gone_is_told_as_it_is(
-    server: GcsServer, storage: GcsStorage
-) -> None:
-    server.fail("412", "insert")
-    with pytest.raises(StorageChangedError, match=r"(?s)refusal \(412\).*none at a"):
-        storage.write("gs://bucket/a", b"new", replaces="")
 
 
 def test_a_size_that_is_left_out_is_0(server: GcsServer, storage: GcsStorage) -> None:

@@ -47,13 +47,6 @@ def test_any_body_of_a_404(body: bytes) -> None:
     assert what == "no such object"
 
 
-def test_what_google_says_is_told() -> None:
-    body = b'{"error": {"message": "The specified bucket does not exist."}}'
-    assert names_bucket(answer(404, body)) is True
-    what, _ = diagnosis(answer(404, body), 1, no_bucket=True, kept="")
-    assert what == "404 The specified bucket does not exist."
-
-
 @pytest.mark.parametrize("status", [200, 403])
 @pytest.mark.parametrize(
     "body",

@@ -22,7 +22,6 @@ from google.oauth2.credentials import Credentials
 
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.storage.gcs_session import GcsSession
-from tests.support.watched import calls_of
 
 TOKEN = b'{"access_token": "it", "expires_in": 3600, "token_type": "Bearer"}'
 
@@ -128,32 +127,6 @@ def test_a_token_that_is_refused_is_not_asked_for_again(tokens: Tokens) -> None:
     assert len(tokens.seen) == 1
 
 
-def test_proxies_are_looked_up_once_for_each_host(
-    tokens: Tokens, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("http_proxy", tokens.url)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    (tmp_path / "netrc").write_text("default login me password secret\n")
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    session = session_of(tokens, seconds=30)
-    lookups = calls_of(monkeypatch, requests.sessions, "get_environ_proxies")
-    for name in ("a", "b", "c"):
-        session.get(f"{tokens.url}/{name}")
-        session.get(f"http://far.invalid/{name}", stream=True).close()
-    found = [path for path, token in tokens.seen if token == "Bearer it"]
-    ways = [(f"/{name}", f"http://far.invalid/{name}") for name in "abc"]
-    assert found == [path for way in ways for path in way]
-    # Tokens come over a session of their own, which sends no password either.
-    assert {token for path, token in tokens.seen if path == "/token"} == {""}
-    assert [url for url, *_ in lookups if not url.endswith("/token")] == [
-        f"{tokens.url}/a",
-        "http://far.invalid/a",
-    ]
-    # What a request says itself comes first.
-    with pytest.raises(requests.exceptions.ProxyError):
-        session.get(f"{tokens.url}/d", proxies={"http": "http://127.0.0.1:1"})
-
-
 @pytest.mark.parametrize(
     ("method", "url", "options"),
     [
@@ -174,13 +147,6 @@ def test_requests_are_sent_as_requests_makes_them(
     usual = requests.Session.prepare_request(session, request)
     assert (found.method, found.url, found.body) == (method, usual.url, usual.body)
     assert dict(found.headers.lower_items()) == dict(usual.headers.lower_items())
-
-
-def test_a_cookie_that_was_set_is_sent(tokens: Tokens) -> None:
-    session = session_of(tokens, seconds=30)
-    session.cookies.set("seen", "1", domain="h.local", path="/")
-    found = session.prepare_request(requests.Request("GET", "http://h/b"))
-    assert found.headers["Cookie"] == "seen=1"
 
 
 _READ = """

@@ -6,8 +6,6 @@ import errno
 import os
 import pathlib
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -27,7 +25,6 @@ from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage import open_file
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.open_file import OpenFile, open_regular
-from gristmill.loader.reading.host_files import locked
 from gristmill.loader.reading.shard_file import read_ranges
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.index import index
@@ -84,27 +81,6 @@ def test_it_is_closed_when_it_is_no_longer_used(tmp_path) -> None:
         os.fstat(descriptor)
     with pytest.raises(FileNotFoundError):
         OpenFile(f"{path}.other")
-
-
-_ENDING = """
-import sys, types
-
-early = sys.modules["early"] = types.ModuleType("early")
-from gristmill.dataset.storage import open_file
-from gristmill.loader.stats import feed_stats
-
-# The interpreter clears the modules that are left, those imported last first.
-sys.kept = early, open_file, feed_stats
-early.files = open_file.OpenFile(sys.executable), feed_stats.SchedulerCounts()
-"""
-
-
-@pytest.mark.slow
-def test_a_program_ends_quietly_with_files_open() -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _ENDING], capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_file_that_was_truncated_is_named_with_both_sizes(file) -> None:
@@ -195,39 +171,6 @@ def test_in_a_pattern(storage, tmp_path):
         str(tmp_path / "a")
     ]
     assert [info.path for info in storage.list(str(tmp_path))] == [str(tmp_path / "a")]
-
-
-@pytest.mark.parametrize("mode", ["rb", "wb", "ab"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_modes(tmp_path, kind: str, mode: str):
-    put(kind, tmp_path / "a")
-    with pytest.raises(StorageError, match="not a regular file"):
-        open_regular(str(tmp_path / "a"), mode)
-
-
-def test_a_fifo_with_a_writer_is_one_too(tmp_path):
-    path = tmp_path / "a"
-    os.mkfifo(path)
-    other = os.open(path, os.O_RDWR)
-    try:
-        with pytest.raises(StorageError, match="not a regular file"):
-            open_regular(str(path))
-    finally:
-        os.close(other)
-
-
-def test_files_are_opened_as_always(tmp_path):
-    path = str(tmp_path / "a")
-    with open_regular(path, "wb") as file:
-        file.write(b"one")
-    with open_regular(path, "ab") as file:
-        file.write(b"two")
-    with open_regular(path) as file:
-        assert file.read() == b"onetwo"
-    with pytest.raises(FileNotFoundError):
-        open_regular(str(tmp_path / "b"))
-    with pytest.raises(IsADirectoryError):
-        open_regular(str(tmp_path))
 
 
 def test_a_file_that_a_file_server_has_lent(tmp_path, monkeypatch):
@@ -351,20 +294,3 @@ def test_in_place_of_every_file_of_a_dataset(dataset, source, kind: str, place: 
         assert failed >= {"load", "verify", "quick"}
     elif place.startswith("index/"):
         assert "convert" in failed
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_as_input(tmp_path, source, kind: str):
-    put(kind, tmp_path / "in2")
-    for pattern in ("in2", "in*"):
-        with pytest.raises(StorageError, match="not a regular file"):
-            convert(job_of(f"{tmp_path}/{pattern}", tmp_path / "out"))
-
-
-def test_in_place_of_a_lock_of_the_cache(tmp_path):
-    os.mkfifo(tmp_path / "lock")
-    with (
-        pytest.raises(StorageError, match="not a regular file"),
-        locked(str(tmp_path / "lock")),
-    ):
-        pass

@@ -66,11 +66,6 @@ def test_what_is_no_path(given, message):
         path_texts([given], "output")
 
 
-def test_what_is_neither_a_path_nor_several():
-    with pytest.raises(InputError, match="the file is not a path"):
-        path_texts(None, "file")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
@@ -152,8 +147,3 @@ def test_a_listing_has_all_that_matches(parts: list[str], name: str) -> None:
         prefix, deep = listing_of(pattern)
         assert name.startswith(prefix)
         assert deep or "/" not in name[len(prefix) :]
-
-
-def test_a_bad_range_is_named() -> None:
-    with pytest.raises(InputError, match="pattern cannot be read"):
-        compile_pattern("a/[z-a]")

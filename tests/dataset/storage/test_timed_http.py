@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import datetime
 import ipaddress
 import itertools
@@ -179,23 +178,6 @@ def test_answers_are_what_requests_makes_of_them() -> None:
             assert response.json() == {}
 
 
-@pytest.mark.parametrize("status", ["200 OK", "307 X\r\nLocation: /", "503 X"])
-@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, br", "x"])
-def test_a_bad_encoding_is_an_error_or_left_as_it_is(
-    status: str, encoding: str
-) -> None:
-    head = f"HTTP/1.1 {status}\r\nContent-Encoding: {encoding}\r\n"
-    body = b"Content-Length: 900\r\n\r\n" + bytes(900)
-    with listening(answering(head.encode() + body)) as port:
-        try:
-            response = get(f"http://127.0.0.1:{port}/", seconds=30)
-        except requests.RequestException:
-            return
-        assert encoding not in ("gzip", "deflate")
-        assert response.content == bytes(900)
-        assert response.request.headers["Accept-Encoding"] == "gzip, deflate"
-
-
 def test_connections_are_kept_and_descriptors_are_not(tmp_path: pathlib.Path) -> None:
     made: list[int] = []
     empty = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -215,21 +197,6 @@ def test_connections_are_kept_and_descriptors_are_not(tmp_path: pathlib.Path) ->
         # Other tests may have left what opens and closes files.
         until(lambda: not open_files() - before)
     assert len(made) == 1
-
-
-def test_a_closed_session_keeps_no_connection() -> None:
-    ended = threading.Event()
-
-    def talk(connection: socket.socket) -> None:
-        while connection.recv(1 << 16):
-            connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
-        ended.set()
-
-    with listening(talk) as port:
-        closed = session(seconds=30)
-        closed.get(f"http://127.0.0.1:{port}/")
-        closed.close()
-        assert ended.wait(60)
 
 
 @pytest.mark.slow
@@ -319,11 +286,3 @@ def test_with_tls_it_is_the_same(certificate: pathlib.Path) -> None:
         assert response.json() == {}
         with pytest.raises(requests.Timeout, match="no complete answer"):
             get(url, verify=str(certificate))
-
-
-def test_a_copy_of_an_adapter_works_and_closes() -> None:
-    adapter = TimedAdapter(seconds=0.3)
-    copied = copy.copy(adapter)
-    assert copied._seconds == 0.3
-    copied.close()
-    adapter.close()

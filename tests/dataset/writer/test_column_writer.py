@@ -88,12 +88,6 @@ def test_all_values_are_there_at_last(output: str, seed: int) -> None:
     check_writers(output, seed)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(6, 1006))
-def test_all_values_are_there_many_times(output: str, seed: int) -> None:
-    check_writers(output, seed)
-
-
 def test_what_is_left_of_another_run_is_not_taken(output: str) -> None:
     rng = random.Random(1)
     with pytest.raises(StoppedError):
@@ -167,17 +161,3 @@ def test_other_values_are_refused(
         ColumnWriter(output, TYPES, source="other")
     with ColumnWriter(output, TYPES, source="other", overwrite=True) as writer:
         writer.write(values_of(range(14)))
-
-
-def test_arguments_that_are_none_are_refused(output: str) -> None:
-    writer = ColumnWriter(output, TYPES)
-    writer.__enter__()
-    writer.write(values_of(range(3)))
-    with pytest.raises(InputError, match="no values for the records from 3 to 14"):
-        writer.__exit__(None, None, None)
-    for columns in ({"score": "number"}, {"score": ("text", (2,))}, {"score": 3}, {}):
-        with pytest.raises(InputError):
-            ColumnWriter(output, columns)  # type: ignore[arg-type]
-    for part, parts in ((0, None), (None, 2), (2, 2), (-1, 2)):
-        with pytest.raises(InputError, match="not the number of a part"):
-            ColumnWriter(output, TYPES, part=part, parts=parts)

@@ -136,14 +136,6 @@ class TestWhatItLeaves:
         assert open_manifest(tmp_path / "data").splits["train"].shards == 1
         assert not verify(str(tmp_path / "data"), workers=1).findings
 
-    def test_splits_join_one_dataset(self, tmp_path: pathlib.Path) -> None:
-        write(tmp_path / "data")
-        write(tmp_path / "data", RECORDS[:5], split="test", name="data")
-        manifest = open_manifest(tmp_path / "data")
-        assert sorted(manifest.splits) == ["test", "train"]
-        assert records_of(tmp_path / "data", "test") == RECORDS[:5]
-        assert records_of(tmp_path / "data") == RECORDS
-
     def test_features_are_described(self, tmp_path: pathlib.Path) -> None:
         rows = [{"text": f"text {i}", "ids": [i] * i} for i in range(4)]
         features = {
@@ -375,21 +367,6 @@ class TestWhatItRefuses:
             write_both()
         assert records_of(tmp_path / "data") == [b"second"]
 
-    def test_an_error_tells_of_the_shard_before_it(
-        self, tmp_path: pathlib.Path
-    ) -> None:
-        def fail() -> None:
-            with Writer(tmp_path / "data", records_per_shard=2) as first:
-                write(tmp_path / "data", RECORDS[:1], records_per_shard=2)
-                first.write(b"first")
-                first.write(b"first")
-                raise StoppedError
-
-        with pytest.raises(StoppedError) as caught:
-            fail()
-        (note,) = caught.value.__notes__
-        assert "could not be kept: the output holds this split already" in note
-
     def test_a_record_that_gets_lost_inside(
         self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -457,10 +434,6 @@ class TestWhatItRefuses:
                 writer.write(bytes(11))
         assert records_of(tmp_path / "data") == [bytes(10)]
 
-    def test_a_part_of_how_many(self, tmp_path: pathlib.Path) -> None:
-        with pytest.raises(InputError, match="part is given without parts"):
-            Writer(tmp_path / "data", part=1)
-
     def test_writing_outside_of_with(self, tmp_path: pathlib.Path) -> None:
         writer = Writer(tmp_path / "data")
         with pytest.raises(InputError, match="has not begun"):
@@ -472,26 +445,6 @@ class TestWhatItRefuses:
             writer.write(b"late")
         with pytest.raises(InputError, match="has ended"):
             writer.__enter__()
-
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"name": "a/b"}, "dataset name"),
-            ({"split": "a b"}, "split name"),
-            ({"shard_bytes": 0}, "shard_bytes"),
-            ({"records_per_shard": 1.5}, "records_per_shard"),
-            ({"parts": 4}, "no such part"),
-            ({"part": 1}, "parts"),
-            ({"part": 4, "parts": 4}, "from 0 to 3"),
-            ({"part": -1, "parts": 4}, "from 0 to 3"),
-            ({"features": {"x": {"kind": "bytes"}}}, "FeatureSpec"),
-        ],
-    )
-    def test_arguments(
-        self, tmp_path: pathlib.Path, options: dict[str, Any], message: str
-    ) -> None:
-        with pytest.raises(InputError, match=message):
-            Writer(tmp_path / "data", **options)
 
     def test_unfinished_work_with_other_options(self, tmp_path: pathlib.Path) -> None:
         write_until(tmp_path / "data", 70)

@@ -12,8 +12,6 @@ from gristmill.dataset.base.errors import (
     CorruptRecordError,
     GristmillError,
     InputError,
-    MissingPackageError,
-    StorageChangedError,
 )
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
 from tests.support.gcs_server import GcsServer
@@ -57,11 +55,6 @@ def test_only_the_columns_asked_for_are_read(tmp_path):
     assert read_all(path, ["number"]).equals(table.select(["number"]))
     with pytest.raises(CorruptRecordError):
         read_all(path, ["text"])
-
-
-def test_a_file_without_rows_has_columns(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", some_table(0))
-    assert read_all(path).equals(pq.read_table(path))
 
 
 def test_batches_are_small_where_rows_are_large(tmp_path):
@@ -171,20 +164,6 @@ def test_an_encrypted_file_is_refused_with_a_cure(tmp_path):
     with pytest.raises(InputError, match="encrypted") as caught:
         opened(path)
     assert "without encryption" in caught.value.cure
-
-
-def test_a_file_of_another_version_is_not_read(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", some_table(10))
-    with pytest.raises(StorageChangedError):
-        ParquetFile(str(path), path.stat().st_size, "1")
-
-
-def test_a_missing_pyarrow_is_named_with_its_extra(tmp_path, monkeypatch):
-    path = write_parquet(tmp_path / "a.parquet", some_table(10))
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingPackageError, match="pyarrow") as caught:
-        opened(path)
-    assert "gristmill[parquet]" in caught.value.cure
 
 
 @pytest.mark.alone

@@ -73,18 +73,6 @@ def test_one_version_is_read(server, data):
         changed.read(10)
 
 
-def test_what_was_read_can_be_forgotten(server, data):
-    with RandomReader("gs://in/a", len(data), None) as reader:
-        reader.read(10)
-        reader.seek(0)
-        reader.read(10)
-        assert server.requests["media"] == 1
-        reader.forget()
-        reader.seek(0)
-        assert reader.read(10) == data[:10]
-        assert server.requests["media"] == 2
-
-
 def test_a_file_that_ends_too_early_is_an_error(server, data):
     with RandomReader("gs://in/a", len(data) + 5, None) as reader:
         reader.seek(len(data) - 5)

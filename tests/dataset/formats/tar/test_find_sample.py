@@ -35,11 +35,6 @@ def test_each_sample_from_each_start(path):
             assert packed == sample
 
 
-def test_none_behind_the_last_nor_of_a_file_that_is_gone(path):
-    assert find_sample(str(path), PLACES[3], 5) is None
-    assert find_sample(f"{path}.gone", 0, 0) is None
-
-
 def test_what_was_set_aside_is_passed_over(path):
     data = bytearray(TAR)
     data[PLACES[2] + 3] ^= 1

@@ -36,11 +36,6 @@ def test_names_are_split_as_webdataset_splits_them(name):
         assert split == (key.encode(), extension.lower())
 
 
-def test_names_that_are_no_utf8_have_keys():
-    assert split_name(b"a/\xff.JPG") == (b"a/\xff", "jpg")
-    assert split_name(b"a.\xff") == (b"a", "\udcff")
-
-
 MEMBERS = {"jpg": b"image", "seg.png": b"", "cls": b"7"}
 
 
