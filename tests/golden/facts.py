@@ -1,0 +1,186 @@
+"""Facts of datasets that stay true for a user, and the commands that make them."""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import pathlib
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from gristmill import loader
+from tests.support.gcs_server import GcsServer
+
+Path = str | pathlib.Path
+
+
+@dataclasses.dataclass(frozen=True)
+class Done:
+    """A command that has ended.
+
+    Attributes:
+        code: Its exit code.
+        out: Its standard output.
+        err: Its standard error.
+    """
+
+    code: int
+    out: str
+    err: str
+
+
+@functools.cache
+def _main() -> Callable[[list[str]], None]:
+    scripts = importlib.metadata.entry_points(group="console_scripts")
+    main: Callable[[list[str]], None] = scripts["gristmill"].load()
+    return main
+
+
+def tried(*argv: object) -> Done:
+    """Runs `gristmill` in this process, and returns how it ended."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            _main()([str(each) for each in argv])
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def command(*argv: object) -> str:
+    """Runs `gristmill` in this process, and returns its standard output."""
+    done = tried(*argv)
+    assert done.code == 0, (argv, done)
+    return done.out
+
+
+def convert(*argv: object, workers: int = 1) -> None:
+    """Runs `gristmill convert` in this process, or with worker processes."""
+    command("convert", *argv, "--workers", workers)
+
+
+@contextlib.contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Sets environment variables for a while."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def bucket(folder: pathlib.Path) -> Iterator[GcsServer]:
+    """Serves the bucket `gs://bucket`, with a cache of its own in a folder."""
+    cache = str(folder / "cache")
+    with (
+        GcsServer("bucket") as server,
+        environment(STORAGE_EMULATOR_HOST=server.url, GRISTMILL_CACHE_DIR=cache),
+    ):
+        yield server
+
+
+def digest(items: Iterable[bytes]) -> str:
+    """Returns a digest of records in their order."""
+    found = hashlib.sha256()
+    for item in items:
+        found.update(struct.pack("<q", len(item)) + item)
+    return found.hexdigest()[:16]
+
+
+def digest_of_array(values: Any) -> str:
+    """Returns a digest of an array: type, shape and values, or texts, in order."""
+    array = np.asarray(values)
+    if array.dtype.kind in "OU":
+        return f"text{array.shape} {digest(str(v).encode() for v in array.ravel())}"
+    kind = array.dtype.newbyteorder("<")
+    data = np.ascontiguousarray(array, kind).tobytes()
+    return f"{array.dtype.name}{array.shape} {digest([data])}"
+
+
+def of_records(items: Iterable[bytes]) -> str:
+    """Returns number, bytes and digest of records."""
+    held = list(items)
+    return f"{len(held)} records, {sum(map(len, held))} bytes, {digest(held)}"
+
+
+def read_shard(path: Path) -> list[bytes]:
+    """Reads a local shard with the official reader."""
+    from array_record.python.array_record_module import ArrayRecordReader
+
+    reader = ArrayRecordReader(str(path))
+    try:
+        return [bytes(item) for item in reader.read_all()]
+    finally:
+        reader.close()
+
+
+def shards_of(dataset: loader.Dataset) -> list[list[bytes]]:
+    """Returns the records of each shard, in order: by the official reader, if local."""
+    shards = []
+    for number in range(dataset.num_shards):
+        shard = dataset.shard(number)
+        if "://" in shard.path:
+            end = shard.first_record + shard.records
+            shards.append(dataset[shard.first_record : end])
+        else:
+            shards.append(read_shard(shard.path))
+    return shards
+
+
+def of_dataset(
+    path: Path, split: str | None = None, *, edition: int | None = None
+) -> dict[str, Any]:
+    """Returns the facts of a split: of its records in order, and of its shards."""
+    dataset = loader.open(path, split, edition=edition)
+    shards = shards_of(dataset)
+    held = list(dataset)
+    assert held == [item for shard in shards for item in shard]
+    return {"all": of_records(held), "shards": [of_records(shard) for shard in shards]}
+
+
+def of_columns(path: Path, split: str | None = None) -> dict[str, Any]:
+    """Returns the values of the columns of a split, by name."""
+    dataset = loader.open(path, split)
+    columns = {name: np.asarray(dataset.column(name)) for name in dataset.columns}
+    return {
+        name: values.tolist() if values.size <= 8 else digest_of_array(values)
+        for name, values in sorted(columns.items())
+    }
+
+
+def places(
+    path: Path, numbers: Iterable[int], split: str | None = None
+) -> dict[str, str]:
+    """Returns, by number, the source file and the place there that `trace` tells."""
+    chosen = () if split is None else ("--split", split)
+    return {
+        str(number): _place(
+            json.loads(command("trace", path, "--record", number, "--json", *chosen))
+        )
+        for number in numbers
+    }
+
+
+def _place(told: dict[str, Any]) -> str:
+    """Returns a place as text, such as `a.tfrecord byte 120`."""
+    file = os.path.basename(told["source_path"] or "")
+    for name, field in {
+        "line": "source_line",
+        "record": "source_record",
+        "byte": "source_offset_bytes",
+    }.items():
+        if told.get(field) is not None:
+            return f"{file} {name} {told[field]}"
+    return f"{file} unknown"

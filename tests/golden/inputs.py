@@ -1,0 +1,159 @@
+"""Input files of cases, the same bytes with any version of any library.
+
+Where shards are planned from the sizes of files, a case takes only files whose sizes no
+compressor decides: plain ones, or `stored_gzip`.
+"""
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import pathlib
+import random
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import zstandard
+
+from gristmill.dataset import encode_frame
+
+_WORDS = ("ash", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "willow")
+_BLOCK_BYTES = 1000
+
+
+def texts(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
+    """Returns texts of 1 to `words` words, each with its number."""
+    chance = random.Random(seed)
+    return [
+        " ".join([str(number), *chance.choices(_WORDS, k=chance.randint(1, words))])
+        for number in range(count)
+    ]
+
+
+def records(count: int, *, seed: int = 0, words: int = 30) -> list[bytes]:
+    """Returns texts as bytes, and among them empty and binary records."""
+    found = [text.encode() for text in texts(count, seed=seed, words=words)]
+    found[3::17] = [b""] * len(found[3::17])
+    found[5::19] = [bytes(range(256))] * len(found[5::19])
+    return found
+
+
+def rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+    """Returns rows of a table: an integer, a text, a number and a boolean."""
+    return [
+        {
+            "id": 100 * seed + number,
+            "text": text,
+            "score": number / 8 - 3,
+            "good": number % 3 == 0,
+        }
+        for number, text in enumerate(texts(count, seed=seed))
+    ]
+
+
+def tfrecord(items: Iterable[bytes]) -> bytes:
+    """Returns a TFRecord file."""
+    return b"".join(map(encode_frame, items))
+
+
+def jsonl(items: Iterable[Any], *, newline: str = "\n") -> bytes:
+    """Returns JSON lines."""
+    return "".join(json.dumps(item) + newline for item in items).encode()
+
+
+def table(items: Sequence[dict[str, Any]], *, delimiter: str = ",") -> bytes:
+    """Returns CSV, or with a tab TSV, with a header."""
+    file = io.StringIO()
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    writer.writerows([list(items[0]), *(list(item.values()) for item in items)])
+    return file.getvalue().encode()
+
+
+def lines(items: Iterable[str], *, newline: str = "\n") -> bytes:
+    """Returns a text file."""
+    return "".join(item + newline for item in items).encode()
+
+
+def tar(members: Iterable[tuple[str, bytes]]) -> bytes:
+    """Returns a tar of files."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as file:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            file.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def samples(count: int, *, seed: int = 0) -> bytes:
+    """Returns a tar of samples for WebDataset: `txt` and `cls`, most with `json`."""
+    members = []
+    for number, text in enumerate(texts(count, seed=seed)):
+        parts = {"txt": text.encode(), "cls": b"%d" % (number % 5)}
+        if number % 4:
+            parts["json"] = json.dumps({"number": number}).encode()
+        members += [(f"s/{number:04d}.{part}", data) for part, data in parts.items()]
+    return tar(members)
+
+
+def array_record(
+    path: pathlib.Path, items: Iterable[bytes], *, group_size: int = 1
+) -> None:
+    """Writes an ArrayRecord file with the official writer, without compression."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(str(path), f"group_size:{group_size},uncompressed")
+    for item in items:
+        writer.write(item)
+    writer.close()
+
+
+def parquet(
+    path: pathlib.Path, items: Sequence[dict[str, Any]], *, group_rows: int = 1 << 20
+) -> None:
+    """Writes a Parquet file, plain and without compression."""
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist(list(items)),
+        path,
+        row_group_size=group_rows,
+        compression="none",
+        use_dictionary=False,
+    )
+
+
+def stored_gzip(data: bytes) -> bytes:
+    """Returns gzip of blocks that are stored as they are."""
+    pieces = [data[at : at + _BLOCK_BYTES] for at in range(0, len(data), _BLOCK_BYTES)]
+    blocks = [
+        struct.pack("<BHH", number == len(pieces) - 1, len(piece), len(piece) ^ 0xFFFF)
+        + piece
+        for number, piece in enumerate(pieces)
+    ]
+    end = struct.pack("<II", zlib.crc32(data), len(data))
+    return b"\x1f\x8b\x08" + bytes(6) + b"\xff" + b"".join(blocks) + end
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "none": bytes,
+    "gzip": gzip.compress,
+    "zlib": zlib.compress,
+    "zstd": zstandard.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+}
+
+
+def write(folder: pathlib.Path, **files: bytes) -> pathlib.Path:
+    """Writes files, and returns their folder; `a__gz` is `a.gz`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (folder / name.replace("__", ".")).write_bytes(data)
+    return folder
