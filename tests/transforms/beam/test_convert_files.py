@@ -15,8 +15,6 @@ from apache_beam.testing.util import assert_that
 from gristmill.dataset.base.errors import CorruptInputError, GristmillError, InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.beam import convert_files as convert_tfrecords
-from gristmill.transforms.beam import pipeline_input
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
@@ -102,21 +100,6 @@ class TestDeterminism:
         job = job_of(inputs[0], tmp_path / "out", plan=plan)
         run(*RUNNERS[runner], jobs=(job,))
         assert contents(tmp_path / "out") == reference[plan[0]]
-
-    @pytest.mark.parametrize(
-        "runner",
-        [
-            "in memory",
-            "every bundle twice",
-            pytest.param("two processes", marks=pytest.mark.slow),
-            "with retries",
-        ],
-    )
-    def test_prepared_before(self, inputs, reference, tmp_path, runner):
-        job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
-        prepared = prepared_of(job)
-        run(*RUNNERS[runner], jobs=(job,), prepared=(prepared,))
-        assert contents(tmp_path / "out") == reference[PLANS[0][0]]
 
     @pytest.mark.parametrize("max_strides", [1, 4, 9, 100])
     def test_few_elements_stand_for_many_shards(
@@ -335,24 +318,6 @@ class TestJobs:
 
 
 class TestPickle:
-    def test_every_function(self):
-        found = [
-            value
-            for value in vars(convert_tfrecords).values()
-            if getattr(value, "__module__", None) == convert_tfrecords.__name__
-        ]
-        assert {"plan_shards", "_make_shards"} <= {f.__name__ for f in found}
-        for function in [*found, pipeline_input._GatherFn]:
-            assert pickle.loads(pickle.dumps(function)) is function
-
-    def test_elements(self, inputs, tmp_path):
-        job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
-        prepared = prepared_of(job)
-        task = next(shard_tasks(prepared))
-        assert pickle.loads(pickle.dumps(task)) == task
-        assert len(pickle.dumps(task)) < 500
-        assert pickle.loads(pickle.dumps(prepared)).fingerprint == prepared.fingerprint
-
     def test_errors_keep_their_text_and_type(self):
         for kind in GristmillError.__subclasses__():
             error = kind("what", where="there", expected=1, got=2, cure="that")

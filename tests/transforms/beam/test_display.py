@@ -9,16 +9,11 @@ import pytest
 from apache_beam.portability.api import beam_runner_api_pb2
 
 from gristmill.transforms import (
-    ConversionJob,
-    ConvertFiles,
-    IndexArrayRecords,
-    PlanOptions,
     ReadAllArrayRecords,
     ReadAllTFRecords,
     ReadArrayRecords,
     ReadTFRecords,
     VerifyDataset,
-    WriteArrayRecords,
 )
 
 
@@ -55,39 +50,3 @@ def test_readers_show_inputs() -> None:
     assert found["Range bytes"] == 7
     found = shown(ReadAllArrayRecords(split="test"), beam.Create(["in"]))
     assert found["Split"] == "test"
-
-
-def test_writers_show_output_and_plan() -> None:
-    found = shown(WriteArrayRecords("data/c4", num_shards=3), beam.Create([b"a"]))
-    assert (found["Output"], found["Name"], found["Split"]) == (
-        "data/c4",
-        "c4",
-        "train",
-    )
-    assert found["Num shards"] == 3
-    assert "Shard bytes" not in found
-    assert found["Writer"].startswith("group_size:1,")
-    found = shown(IndexArrayRecords(files=("old/x", "old/y"), name="old"))
-    assert (found["Input"], found["Name"]) == ("old/x, old/y", "old")
-
-
-def test_a_conversion_shows_all_splits() -> None:
-    jobs = (
-        ConversionJob(
-            inputs=("in/train*",),
-            output="out",
-            name="c4",
-            plan=PlanOptions(kind="num_shards", value=8),
-        ),
-        ConversionJob(
-            inputs=("in/a", "in/b"),
-            output="out",
-            name="c4",
-            split="test",
-            plan=PlanOptions(kind="match_shards", value=None),
-        ),
-    )
-    found = shown(ConvertFiles(jobs=jobs))
-    assert found["Output"] == "out"
-    assert (found["Input train"], found["Plan train"]) == ("in/train*", "num_shards=8")
-    assert (found["Input test"], found["Plan test"]) == ("in/a, in/b", "match_shards")

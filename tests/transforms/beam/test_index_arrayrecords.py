@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 import pathlib
-import pickle
 import shutil
 
-import numpy as np
 import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError, InputError
-from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
-from gristmill.transforms.indexing.commit_index import commit_index, task_of
-from gristmill.transforms.indexing.index_shard import IndexedShard, index_shard
-from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
-from tests.support.chunks import (
-    array_record_file,
-    chunk,
-    footer_entry,
-    footer_metadata,
-)
+from gristmill.transforms.indexing.commit_index import commit_index
+from gristmill.transforms.indexing.index_shard import index_shard
+from gristmill.transforms.indexing.plan_index import plan_index
 from tests.support.conversion import contents
-from tests.support.graphs import graph_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
     footer_of,
@@ -65,17 +54,6 @@ def test_same_bytes_as_without_beam(folder, tmp_path, monkeypatch, options):
 
 
 @pytest.mark.slow
-def test_name_split_and_overwrite(folder):
-    files = (f"{folder}/*train*",)
-    (manifest,) = run(IndexArrayRecords(files=files, name="new", split="all"))
-    assert (manifest.name, list(manifest.splits)) == ("new", ["all"])
-    with pytest.raises(InputError, match="with this split already"):
-        run(IndexArrayRecords(files=files, name="new", split="all"))
-    again = IndexArrayRecords(files=files, name="new", split="all", overwrite=True)
-    assert run(again) == [manifest]
-
-
-@pytest.mark.slow
 def test_damage_commits_nothing(folder):
     path = folder / "old-train.array_record-00001-of-00003"
     data = bytearray(path.read_bytes())
@@ -84,45 +62,6 @@ def test_damage_commits_nothing(folder):
     with pytest.raises(CorruptShardError, match="corrupt ArrayRecord chunk"):
         run(IndexArrayRecords(files=(f"{folder}/*",)))
     assert not (folder / "dataset.json").exists()
-
-
-def test_the_graph_has_no_side_input():
-    assert not graph_of(IndexArrayRecords(files=("old/*",))).side_inputs
-
-
-@pytest.mark.slow
-def test_reports_are_gathered_as_columns():
-    """As objects in one list they take 600 bytes a file."""
-    shards = 20_000
-    dataset = "gs://bucket/c4"
-    parts = [Gathered(), Gathered()]
-    for shard in np.random.default_rng(0).permutation(shards).tolist():
-        digest = RecordsDigest(
-            records=100_000 + shard % 997,
-            raw_bytes=(256 << 20) + shard * 7_919,
-            low=hash((shard, 1)) & (1 << 64) - 1,
-            high=hash((shard, 2)) & (1 << 64) - 1,
-        )
-        name = f"c4-train.array_record-{shard:07d}-of-{shards:07d}"
-        report = ShardReport(
-            path=name,
-            shard_index=shard,
-            job=INDEXED_JOB,
-            file_bytes=(200 << 20) + shard * 104_729,
-            file_crc32c=shard * 2_654_435_761 & (1 << 32) - 1,
-            read=digest,
-            written=digest,
-        )
-        task = IndexTask(dataset, "c4", "train", shard, name, report.file_bytes)
-        assert len(pickle.dumps(task)) <= 200 + len(dataset) + len(name)
-        parts[shard % 2].add(IndexedShard(task, report, "group_size:1,zstd:3"))
-    whole = Gathered()
-    for part in pickle.loads(pickle.dumps(parts)):
-        whole.extend(part)
-    assert len(pickle.dumps(whole)) <= 100 * shards
-    assert [*whole.notes["writer_options"]] == [("train", "group_size:1,zstd:3")]
-    assert whole.rows["train"].reports().shard_indices.tolist() == [*range(shards)]
-    assert (task_of(whole).dataset, task_of(whole).name) == (dataset, "c4")
 
 
 def test_a_file_of_another_format_among_thousands(
@@ -184,17 +123,3 @@ def test_damage_in_any_byte_is_refused(
         with pytest.raises(CorruptShardError):
             index_shard(task)
     assert not (tmp_path / "index").exists()
-
-
-def test_the_reason_of_a_refusal(tmp_path: pathlib.Path) -> None:
-    size = (1 << 31) + 1
-    huge = chunk([b""], compression="z", decoded_bytes=size, values_claim=size)
-    entries = [footer_metadata(1, 1), footer_entry(64, size, 1)]
-    path = tmp_path / "x-train.array_record-00000-of-00001"
-    path.write_bytes(array_record_file([huge], entries))
-    (task,) = plan_index([str(path)])
-    with pytest.raises(CorruptShardError, match="2,147,483,649") as caught:
-        index_shard(task)
-    assert "2,147,483,648" in str(caught.value)
-    with pytest.raises(CorruptShardError, match="2,147,483,649"):
-        loader.open(path)

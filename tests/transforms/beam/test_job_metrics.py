@@ -22,8 +22,6 @@ from gristmill.transforms import (
     VerifyDataset,
     WriteArrayRecords,
 )
-from gristmill.transforms.beam import job_metrics
-from gristmill.transforms.beam.job_metrics import report_sink, report_sources
 from tests.support.pipelines import counters, distributions, ended
 from tests.support.records import text_records, write_array_records, write_tfrecords
 
@@ -52,11 +50,6 @@ def test_an_index_and_a_verification(
     *said, last = caplog.records
     assert (last.levelname, {each.levelname for each in said}) == ("WARNING", {"INFO"})
     assert "verified 2 shards, 5 records, 2 findings, the first y" in last.getMessage()
-
-
-def test_names_are_those_that_are_documented() -> None:
-    with pytest.raises(KeyError):
-        job_metrics.counter("shards")
 
 
 def lineage_of(*transforms: Any) -> tuple[set[str], set[str]]:
@@ -105,13 +98,3 @@ def test_of_an_index_and_a_verification(place: pathlib.Path) -> None:
     sources, sinks = lineage_of(IndexArrayRecords(files=place / "old" / "x"))
     assert (sources, sinks) == (local(place / "old" / "x"), local(place / "old"))
     assert lineage_of(VerifyDataset(place / "old")) == (local(place / "old"), set())
-
-
-def test_of_buckets() -> None:
-    def report(path: str) -> None:
-        report_sources((path, "gs://in/raw/part-*", "gs://whole/"))
-        report_sink("gs://out/data/c4/")
-
-    sources, sinks = lineage_of(beam.Create(["gs://in/one"]), beam.Map(report))
-    assert sources == {"gcs:in.one", "gcs:in.raw", "gcs:whole"}
-    assert sinks == {"gcs:out.data/c4"}

@@ -9,12 +9,6 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.options.pipeline_options import (
-    DebugOptions,
-    DirectOptions,
-    PipelineOptions,
-    StandardOptions,
-)
 from apache_beam.options.value_provider import RuntimeValueProvider, StaticValueProvider
 from apache_beam.typehints.decorators import TypeCheckError
 
@@ -65,14 +59,6 @@ def test_a_collection_where_none_belongs(make, _) -> None:
         patterns | make()
     assert "PCollection[Create" in str(caught.value.got)
     assert caught.value.cure
-
-
-def test_readers_name_their_siblings_for_collections() -> None:
-    patterns = beam.Pipeline() | beam.Create(["in"])
-    with pytest.raises(InputError, match="use ReadAllTFRecords"):
-        patterns | ReadTFRecords("in")
-    with pytest.raises(InputError, match="use ReadAllArrayRecords"):
-        patterns | ReadArrayRecords("in")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +127,6 @@ def test_values_of_later_are_refused(make, given) -> None:
     assert "no ValueProvider" in str(caught.value)
 
 
-PATHS = {"patterns", "inputs", "source", "output", "dataset", "files", "tfds_directory"}
 TRANSFORMS = {
     ReadTFRecords: {"patterns": "in"},
     ReadArrayRecords: {"source": "in"},
@@ -175,18 +160,6 @@ def test_no_option_may_be_known_later(make, given, option: str) -> None:
         assert caught.value.cure
 
 
-@pytest.mark.parametrize(("make", "given", "option"), OPTIONS)
-def test_every_path_may_be_one_of_pathlib(make, given, option: str) -> None:
-    if option not in PATHS:
-        return
-    pipeline: Any = beam.Pipeline()
-    if make is WriteArrayRecords:
-        pipeline = pipeline | beam.Create([b"a"])
-    made = make(**{**given, option: pathlib.Path("in")})
-    assert pipeline | made
-    made.display_data()
-
-
 @pytest.mark.parametrize("value", ["5", 2.5, [5]])
 def test_numbers_are_numbers(value: Any) -> None:
     for make in (
@@ -205,19 +178,3 @@ def test_a_conversion_takes_jobs(jobs: Any) -> None:
         ConvertFiles(jobs=jobs)
     with pytest.raises(InputError, match="no conversion given"):
         ConvertFiles(jobs=())
-
-
-def test_what_is_remembered_of_options_belongs_to_no_pipeline() -> None:
-    """Tests have Beam parse arguments once: `tests/support/beam_memory.py`."""
-    arguments = ["--experiments=a", "--direct_num_workers=2", "--runner=FnApiRunner"]
-    first, second = PipelineOptions(arguments), PipelineOptions(arguments)
-    first.view_as(DebugOptions).experiments.append("b")
-    first.view_as(DirectOptions).direct_num_workers = 3
-    assert first.view_as(DebugOptions).experiments == ["a", "b"]
-    assert first.get_all_options()["direct_num_workers"] == 3
-    assert second.view_as(DebugOptions).experiments == ["a"]
-    assert second.view_as(DirectOptions).direct_num_workers == 2
-    assert second.view_as(StandardOptions).runner == "FnApiRunner"
-    assert PipelineOptions([]).view_as(DebugOptions).experiments is None
-    fresh = PipelineOptions(arguments).view_as(DebugOptions)
-    assert str(fresh) == str(DebugOptions(arguments))

@@ -7,10 +7,8 @@ import pathlib
 
 import apache_beam as beam
 import pytest
-from apache_beam.testing import test_stream
 from apache_beam.transforms.window import (
     FixedWindows,
-    SlidingWindows,
     TimestampedValue,
 )
 from apache_beam.typehints.decorators import TypeCheckError
@@ -23,7 +21,7 @@ from gristmill.transforms import (
     SourceRecord,
     WriteArrayRecords,
 )
-from tests.support.pipelines import BUNDLE_BASED, run
+from tests.support.pipelines import run
 from tests.support.records import frames_of, text_records, write_array_records
 
 FILES = {name: text_records(20, seed=seed) for seed, name in enumerate("abc")}
@@ -92,35 +90,6 @@ def test_records_are_in_the_window_of_their_pattern(tfrecords: pathlib.Path) -> 
     for second, name in enumerate("ac"):
         here = [record for at, record in counted if at == second + 0.25]
         assert sorted(here) == sorted(FILES[name])
-
-
-def test_records_are_in_all_windows_of_their_pattern(tfrecords: pathlib.Path) -> None:
-    counted = run(
-        beam.Create([TimestampedValue(str(tfrecords / "a"), 5)]),
-        beam.Map(lambda value: value).with_output_types(str),
-        beam.WindowInto(SlidingWindows(10, 5)),
-        ReadAllTFRecords(range_bytes=100),
-        beam.Map(lambda record, window=beam.DoFn.WindowParam: (window.start, record)),
-        beam.WindowInto(beam.window.GlobalWindows()),
-    )
-    for begin in (0, 5):
-        here = [record for at, record in counted if at == begin]
-        assert sorted(here) == sorted(FILES["a"])
-    assert len(counted) == 2 * len(FILES["a"])
-
-
-@pytest.mark.slow
-def test_patterns_without_end(tfrecords: pathlib.Path) -> None:
-    stream = test_stream.TestStream(coder=beam.coders.StrUtf8Coder())
-    for name in "ac":
-        stream = stream.add_elements([str(tfrecords / name)])
-    found = run(
-        stream.advance_watermark_to_infinity(),
-        beam.Map(lambda value: value).with_output_types(str),
-        ReadAllTFRecords(range_bytes=100),
-        argv=(*BUNDLE_BASED, "--streaming"),
-    )
-    assert sorted(found) == sorted(FILES["a"] + FILES["c"])
 
 
 @pytest.mark.parametrize("make", [ReadAllTFRecords, ReadAllArrayRecords])

@@ -111,18 +111,6 @@ def test_no_dataset_is_made_of_damaged_files(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "out" / layout.DATASET_JSON).exists()
 
 
-def test_empty_file(tmp_path: pathlib.Path) -> None:
-    write_array_records(tmp_path / "empty.ar", [])
-    assert run(ReadArrayRecords(str(tmp_path / "empty.ar"))) == []
-
-
-def test_dataset_with_brackets_in_its_name(tmp_path: pathlib.Path) -> None:
-    folder = tmp_path / "set [1]"
-    folder.mkdir()
-    dataset = dataset_of(folder, [b"a", b"b", b"c"])
-    assert sorted(run(ReadArrayRecords(str(dataset)))) == [b"a", b"b", b"c"]
-
-
 def test_other_record_than_the_index_has_is_refused(tmp_path: pathlib.Path) -> None:
     dataset = dataset_of(tmp_path, [b"%03d" % number for number in range(300)])
     shard = dataset / shards_of(dataset)[1]

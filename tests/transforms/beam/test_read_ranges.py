@@ -11,7 +11,7 @@ from apache_beam.coders import registry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.transforms import PlacedRecord, ReadTFRecords, ShardRecord, SourceRecord
+from gristmill.transforms import ReadTFRecords, SourceRecord
 from gristmill.transforms.beam.read_ranges import RecordCoder
 from tests.support.pipelines import WORKER_PROCESSES, run
 from tests.support.records import text_records, write_tfrecords
@@ -36,19 +36,6 @@ def test_elements_come_back(file: str, number: int, record: bytes) -> None:
         back = again.decode(each.encode(value))
         assert back == value
     assert type(coder.decode(coder.encode(element))) is SourceRecord
-
-
-def test_a_record_costs_its_path_and_12_bytes() -> None:
-    coder = registry.get_coder(SourceRecord)
-    assert len(coder.encode(SourceRecord("a" * 50, 1 << 40, bytes(100)))) == 162
-    assert coder.is_deterministic()
-    assert coder.to_type_hint() is SourceRecord
-
-
-def test_earlier_names_are_the_same_class() -> None:
-    assert PlacedRecord is ShardRecord is SourceRecord
-    record = SourceRecord("a", 7, b"")
-    assert record.offset == record.record_index == record.place == 7
 
 
 def test_records_with_sources_are_keys(tmp_path: pathlib.Path) -> None:

@@ -11,8 +11,6 @@ from typing import Any
 
 import apache_beam as beam
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.utils.timestamp import Timestamp
 
 from gristmill.dataset.base.errors import InputError
@@ -31,7 +29,6 @@ from gristmill.transforms.beam.tfrecord_parts import (
 from gristmill.transforms.sources.input_files import InputFile
 from tests.support.buckets import overlapping
 from tests.support.gcs_server import GcsServer
-from tests.support.graphs import graph_of
 from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,
@@ -74,12 +71,6 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> N
     patterns = (f"{tmp_path}/train*", f"{tmp_path}/test*")
     assert len(list(list_parts(patterns, False, 1000))) == 2
     assert "splits are joined: test (1 file), train (1 file)" in caplog.text
-
-
-def test_a_directory_stands_for_the_files_in_it(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "a").write_bytes(frames_of([b"a"]))
-    (tmp_path / "_SUCCESS").write_bytes(b"")
-    assert run(ReadTFRecords(str(tmp_path))) == [b"a"]
 
 
 @pytest.mark.slow
@@ -128,13 +119,6 @@ def test_damage_names_file_and_offset(tmp_path: pathlib.Path, range_bytes: int) 
         run(ReadTFRecords(str(path), range_bytes=range_bytes))
 
 
-def test_length_field_beyond_the_file(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "cut"
-    path.write_bytes(frames_of(text_records(30))[:-5])
-    with pytest.raises(Exception, match="ends in the middle of a record"):
-        run(ReadTFRecords(str(path), range_bytes=64))
-
-
 def test_file_that_changes_meanwhile(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "changing"
     path.write_bytes(frames_of(text_records(30)))
@@ -153,17 +137,6 @@ def test_empty_file_only_where_allowed(tmp_path: pathlib.Path) -> None:
     with pytest.raises(Exception, match="empty"):
         run(ReadTFRecords(f"{tmp_path}/*"))
     assert run(ReadTFRecords(f"{tmp_path}/*", allow_empty_files=True)) == [b"a"]
-
-
-@pytest.mark.slow
-def test_nothing_happens_before_the_pipeline_runs(tmp_path: pathlib.Path) -> None:
-    pattern = str(tmp_path / "later*")
-    pipeline = beam.Pipeline(options=PipelineOptions(list(IN_MEMORY)))
-    assert_that(pipeline | ReadTFRecords(pattern), equal_to([b"made later"]))
-    write_tfrecords(tmp_path / "later", [b"made later"])
-    pipeline.run().wait_until_finish()
-    with pytest.raises(Exception, match="no input file matches"):
-        run(ReadTFRecords(str(tmp_path / "never")))
 
 
 def test_options_are_checked_at_once() -> None:
@@ -208,13 +181,6 @@ def test_elements_are_small(tmp_path: pathlib.Path) -> None:
     key, value = by_file(walk, Timestamp(5))
     assert len(coder.encode(value)) <= 220 + len(path) + 10 * len(chain)
     assert len(key) <= 50 + len(path)
-
-
-def test_the_graph_is_a_chain() -> None:
-    graph = graph_of(ReadTFRecords("x"))
-    assert not graph.side_inputs
-    assert not [leaf for leaf in graph.leaves if "Combine" in leaf]
-    assert len(graph.leaves) <= 32
 
 
 @pytest.mark.parametrize(

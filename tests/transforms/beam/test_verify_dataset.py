@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import pathlib
 import pickle
 import shutil
 
-import numpy as np
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import NotADatasetError, StorageError
-from gristmill.dataset.base.findings import Finding, wrong_size
+from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
-from gristmill.transforms.checking.metadata import VerifyTasks, plan_verify
-from gristmill.transforms.checking.result import GatheredChecks, VerifyResult
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.result import VerifyResult
 from gristmill.transforms.checking.shard import ShardCheck, verify_shard
 from gristmill.transforms.indexing.commit_index import commit_index
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
 from tests.support.conversion import convert, job_of
-from tests.support.graphs import graph_of
-from tests.support.memory import peak_memory
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
     AWKWARD_RECORDS,
@@ -176,15 +171,6 @@ def test_same_record_elsewhere_is_found_by_index(dataset: pathlib.Path) -> None:
     ]
 
 
-def test_many_different_records_are_counted_not_listed(dataset: pathlib.Path) -> None:
-    shard = shards_of(dataset)[0]
-    count = plan_verify(str(dataset)).tasks[0].digest.records
-    write_array_records(dataset / shard, [b"x"] * count)
-    findings = verify(dataset)
-    assert len(findings) < 20
-    assert f"{count - 10:,} more records" in findings[-1].what
-
-
 def test_truncated_shard(dataset: pathlib.Path) -> None:
     shard = shards_of(dataset)[2]
     size = (dataset / shard).stat().st_size
@@ -315,94 +301,6 @@ def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> 
     assert "record 299 is not the one that was written" in whats
 
 
-def test_finding_reads_as_one_line() -> None:
-    assert str(Finding("a", "bad", "1", "2")) == "a: bad (expected 1, got 2)"
-    assert str(Finding("a", "missing")) == "a: missing"
-
-
-def table_of(shards: int) -> ShardTable:
-    """A table of shards that are not there."""
-    numbers = np.arange(shards)
-    columns = {
-        "records": 100_000 + numbers % 997,
-        "raw_bytes": (256 << 20) + numbers,
-        "file_bytes": (200 << 20) + numbers * 7,
-        "file_crc32c": (numbers * 2_654_435_761 & 0xFFFFFFFF).astype(np.uint32),
-        "digest_low": (1 << 64) - 1 - numbers.astype(np.uint64),
-        "digest_high": (1 << 63) + numbers.astype(np.uint64),
-    }
-    paths = [f"c4-train.array_record-{n:07d}-of-{shards:07d}" for n in range(shards)]
-    return ShardTable(paths=paths, columns=columns)
-
-
-def test_tasks_are_small_and_made_on_access():
-    dataset, shards = "gs://bucket/datasets/c4", 10_000
-    table = table_of(shards)
-    with peak_memory() as peak:
-        tasks = VerifyTasks(
-            dataset, "sha256:" + "5c" * 32, [table] * 2, [None] * 2, [()] * 2
-        )
-        assert len(tasks) == 2 * shards
-        for number, task in enumerate(tasks):
-            assert task.path == table.paths[number % shards]
-    assert peak.bytes < 5 << 20
-    assert tasks[shards + 7] == tasks[7] == tasks[5:9][2]
-    assert tasks[7].digest.records == int(table.records[7])
-    assert tasks.file_bytes == 2 * table.total("file_bytes")
-    with pytest.raises(IndexError):
-        tasks[2 * shards]
-    largest = max(len(pickle.dumps(task)) for task in tasks[-9:])
-    assert largest <= 200 + len(dataset) + len(table.paths[0])
-
-
-@pytest.mark.slow
-def test_what_is_gathered_does_not_grow_with_the_shards():
-    """Of many bad shards all are counted, and the first are kept in full."""
-    shards, parts = 30_000, []
-    for begin in range(3):
-        part = GatheredChecks()
-        for shard in range(begin, shards, 3):
-            path = f"c4-train.array_record-{shard:07d}-of-{shards:07d}"
-            finding = wrong_size(path, 200 << 20, 100 << 20)
-            part.add(ShardCheck(path, 1000, 64_000, (finding,), 200 << 20, 2))
-        parts.append(part)
-    whole = GatheredChecks()
-    for part in pickle.loads(pickle.dumps(parts))[::-1]:
-        whole.extend(part)
-    assert len(pickle.dumps(whole)) < 2 << 20
-    result = whole.result("gs://bucket/c4")
-    assert (result.shards, result.records) == (shards, 1000 * shards)
-    assert len(result.findings) == 10_000
-    assert result.more_findings == 3 * shards - 10_000
-    assert result.findings[-1].path.startswith("c4-train.array_record-0009999-of")
-
-
-@pytest.mark.slow
-def test_a_shard_of_which_every_chunk_is_damaged(tmp_path: pathlib.Path) -> None:
-    dataset = make_dataset(tmp_path, records=RECORDS[:900])
-    shard = shards_of(dataset)[0]
-    data = bytearray((dataset / shard).read_bytes())
-    footer = footer_of(bytes(data))
-    for begin, end in itertools.pairwise(footer.chunk_offsets.tolist()):
-        data[(begin + end) // 2] ^= 0x55
-    (dataset / shard).write_bytes(data)
-    (check,) = (
-        check
-        for check in map(verify_shard, plan_verify(str(dataset)).tasks)
-        if check.findings
-    )
-    more = check.more_findings
-    assert len(check.findings) == 100
-    assert more > 0
-    found = verify_all(str(dataset), workers=1)
-    (other,) = run(VerifyDataset(str(dataset)))
-    assert found.findings == other.findings
-    assert found.more_findings == other.more_findings == more
-    assert f"DAMAGED: {100 + more} findings" in found.text()
-    assert f"and {80 + more} more" in found.text()
-    assert json.loads(found.json())["more_findings"] == more
-
-
 @pytest.mark.parametrize("quick", [False, True])
 def test_what_both_find_is_counted_once(dataset: pathlib.Path, quick: bool) -> None:
     shards = shards_of(dataset)
@@ -448,18 +346,3 @@ def test_transform(
 def test_transform_fails_without_a_dataset(tmp_path: pathlib.Path) -> None:
     with pytest.raises(Exception, match="not a committed dataset"):
         run(VerifyDataset(str(tmp_path)))
-
-
-def test_memory_is_bounded_by_windows(tmp_path: pathlib.Path) -> None:
-    """Whatever the shard's size, no more than a window is held."""
-    records = [np.random.default_rng(n).bytes(1 << 20) for n in range(36)]
-    dataset = make_dataset(tmp_path, records=records)
-    tasks = plan_verify(str(dataset)).tasks
-    assert min(task.file_bytes for task in tasks) > 12 << 20
-    with peak_memory() as peak:
-        assert verify(dataset) == []
-    assert peak.bytes < 6 << 20
-
-
-def test_the_graph_has_no_side_input():
-    assert not graph_of(VerifyDataset("dataset")).side_inputs

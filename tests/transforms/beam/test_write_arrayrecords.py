@@ -21,19 +21,15 @@ from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
-from gristmill.dataset.commit.commit import commit_dataset
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_index import map_index
-from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.beam import parallel_deletions
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.planning.write_plan import (
-    GroupTask,
-    PlannedWrite,
     WriteJob,
     WritePlan,
     content_hash,
@@ -50,12 +46,10 @@ from gristmill.transforms.writing.write_group import (
     assign_pair,
     assign_record,
     encode_task,
-    task_of,
     write_group,
 )
 from tests.support.conversion import contents, convert, job_of, read_output
-from tests.support.graphs import graph_of
-from tests.support.memory import limited_memory, peak_memory
+from tests.support.memory import limited_memory
 from tests.support.pipelines import (
     BUNDLE_BASED,
     BUNDLES_TWICE,
@@ -297,16 +291,6 @@ def test_writer_options_name_and_split(tmp_path: pathlib.Path) -> None:
     assert larger.file_bytes > split.file_bytes
 
 
-def test_a_write_that_measures_first_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    for quiet in ({"num_shards": 3}, {"num_shards": 3, "shard_bytes": 1 << 20}):
-        WriteArrayRecords("out", **quiet)  # type: ignore[arg-type]
-    assert not caplog.messages
-    WriteArrayRecords("out", shard_bytes=1 << 20)
-    (said,) = caplog.messages
-    assert said.startswith("out: WriteArrayRecords without num_shards measures all")
-    assert "shard_bytes=1048576" in said
-
-
 @pytest.mark.slow
 def test_windows_are_ignored(tmp_path: pathlib.Path) -> None:
     stamp = beam.Map(lambda n: TimestampedValue(b"%d" % n, n))
@@ -496,26 +480,6 @@ def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:
     assert contents(out) == kept
 
 
-def test_a_write_that_begins_at_the_commit_of_another_is_left_alone(
-    tmp_path: pathlib.Path,
-) -> None:
-    out = tmp_path / "out"
-    begun: list[WritePlan] = []
-
-    def commit_then_begin(*args: Any, **options: Any) -> Manifest:
-        manifest = commit_dataset(*args, **options)
-        begun.append(plan_of(out, RECORDS[:500], num_shards=2, overwrite=True))
-        return manifest
-
-    plan = plan_of(out, RECORDS, num_shards=2)
-    rows = rows_of(plan, RECORDS)
-    result = commit_write(plan.write, rows, commit=commit_then_begin)
-    assert result.records == len(RECORDS)
-    (plan,) = begun
-    assert commit_write(plan.write, rows_of(plan, RECORDS[:500])).records == 500
-    assert_whole(out)
-
-
 def test_records_that_change_when_repeated_are_noticed(tmp_path: pathlib.Path) -> None:
     plan = plan_of(tmp_path / "out", RECORDS, num_shards=2)
     groups = groups_of(plan, RECORDS)
@@ -560,20 +524,6 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
     assert commit_write(plan.write, rows).records == count
 
 
-@pytest.mark.alone
-@pytest.mark.slow
-def test_memory_a_record_is_bounded(tmp_path: pathlib.Path) -> None:
-    """What is kept of each record is small, and stated."""
-    number = 100_000
-    records = [b"%06d" % number for number in range(number)]
-    writer = WriterOptions(group_size=1000)
-    job = plan_of(tmp_path / "out", records[:1], writer=writer).write.job
-    plan = begin_write(job, count(records), groups=1, overwrite=True)
-    with peak_memory() as peak:
-        write_one(plan, 0, records, listed=False)
-    assert peak.bytes < 160 * number
-
-
 @pytest.mark.slow
 def test_equal_records_spread_by_keys_of_their_own(tmp_path: pathlib.Path) -> None:
     """As transforms.md advises: without keys, equal records are in one group."""
@@ -583,84 +533,6 @@ def test_equal_records_spread_by_keys_of_their_own(tmp_path: pathlib.Path) -> No
     keyed = [(f"raw/part {offset}", record) for offset, record in enumerate(equal)]
     write(tmp_path / "keyed", keyed, keyed=True, num_shards=4)
     assert all(400 < len(shard) < 600 for shard in shard_contents(tmp_path / "keyed"))
-
-
-def test_graph_has_no_lists_in_side_inputs() -> None:
-    """A number at most, and nothing that some runner does not have."""
-    records = beam.Create([b"a"])
-    graph = graph_of(records | WriteArrayRecords("out", num_shards=3))
-    assert graph.side_inputs == ()
-    graph = graph_of(records | WriteArrayRecords("out"))
-    takers = sorted(name.rpartition("/")[2] for name in graph.side_inputs)
-    assert takers == ["AssignGroups", "PlanShards"]
-    given = {name.split("/")[1] for name in graph.leaves if "CountShards" in name}
-    assert len(given) == 1  # From which both take it.
-
-
-@pytest.mark.parametrize("keyed", [False, True])
-def test_outputs_have_no_tags(keyed: bool) -> None:
-    pipeline = beam.Pipeline()
-    elements = [(1, b"a")] if keyed else [b"a"]
-    out = WriteArrayRecords("out", num_shards=3, keyed=keyed)
-    _ = pipeline | beam.Create(elements) | out
-    transforms = pipeline.to_runner_api().components.transforms.values()
-    assert all(len(node.outputs) <= 1 for node in transforms)
-
-
-def test_elements_are_small() -> None:
-    """Of a write of four million shards, which replace a split."""
-    many = 4_000_000
-    job = WriteJob(
-        output="gs://bucket/some/where",
-        name="c4",
-        split="train",
-        num_shards=None,
-        shard_bytes=256 << 20,
-        keyed=False,
-        writer=with_versions(WriterOptions()),
-    )
-    total = RecordsDigest(records=1 << 40, raw_bytes=1 << 50, low=1 << 63, high=7)
-    write = PlannedWrite(
-        job=job, fingerprint="0" * 16, shards=many, total=total, edition=1 << 30
-    )
-    # Workers learn the writer and its versions from the plan.
-    given = dataclasses.replace(job, writer=WriterOptions())
-    assert PlannedWrite.of(given, write.reference) == write
-    task = GroupTask(write.reference, many - 1, 1, total.pack())
-    report = ShardReport(
-        path=write.shard_path(many - 1),
-        shard_index=many - 1,
-        job=write.fingerprint,
-        file_bytes=1 << 28,
-        file_crc32c=(1 << 32) - 1,
-        read=total,
-        written=total,
-    )
-    row = pack_report(report)
-    assert task_of(encode_task(task)) == task
-    pair = beam.coders.registry.get_coder(tuple[bytes, bytes])
-    grouped = beam.coders.registry.get_coder(tuple[int, bytes])
-    assert len(grouped.encode((many, encode_task(task)))) <= 200
-    assert len(pair.encode((write.reference, row))) <= 200
-    # What one element holds of each group, and of each shard.
-    assert len(pack_count(0, total.pack())) <= 100
-    assert len(row) <= 100
-
-
-def test_names_of_shards_are_known() -> None:
-    made = PlannedWrite(
-        job=job(pathlib.Path("out")), fingerprint="", shards=12, total=RecordsDigest()
-    )
-    assert all(made.has_shard(made.shard_path(shard)) for shard in range(12))
-    for name in (
-        *("data-train.array_record-00012-of-00012", "data-train", ""),
-        *(
-            "data-train.array_record-3-of-00012",
-            "data-test.array_record-00003-of-00012",
-        ),
-        *("data-train.array_record-00003-of-00013", "data-train.array_record--1-of-12"),
-    ):
-        assert not made.has_shard(name)
 
 
 @pytest.mark.slow

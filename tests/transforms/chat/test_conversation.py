@@ -60,10 +60,6 @@ def test_other_columns_can_be_named() -> None:
         found(member, columns)  # The object is that of the record.
 
 
-def test_a_prompt_is_not_part_of_what_is_said() -> None:
-    assert found({"prompt": SAID, "completion": SAID}).prompted == 2
-
-
 def test_text_is_a_document() -> None:
     conversation = found({"text": "plain"})
     assert (conversation.text, conversation.messages) == ("plain", [])

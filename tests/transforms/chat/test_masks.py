@@ -385,14 +385,6 @@ def test_plain_text_is_trained_on_whole(folder: pathlib.Path) -> None:
     assert documents.special_tokens == 2
 
 
-def test_private_characters_of_both_planes_are_refused(folder: pathlib.Path) -> None:
-    content = "\U000f0005 \U00100005"
-    messages = [SAID[0], {"role": "assistant", "content": content}]
-    assert made(folder, CHATML, messages).counts.set_aside == {"unproven": 1}
-    one = [SAID[0], {"role": "assistant", "content": "\U00100005 sun"}]
-    assert spans_of(folder, CHATML, one)[-1][2]
-
-
 def test_a_tokenizer_that_changes_text_keeps_its_borders(
     folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

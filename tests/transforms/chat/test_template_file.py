@@ -26,8 +26,6 @@ from tests.support.conversations import (
 from tests.support.conversion import contents
 from tests.transforms.chat.test_masks import CHATML, SAID
 
-DATED = "{{ strftime_now('%d %b %Y') }}" + CHATML
-
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> pathlib.Path:
@@ -86,22 +84,6 @@ def test_a_missing_template_and_bytes_say_so(folder: pathlib.Path) -> None:
     (folder / "bytes").write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not UTF-8"):
         chat_options(folder / "bytes", folder / "tokenizer.json")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"train": "Assistant"},
-        {"train": "user,user"},
-        {"train_without": "system"},
-        {"special_in_content": "x"},
-        {"date": "2026-2-30"},
-        {"unusable": "x"},
-    ],
-)
-def test_options_that_are_unknown_are_refused(wrong: Any) -> None:
-    with pytest.raises(InputError):
-        ChatOptions(template="x", **wrong)
 
 
 def test_roles_of_options() -> None:
@@ -176,23 +158,6 @@ def test_every_source_gives_the_same_rows(folder: pathlib.Path, monkeypatch) -> 
         assert packed["documents"] == 3
         digests.add(packed["digest"])
     assert len(digests) == 1
-
-
-def test_a_job_keeps_its_date(folder: pathlib.Path, monkeypatch) -> None:
-    monkeypatch.chdir(folder)
-    pathlib.Path("dated.jinja").write_text(DATED)
-    pathlib.Path("a.jsonl").write_text(json.dumps({"messages": SAID}) + "\n")
-    base = ("pack", "--chat", "a.jsonl", "rows", "--tokenizer", "tokenizer.json")
-    more = ("--template", "dated.jinja", "--length", 128)
-    run(*base, *more, "--date", "2024-02-29")
-    shard = next(pathlib.Path("rows").glob("*array_record-0*"))
-    before = shard.read_bytes()
-    # Later, without a date: the same job, which has nothing to do.
-    run(*base, *more)
-    assert shard.read_bytes() == before
-    shard.unlink()
-    run(*base, *more)
-    assert shard.read_bytes() == before
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.job_inputs import (
     known_looks,
@@ -78,13 +77,3 @@ def test_when_files_are_looked_into_again(server: GcsServer) -> None:
     server.objects.put("bucket", "in/a", b"PAR1 and no more")
     with pytest.raises(InputError, match="Parquet"):
         list_inputs(job())
-
-
-def test_a_damaged_description_tells_nothing(server: GcsServer) -> None:
-    begin_job(job())
-    found = match_job(job())
-    assert found is not None
-    path = "gs://bucket/out/index/data-train.job.json"
-    assert storage_for(path).stat(path) is not None
-    storage_for(path).write(path, b"{}")
-    assert known_looks(job(), found) is None

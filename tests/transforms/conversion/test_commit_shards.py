@@ -8,10 +8,8 @@ import random
 
 import pytest
 
-from gristmill.dataset.base.errors import DataLossError, InputError, StorageChangedError
-from gristmill.dataset.commit.commit import commit_dataset
-from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.base.errors import DataLossError, StorageChangedError
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import (
     close_gaps,
@@ -190,39 +188,8 @@ class TestFinishSplit:
                 collected([*reports[:3], lost, reports[4]], job=prepared.fingerprint),
             )
 
-    def test_where_the_data_came_from(self, made, tmp_path):
-        prepared, reports = made
-        split, _ = finish_split(prepared, collected(reports, job=prepared.fingerprint))
-        job = prepared.job
-        assert split.source["inputs"] == [f"{tmp_path}/in/*"]
-        assert split.source["files"] == 2
-        assert split.source["file_bytes"] == int(prepared.files.sizes.sum())
-        assert split.source["file_list_digest"] == prepared.files.digest
-        assert split.source["options"] == job.options()
-        assert split.source["records_digest"] == split.records_digest
-        assert pathlib.Path(job.output, split.source["file_list"]).exists()
-
 
 class TestCommitDataset:
-    def test_nothing_is_a_dataset_before(self, made):
-        prepared, reports = made
-        finish_split(prepared, collected(reports, job=prepared.fingerprint))
-        assert "dataset.json" not in contents(prepared.job.output)
-
-    def test_fields_of_later_versions_survive(self, made):
-        prepared, reports = made
-        split, _ = finish_split(prepared, collected(reports, job=prepared.fingerprint))
-        output = prepared.job.output
-        extra = {"from the future": [1]}
-        later = Manifest(name="data", splits={"train": split}, extra=extra)
-        pathlib.Path(output, "dataset.json").write_bytes(later.encode())
-        commit_dataset(output, "data", {"train": split}, features={"a": "b"})
-        manifest = open_manifest(output)
-        assert manifest.extra == {"from the future": [1]}
-        assert manifest.features == {"a": "b"}
-        # Known features stay when a later commit knows none.
-        assert commit_dataset(output, "data", {"train": split}).features == {"a": "b"}
-
     @pytest.mark.parametrize("lost", ["data-train.array_record-00001", "index"])
     def test_files_that_went_after_they_were_written(self, made, lost):
         prepared, reports = made
@@ -240,19 +207,6 @@ class TestCommitDataset:
         assert "run the same command again" in str(caught.value)
         assert "dataset.json" not in contents(str(output))
 
-    def test_another_name(self, made):
-        prepared, reports = made
-        split, _ = finish_split(prepared, collected(reports, job=prepared.fingerprint))
-        commit_dataset(prepared.job.output, "data", {"train": split})
-        with pytest.raises(InputError, match="another name"):
-            commit_dataset(prepared.job.output, "other", {"test": split})
-
-    def test_without_any_split(self, made):
-        output = made[0].job.output
-        with pytest.raises(DataLossError, match="no split"):
-            commit_dataset(output, "data", {})
-        assert not pathlib.Path(output, "dataset.json").exists()
-
 
 class TestCommitShards:
     """Every split of every job is in the dataset in the end, or nothing is written."""
@@ -264,15 +218,6 @@ class TestCommitShards:
             job_of(tmp_path / "in", tmp_path / "out", split=split)
             for split in ("train", "test")
         ]
-
-    @pytest.mark.parametrize("made", [0, 1])
-    def test_a_job_of_which_nothing_arrived(self, jobs, made: int):
-        tasks = [next(shard_tasks(prepared_of(job))) for job in jobs]
-        results = [make_shard(task) for task in tasks[:made]]
-        with pytest.raises(DataLossError, match="no shard") as caught:
-            commit_shards(jobs, results)
-        assert f"split {jobs[made].split}" in str(caught.value)
-        assert "dataset.json" not in contents(jobs[0].output)
 
     @pytest.mark.parametrize("others", [0, 1])
     def test_a_split_that_was_there_and_is_gone(self, jobs, others: int):

@@ -14,8 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import CorruptInputError, DataLossError
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -25,12 +23,11 @@ from gristmill.transforms.conversion.convert_shard import (
     convert_shard,
     finished_shard,
 )
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.shard_tasks import shard_tasks
 from tests.support.conversion import (
     contents,
     convert,
     job_of,
-    nested_records,
     prepared_of,
     quarantined,
     read_output,
@@ -87,15 +84,6 @@ class TestLossless:
         convert(job, tasks=tasks)
         assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
-    @pytest.mark.slow
-    def test_all_plans_hold_the_same_records(self, varied, tmp_path):
-        folder, _ = varied
-        digests = set()
-        for number, plan in enumerate(PLANS):
-            result = convert(job_of(folder, tmp_path / str(number), plan=plan))
-            digests.add(result.manifest.splits["train"].records_digest)
-        assert len(digests) == 1
-
     def test_records_per_shard_is_exact(self, varied, tmp_path):
         folder, records = varied
         convert(job_of(folder, tmp_path / "out", plan=("records_per_shard", 37)))
@@ -132,45 +120,6 @@ class TestLossless:
         assert opened.crc32cs.tolist() == list(map(google_crc32c.value, records))
         assert opened.report() == report == finished_shard(prepared, 0)
 
-    @pytest.mark.parametrize(
-        "options",
-        [
-            WriterOptions(group_size=5, compression="brotli:3"),
-            WriterOptions(group_size=1, compression="snappy"),
-            WriterOptions(group_size=16, compression="uncompressed"),
-        ],
-    )
-    def test_writer_options_reach_the_shards(self, tmp_path, options):
-        records = varied_records(40, seed=2)
-        (tmp_path / "in").write_bytes(frames_of(records))
-        result = convert(job_of(tmp_path / "in", tmp_path / "out", writer=options))
-        assert read_output(tmp_path / "out") == records
-        described = with_versions(options).described
-        assert result.manifest.splits["train"].writer_options == described
-
-    def test_progress_is_told_and_ends_at_the_whole(self, tmp_path):
-        records = varied_records(500, seed=2, most_bytes=60_000)
-        (tmp_path / "in").write_bytes(frames_of(records))
-        told: list[tuple[int, int]] = []
-        convert_shard(
-            prepared_of(job_of(tmp_path / "in", tmp_path / "out")),
-            0,
-            progress=lambda records, raw_bytes, _: told.append((records, raw_bytes)),
-        )
-        assert told == sorted(told)
-        assert told[-1] == (500, sum(map(len, records)))
-
-    def test_progress_reaches_other_processes_by_a_file(self, tmp_path):
-        records = varied_records(50, seed=2)
-        (tmp_path / "in").write_bytes(frames_of(records))
-        (tmp_path / "progress").mkdir()
-        prepared = prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
-        (task,) = shard_tasks(prepared)
-        make_shard(task, progress_dir=str(tmp_path / "progress"))
-        assert contents(tmp_path / "progress") == {
-            "train.0": f"50 {sum(map(len, records))} 0".encode()
-        }
-
 
 class TestNestedPayloads:
     """Records that hold frames themselves, cut in their middle."""
@@ -196,15 +145,6 @@ class TestNestedPayloads:
                 record for records in files for record in (records or [b""])
             ]
 
-    @pytest.mark.slow
-    def test_many_nested_records_deep(self, tmp_path):
-        chance = random.Random(11)
-        records = [nested_records(chance, depth=3) for _ in range(150)]
-        (tmp_path / "in").write_bytes(frames_of(records))
-        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 60))
-        convert(job)
-        assert read_output(tmp_path / "out") == records
-
     def test_a_payload_over_many_ranges_is_made_again_at_the_commit(self, tmp_path):
         inner = [random.Random(n).randbytes(1000) for n in range(100)]
         records = [b"before", frames_of(inner), b"between", frames_of(inner), b"after"]
@@ -219,24 +159,6 @@ class TestNestedPayloads:
         split = result.manifest.splits["train"]
         assert split.records == 5
         assert read_table(job.output, split).total("span_records") == 5
-
-    @pytest.mark.slow
-    def test_repairs_depend_on_the_input_alone(self, tmp_path):
-        chance = random.Random(3)
-        records = [nested_records(chance) * 30 for _ in range(20)]
-        (tmp_path / "in").write_bytes(frames_of(records))
-        found = []
-        for name in ("one", "two"):
-            job = job_of(tmp_path / "in", tmp_path / name, plan=("num_shards", 50))
-            found.append(convert(job))
-        assert found[0].repaired_shards == found[1].repaired_shards > 0
-        assert contents(tmp_path / "one") == contents(tmp_path / "two")
-        # What is on disk is of the right attempt: a rerun finds nothing to repair.
-        (tmp_path / "one" / "dataset.json").unlink()
-        assert convert(dataclasses.replace(job, output=str(tmp_path / "one"))) == (
-            found[0]._replace(repaired_shards=0)
-        )
-        assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
     @pytest.mark.slow
     def test_a_fooled_range_with_real_damage_elsewhere(self, tmp_path):
@@ -260,21 +182,6 @@ class TestNestedPayloads:
             assert region["begin_bytes"] == broken
             assert kept == bytes(data[broken : len(frames_of(records[:32]))])
             assert result.manifest.splits["train"].quarantined_regions == 1
-
-    def test_a_fooled_range_does_not_spend_the_budget_for_damage(self, tmp_path):
-        # Its end looks like damage, though nothing is.
-        records = [frames_of([b"i" * 50] * 20)] * 10
-        (tmp_path / "in").write_bytes(frames_of(records))
-        job = job_of(
-            tmp_path / "in",
-            tmp_path / "out",
-            plan=("num_shards", 17),
-            on_corrupt="quarantine",
-            max_corrupt=0,
-        )
-        convert(job)
-        assert read_output(tmp_path / "out") == records
-        assert quarantined(tmp_path / "out") == []
 
 
 class TestReports:

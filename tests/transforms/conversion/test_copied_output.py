@@ -31,7 +31,6 @@ from tests.support.conversion import (
     dataset_of,
     job_of,
     prepared_of,
-    quarantined,
     read_output,
     shards_of,
 )
@@ -65,17 +64,6 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return counts
 
 
-def files_of(folder: pathlib.Path, options: WriterOptions) -> pathlib.Path:
-    """Writes the records to two files by the official writer, as it encodes them."""
-    files = folder / "files"
-    files.mkdir()
-    for number in range(2):
-        part = RECORDS[number * 160 :][:160]
-        path = files / f"{number}.array_record"
-        write_array_records(path, part, options=official_options(options))
-    return files
-
-
 @pytest.mark.parametrize("plan", [("num_shards", 5), ("records_per_shard", 37)])
 def test_chunks_of_a_dataset_are_neither_decoded_nor_encoded(
     tmp_path: pathlib.Path, counted: dict[str, int], plan: tuple[str, int]
@@ -94,16 +82,6 @@ def test_chunks_of_a_dataset_are_neither_decoded_nor_encoded(
     assert contents(whole)[name] == contents(anew)[name]
 
 
-def test_plain_files_are_decoded_once_for_the_index(
-    tmp_path: pathlib.Path, counted: dict[str, int]
-) -> None:
-    files = files_of(tmp_path, WriterOptions())
-    counted.update(encoded=0, decoded=0)
-    convert(job_of(files, tmp_path / "new", plan=("num_shards", 3)))
-    assert counted == {"encoded": 0, "decoded": len(RECORDS)}
-    assert read_output(tmp_path / "new") == RECORDS
-
-
 def test_records_at_a_border_within_a_chunk_are_encoded_again(
     tmp_path: pathlib.Path, counted: dict[str, int]
 ) -> None:
@@ -117,28 +95,6 @@ def test_records_at_a_border_within_a_chunk_are_encoded_again(
     assert 1 <= counted["encoded"] < len(RECORDS)
 
 
-@pytest.mark.parametrize(
-    "writer",
-    [
-        WriterOptions(compression="zstd:4"),
-        WriterOptions(compression="uncompressed"),
-        GROUPS,
-    ],
-    ids=lambda writer: writer.described,
-)
-def test_records_are_encoded_as_the_job_asks(
-    tmp_path: pathlib.Path, counted: dict[str, int], writer: WriterOptions
-) -> None:
-    source = dataset_of(tmp_path, RECORDS)
-    counted.update(encoded=0)
-    convert(job_of(str(source), tmp_path / "new", writer=writer))
-    assert counted["encoded"] == len(RECORDS)
-    anew = tmp_path / "anew"
-    convert(job_of(str(tmp_path / "train.tfrecord"), anew, writer=writer))
-    (name,) = shards_of(anew)
-    assert contents(tmp_path / "new")[name] == contents(anew)[name]
-
-
 def test_transposed_chunks_are_decoded(tmp_path: pathlib.Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
@@ -146,22 +102,6 @@ def test_transposed_chunks_are_decoded(tmp_path: pathlib.Path) -> None:
     write_array_records(files / "a.array_record", RECORDS, options=options)
     convert(job_of(files, tmp_path / "new"))
     assert read_output(tmp_path / "new") == RECORDS
-
-
-def test_damaged_chunks_are_set_aside(tmp_path: pathlib.Path) -> None:
-    source = dataset_of(tmp_path, RECORDS)
-    path = source / shards_of(source)[1]
-    data = bytearray(path.read_bytes())
-    data[20_000] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(CorruptShardError, match="chunk"):
-        convert(job_of(str(source), tmp_path / "no"))
-    job = job_of(str(source), tmp_path / "new", on_corrupt="quarantine")
-    convert(job)
-    found = read_output(tmp_path / "new")
-    assert len(quarantined(job.output)) == 1
-    assert len(found) == len(RECORDS) - 1
-    assert {*found} < {*RECORDS}
 
 
 def test_the_check_of_decoded_records_finds_a_wrong_index(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import pathlib
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import dataset
-from gristmill.dataset.base.errors import FastTokenizerDiffersError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -20,13 +18,6 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.pipelines.text.split_description import packed_lines, packed_split
-from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.shard_output import (
-    may_be_fast,
-    note_difference,
-)
-from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of
 from tests.support.tokenizer_files import tokenizer_json
 
@@ -100,19 +91,6 @@ def test_shards_that_differ_are_made_again(tmp_path, tokenizer, numbers, again):
     assert not [*(tmp_path / "fast" / "index").glob(".*")]  # The note is gone.
 
 
-def test_in_a_compressed_file(tmp_path, tokenizer):
-    """The shards are made in one pass, which begins anew."""
-    source = written(tmp_path, IN_SECOND)
-    data = pathlib.Path(source).read_bytes()
-    (tmp_path / "in.tfrecord.gz").write_bytes(gzip.compress(data))
-    compressed = str(tmp_path / "in.tfrecord.gz")
-    pack(source, str(tmp_path / "plain"), tokenizer)
-    pack(compressed, str(tmp_path / "fast"), tokenizer, fast=True)
-    fast = str(tmp_path / "fast")
-    assert shards_of(fast) == shards_of(str(tmp_path / "plain"))
-    assert counts_of(fast)["reference_shards"] == 1
-
-
 @pytest.mark.slow
 def test_workers_beside_each_other(tmp_path, tokenizer):
     """Each compares until it knows: whoever finds out, the tokens are the same."""
@@ -122,35 +100,3 @@ def test_workers_beside_each_other(tmp_path, tokenizer):
     fast = str(tmp_path / "fast")
     assert shards_of(fast) == shards_of(str(tmp_path / "plain"))
     assert 1 <= counts_of(fast)["reference_shards"] <= 2
-
-
-@pytest.mark.slow
-def test_in_a_bucket(tmp_path, tokenizer, monkeypatch):
-    source = written(tmp_path, AT_BEGIN)
-    pack(source, str(tmp_path / "plain"), tokenizer)
-    with GcsServer("data") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        pack(source, "gs://data/fast", tokenizer, fast=True)
-        assert shards_of("gs://data/fast") == shards_of(str(tmp_path / "plain"))
-        assert counts_of("gs://data/fast")["reference_shards"] == 1
-        left = [file.path for file in storage_for("gs://data").list_tree("gs://data")]
-        assert not [path for path in left if "/." in path or "/tmp-" in path], left
-
-
-def test_the_note_of_one_worker_is_for_all(tmp_path, tokenizer):
-    options = PackingOptions(
-        input=(written(tmp_path, AT_BEGIN),),
-        output=str(tmp_path / "fast"),
-        tokenizer=str(tokenizer),
-        length=32,
-        fast=True,
-    )
-    (job,) = conversion_of(options).jobs
-    prepared = begin_job(job).prepared
-    assert may_be_fast(prepared)
-    note_difference(prepared, FastTokenizerDiffersError("it differs"))
-    assert not may_be_fast(prepared)
-    # So the fast path is not even tried.
-    report = convert_shard(prepared, 0)
-    assert report.packed is not None
-    assert report.packed.reference_shards == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import os
 import pathlib
@@ -12,11 +11,9 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -25,10 +22,8 @@ from gristmill.transforms.conversion.job_inputs import (
     has_other_records,
     one_by_one,
 )
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.find_inputs import find_inputs
 from tests.support.conversion import (
     convert,
     job_of,
@@ -38,7 +33,6 @@ from tests.support.conversion import (
     varied_records,
 )
 from tests.support.records import frames_of
-from tests.support.watched import watched
 
 OLD = varied_records(90, seed=1, most_bytes=300)
 NEW = [record[::-1] for record in OLD]
@@ -258,53 +252,6 @@ def test_a_worker_of_the_run_before_publishes_nothing(job, inputs):
     assert read_output(job.output) == [*OLD[:60], *NEW[60:]]
 
 
-def test_a_description_of_an_earlier_release(job, inputs):
-    # It lists sizes and times alone: the job goes on.
-    convert_shard(prepared_of(job), 5)
-    path = pathlib.Path(job.output, layout.inputs_path("data", "train"))
-    with np.load(path) as file:
-        arrays = {name: file[name] for name in file.files}
-    del arrays["noted_ns"]
-    with open(path, "wb") as out:
-        np.savez_compressed(out, **arrays)
-    before = states(job.output)
-    (inputs / "2").chmod(0o444)
-    convert(job)
-    assert read_output(job.output) == OLD
-    assert before.items() <= states(job.output).items()
-    # From then on there is more to compare.
-    rewrite(inputs / "2")
-    with pytest.raises(JobChangedError, match="its size and time have not"):
-        begin_job(job)
-
-
-def test_what_the_system_notes_at_the_first_read_is_no_change(tmp_path, monkeypatch):
-    # As file systems do that fetch a file when it is read.
-    path = tmp_path / "in"
-    path.write_bytes(frames_of(OLD))
-    looks: list[int] = []
-
-    def stat(name, **options):
-        if str(name) == str(path):
-            looks.append(1)
-            if len(looks) == 2:
-                path.chmod(0o444)
-
-    watched(monkeypatch, os, "stat", stat)
-    (noted_ns,) = find_inputs([str(path)]).noted_ns.tolist()
-    assert noted_ns == path.stat().st_ctime_ns
-
-
-def test_a_function_of_the_name_of_no_file(job):
-    # Lists of files that are the same have no changes to compare.
-    files = find_inputs(job.inputs)
-    assert files.noted_changes(files) == []
-    later = dataclasses.replace(files, noted_ns=files.noted_ns + np.array([0, 5, 0]))
-    assert files.noted_changes(later) == [1]
-    unknown = dataclasses.replace(files, noted_ns=files.noted_ns * 0)
-    assert files.noted_changes(unknown) == unknown.noted_changes(files) == []
-
-
 @pytest.mark.slow
 def test_by_several_processes(job, inputs):
     run_conversion([job], workers=2)
@@ -315,11 +262,3 @@ def test_by_several_processes(job, inputs):
     with pytest.raises(JobChangedError, match="its size and time have not"):
         run_conversion([job], workers=2)
     assert open_manifest(job.output).splits["train"].records == len(OLD)
-
-
-def test_results_of_shards_that_are_compared_stay_as_they_are(job, inputs):
-    convert(job)
-    (inputs / "0").chmod(0o400)
-    taken = begin_job(job)
-    reports = [make_shard(task).report for task in shard_tasks(taken.prepared)]
-    assert all(report is not None for report in reports)

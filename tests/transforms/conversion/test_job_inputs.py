@@ -8,11 +8,8 @@ import pathlib
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.convert import convert
-from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.job_inputs import list_inputs, split_notes
+from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from tests.support.conversion import contents, job_of
 from tests.support.gcs_server import GcsServer
@@ -47,10 +44,6 @@ class TestSplits:
         job = job_of(f"{c4}/{pattern}", "out")
         self.refused(job, "train (3 files), validation (1 file)", "--split", str(c4))
 
-    def test_those_of_several_patterns_as_a_shell_makes_them(self, c4):
-        files = sorted(str(path) for path in c4.iterdir())
-        self.refused(job_of(files, "out"), "where:", files[0], "and 1 more")
-
     def test_those_of_directories(self, tmp_path):
         make(tmp_path, "train/part-0", "val/part-0")
         self.refused(job_of(f"{tmp_path}/*/part-*", "out"), "train (1 file), val")
@@ -79,23 +72,6 @@ class TestSplits:
         self.refused(job_of(f"{c4}/*", "out", split="all"))
 
     @pytest.mark.parametrize(
-        ("split", "joined"), [(None, False), ("train", False), ("all", True)]
-    )
-    def test_on_the_command_line(self, c4, split, joined):
-        options = ConvertOptions(input=(f"{c4}/*",), output="out", split=split)
-        (job,) = conversion_of(options).jobs
-        if joined:
-            assert len(list_inputs(job)) == 4
-        else:
-            self.refused(job)
-
-    def test_it_changes_no_job(self, c4):
-        jobs = [
-            job_of(c4, "out", split="x", join_splits=join) for join in (True, False)
-        ]
-        assert jobs[0].options() == jobs[1].options()
-
-    @pytest.mark.parametrize(
         "names",
         [
             tfds("train", 3),
@@ -108,50 +84,6 @@ class TestSplits:
         assert len(list_inputs(job_of(make(tmp_path / "in", *names), "out"))) == len(
             names
         )
-
-    def test_stand_ins_of_other_functions_join_what_they_are_given(self, c4):
-        names = ShardNames(kind="beam", prefix="x", suffix=".arrayrecord")
-        files = list_inputs(job_of(c4, "out", names=names))
-        assert "splits are joined" in files.notes()[0]
-
-
-@pytest.mark.parametrize(
-    ("names", "split", "join", "noted"),
-    [
-        (tfds("validation", 2), "train", False, True),
-        (["val-0", "val-1"], "train", False, True),
-        (tfds("validation", 2), "validation", False, False),
-        (tfds("validation", 2), "test", True, False),  # With --split test.
-        (["training-0"], "train", False, False),
-        (["val-0", "other"], "train", False, False),
-        (["a", "b"], "train", False, False),
-    ],
-)
-def test_a_split_that_gets_another_name_by_default_is_noted(
-    tmp_path, names, split, join, noted
-):
-    job = job_of(make(tmp_path, *names), "out", split=split, join_splits=join)
-    notes = split_notes(job, list_inputs(job))
-    assert len(notes) == noted
-    for note in notes:
-        assert "and become split train; to keep it, give --split val" in note
-
-
-def test_the_note_comes_before_the_work_and_with_the_result(tmp_path, capsys):
-    make(tmp_path / "in", *tfds("validation", 2))
-    options = ConvertOptions(input=(f"{tmp_path}/in/*",), output=f"{tmp_path}/out")
-    outcome = convert(conversion_of(options).jobs, show_progress=True)
-    note = "note: the input files are of split validation"
-    assert capsys.readouterr().err.startswith(note)
-    assert note in outcome.text()
-
-
-def test_datasets_that_are_joined_are_noted(tmp_path):
-    make(tmp_path, "a-train.tfrecord-00000-of-00001", "b-train.tfrecord-00000-of-00001")
-    files = list_inputs(job_of(tmp_path, "out"))
-    assert files.notes() == [
-        "files of several datasets are joined: a (1 file), b (1 file)"
-    ]
 
 
 class TestOutput:

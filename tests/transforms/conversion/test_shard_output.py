@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import os
 import pathlib
 import subprocess
@@ -71,17 +70,6 @@ def test_the_first_ten_records(seen, inputs):
     assert tried(seen, inputs) == RECORDS[:3]
 
 
-def test_of_a_compressed_file(seen, inputs):
-    (inputs / "a").write_bytes(gzip.compress(frames_of(RECORDS)))
-    assert tried(seen, inputs) == RECORDS[:10]
-
-
-def test_of_the_first_file_that_has_any(seen, inputs):
-    (inputs / "0").touch()
-    (inputs / "1").write_bytes(gzip.compress(b""))
-    assert tried(seen, inputs, allow_empty_files=True) == RECORDS[:10]
-
-
 def test_damage_at_the_beginning(seen, inputs):
     data = frames_of(RECORDS)
     (inputs / "a").write_bytes(b"damage" + data)
@@ -101,13 +89,6 @@ def test_what_it_returns_is_looked_at_and_dropped(seen, inputs, tmp_path):
     convert(job_of(inputs, tmp_path / "out", map=f"{module_of(seen)}:seen"))
     assert read_output(tmp_path / "out") == RECORDS
     assert seen.read_bytes().splitlines() == RECORDS[:10] + RECORDS
-
-
-def test_without_a_function_nothing_is_read(inputs, tmp_path):
-    job = job_of(inputs, tmp_path / "out")
-    files = list_inputs(job).first(1)
-    (inputs / "a").unlink()
-    try_function(job, files)
 
 
 @pytest.mark.slow

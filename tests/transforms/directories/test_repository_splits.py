@@ -107,10 +107,3 @@ def test_a_readme_that_cannot_be_understood_is_an_error(configs):
     with pytest.raises(InputError, match="cannot be understood") as caught:
         described(configs)
     assert caught.value.where == "README.md"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "# configs:\n", "---\nlicense: mit\n---\nconfigs:\n"]
-)
-def test_a_readme_without_files_says_nothing(text):
-    assert configurations(text, where="README.md") == {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,14 +13,12 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
-    CorruptInputError,
     DataLossError,
     GristmillError,
     InputError,
 )
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -39,18 +36,16 @@ from gristmill.transforms.directories.tfds_directory import (
     TfdsConversion,
     read_tfds_directory,
     tfds_jobs,
-    tfds_metadata,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support import examples, shared, tfds_data
+from tests.support import shared, tfds_data
 from tests.support.conversion import contents
 from tests.support.records import (
     read_array_records,
     read_tfrecords,
     write_tfrecords,
 )
-from tests.support.watched import calls_of, watched
 
 NAME, SPLIT_RECORDS = tfds_data.NAME, tfds_data.SPLIT_RECORDS
 COPIED = ("features.json", "label.labels.txt", "metadata.json", "LICENSE")
@@ -156,20 +151,6 @@ def test_tfds_reads_every_example_in_order(
 
 
 @pytest.mark.slow
-def test_random_access_and_slices_through_tfds(
-    made: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    convert(made, tmp_path, plan=PlanOptions(kind="records_per_shard", value=6))
-    expected = tfds_data.read_in_order(made, "train")
-    got = tfds_data.read_split(tmp_path, "train")
-    order = [(7 * i) % len(got) for i in range(len(got))]
-    batch = tfds_data.read_split(tmp_path, "train", order)
-    assert batch == [expected[i] for i in order]
-    part = tfds_data.read_split(tmp_path, "train[5:14]+validation[:2]")
-    assert part == (expected[5:14] + tfds_data.read_in_order(made, "validation")[:2])
-
-
-@pytest.mark.slow
 def test_metadata_is_that_of_the_input(
     made: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -209,19 +190,6 @@ def test_jobs_name_the_files_by_one_pattern_a_split(
         assert not job.allow_empty_files
 
 
-def test_options_reach_every_job(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    options: dict[str, Any] = {
-        "plan": PlanOptions(kind="num_shards", value=2),
-        "writer": WriterOptions(group_size=3),
-        "map": "json:dumps",
-        "on_corrupt": "quarantine",
-        "max_corrupt": 7,
-        "check": "lengths",
-    }
-    for job in planned(made, tmp_path, **options).jobs:
-        assert {name: getattr(job, name) for name in options} == options
-
-
 def test_another_name_and_one_split(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
     convert(made, tmp_path, name="other-name", splits=("validation",))
     assert list(lengths(tmp_path)) == ["validation"]
@@ -251,35 +219,6 @@ def test_a_committed_dataset_is_not_touched_again(
     assert before == {
         path.name: path.stat().st_mtime_ns for path in tmp_path.glob("*record-*")
     }
-
-
-@pytest.mark.slow
-def test_the_metadata_names_new_shards_before_old_ones_go(
-    made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    convert(made, tmp_path)
-    before = (tmp_path / "dataset_info.json").read_bytes()
-    plan = PlanOptions(kind="num_shards", value=4)
-    jobs = planned(made, tmp_path, splits=("train",), plan=plan).jobs
-    prepared = begin_job(jobs[0], overwrite=True).prepared
-    results = list(map(make_shard, shard_tasks(prepared)))
-    assert (tmp_path / "dataset_info.json").read_bytes() == before
-    wanted = tfds_data.read_in_order(made, "train")
-    seen: list[bool] = []
-
-    def look(*_: Any, **__: Any) -> None:
-        seen.append(tfds_data.read_split(tmp_path, "train") == wanted)
-
-    for name in ("write", "delete_all"):
-        watched(monkeypatch, LocalStorage, name, look, after=True)
-    commit_shards(jobs, results, CommitOptions(tfds_directory=str(made)))
-    assert len(seen) > 4
-    assert all(seen)
-    (train, _) = json.loads((tmp_path / "dataset_info.json").read_bytes())["splits"]
-    template = "{DATASET}-{SPLIT}.{FILEFORMAT}-e00002-{SHARD_X_OF_Y}"
-    assert train["filepathTemplate"] == template
-    assert [len(n) for n in lengths(tmp_path).values()] == [4, 1]
-    assert tfds_data.read_split(tmp_path, "train") == wanted
 
 
 @pytest.mark.slow
@@ -326,75 +265,6 @@ def test_overwriting_all_splits_or_one(
     assert all(read().values())
 
 
-def test_overwriting_leaves_the_metadata_of_tfrecords_alone(
-    source: pathlib.Path,
-) -> None:
-    # Not as a TFDS directory: shards beside the TFRecords, whose metadata stays. The
-    # stand-ins for other functions name them so.
-    before = (source / "dataset_info.json").read_bytes()
-    file = f"{source}/{NAME}-train.tfrecord-00000-of-00003"
-    names = ShardNames(kind="inputs", suffix=".arrayrecord")
-    plan = PlanOptions(kind="match_shards", value=None)
-    job = ConversionJob(
-        inputs=(file,), output=str(source), name=NAME, names=names, plan=plan
-    )
-    for _ in range(2):
-        run([job], tfds_directory=None, overwrite=True)
-    assert (source / "dataset_info.json").read_bytes() == before
-
-
-def test_fields_that_tfds_knows_not_survive_and_other_formats_go(
-    source: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    splits = info_of(source)["splits"]
-    splits[0]["statistics"] = {"name": "kept", "numNonMissing": "9007199254740993"}
-    tfds_data.edit_info(
-        source,
-        splits=splits,
-        future={"field": [1, 2.5, None, "ü"]},
-        alternativeFileFormats=["riegeli"],
-        fileFormat=None,  # Directories older than the field hold TFRecords.
-    )
-    convert(source, tmp_path / "out")
-    info = info_of(tmp_path / "out")
-    assert info["future"] == {"field": [1, 2.5, None, "ü"]}
-    assert info["splits"][0]["statistics"] == splits[0]["statistics"]
-    assert info["fileFormat"] == "array_record"
-    assert "alternativeFileFormats" not in info
-    assert list(info)[:2] == list(info_of(source))[:2]
-
-
-def test_metadata_is_written_before_the_commit_and_info_last(
-    made: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writes = calls_of(monkeypatch, LocalStorage, "write")
-    convert(made, tmp_path)
-    written = [path.rpartition("/")[2] for _, path, *_ in writes]
-    assert written[-2:] == ["dataset_info.json", "dataset.json"]
-    assert set(COPIED) <= set(written[-6:-2])
-
-
-def test_metadata_of_the_output_is_a_fixed_point(
-    made: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    manifest = convert(made, tmp_path).manifest
-    tables = {
-        split: read_table(str(tmp_path), fields)
-        for split, fields in manifest.splits.items()
-    }
-    directory = read_tfds_directory(str(made))
-    files = tfds_metadata(directory, name=NAME, tables=tables)
-    for name, data in files.items():
-        assert (tmp_path / name).read_bytes() == data
-    assert files.keys() == {*COPIED, "dataset_info.json"}
-    # Splits that are not in the output are not promised.
-    del tables["train"]
-    info = json.loads(
-        tfds_metadata(directory, name=NAME, tables=tables)["dataset_info.json"]
-    )
-    assert [split["name"] for split in info["splits"]] == ["validation"]
-
-
 class TestEmptyShards:
     """Files and shards without records, which Beam pipelines leave behind."""
 
@@ -410,20 +280,6 @@ class TestEmptyShards:
         got = tfds_data.read_split(out, "train")
         assert got == tfds_data.read_in_order(source, "train")
 
-    @pytest.mark.slow
-    def test_of_the_output_for_tfds_and_grain(
-        self, made: pathlib.Path, tmp_path: pathlib.Path
-    ) -> None:
-        import grain
-
-        convert(made, tmp_path, plan=PlanOptions(kind="num_shards", value=60))
-        assert 0 in lengths(tmp_path)["train"]
-        got = tfds_data.read_split(tmp_path, "train")
-        assert got == tfds_data.read_in_order(made, "train")
-        with grain.sources.ArrayRecordDataSource(shards(tmp_path, "train")) as source:
-            records = [source[index] for index in range(len(source))]
-        assert records == source_records(made, "train")
-
     def test_a_split_of_no_files(
         self, source: pathlib.Path, tmp_path: pathlib.Path
     ) -> None:
@@ -437,17 +293,6 @@ class TestEmptyShards:
         assert tfds_data.read_splits(tmp_path / "out").keys() == SPLIT_RECORDS.keys()
         with pytest.raises(InputError, match="no files to convert"):
             tfds_jobs(str(source), str(tmp_path / "out"), splits=("test",))
-
-
-def test_grain_reads_the_shards(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    import grain
-
-    convert(made, tmp_path, plan=PlanOptions(kind="num_shards", value=3))
-    for split, count in SPLIT_RECORDS.items():
-        with grain.sources.ArrayRecordDataSource(shards(tmp_path, split)) as source:
-            assert len(source) == count
-            records = [source[index] for index in range(count)]
-        assert records == source_records(made, split)
 
 
 @pytest.mark.slow
@@ -509,26 +354,6 @@ class TestNamesOfFiles:
             path = names.sharded_filepath(shard_index=shard, num_shards=count)
             assert f"{tmp_path}/{found.files[shard]}" == str(path)
 
-    @pytest.mark.slow
-    def test_templates_of_ones_own(
-        self, source: pathlib.Path, tmp_path: pathlib.Path
-    ) -> None:
-        template = "{SPLIT} [x]/part*-{SHARD_INDEX}.{FILEFORMAT}"
-        splits = info_of(source)["splits"]
-        for split in splits:
-            split["filepathTemplate"] = template
-            (source / f"{split['name']} [x]").mkdir()
-            for shard in range(3):
-                old = f"{NAME}-{split['name']}.tfrecord-{shard:05d}-of-00003"
-                new = f"{split['name']} [x]/part*-{shard:05d}.tfrecord"
-                (source / old).rename(source / new)
-        tfds_data.edit_info(source, splits=splits)
-        convert(source, tmp_path / "out")
-        for split in SPLIT_RECORDS:
-            got = tfds_data.read_split(tmp_path / "out", split)
-            expected = tfds_data.read_in_order(source, split)
-            assert got == expected
-
     @pytest.mark.parametrize("count", [1, 99_999, 100_000, 1_000_000])
     def test_shards_are_named_as_tfds_looks_for_them(self, count: int) -> None:
         from tensorflow_datasets.core.naming import ShardedFileTemplate
@@ -582,15 +407,6 @@ class TestRefusals:
     def test_an_empty_file_that_should_not_be(self, source: pathlib.Path) -> None:
         (source / f"{NAME}-train.tfrecord-00002-of-00003").write_bytes(b"")
         self.refused(source, "-00002-of-00003", "expected: 8 records", "0 bytes")
-
-    def test_another_format(self, source: pathlib.Path) -> None:
-        tfds_data.edit_info(source, fileFormat="riegeli")
-        self.refused(
-            source, "expected: fileFormat tfrecord", "got:      riegeli", "tfds"
-        )
-        # Formats that were added with `tfds convert_format` count as well.
-        tfds_data.edit_info(source, alternativeFileFormats=["tfrecord"])
-        assert len(tfds_jobs(str(source), str(source.parent / "out")).jobs) == 2
 
     @pytest.mark.parametrize("name", ["features.json", "dataset_info.json"])
     def test_missing_metadata(self, source: pathlib.Path, name: str) -> None:
@@ -648,31 +464,10 @@ class TestRefusals:
         tfds_data.edit_info(source, splits=[split])
         self.refused(source, "outside of its own directory")
 
-    def test_an_unknown_split(self, source: pathlib.Path) -> None:
-        self.refused(
-            source,
-            "no such split",
-            "one of train, validation",
-            "got:      test",
-            splits=("train", "test"),
-        )
-
     @pytest.mark.parametrize("end", ["", "/", "/../source [1]"])
     def test_the_output_is_the_input(self, source: pathlib.Path, end: str) -> None:
         output = f"{source}{end}"
         self.refused(source, "the TFDS directory itself", output=output)
-
-    def test_a_huge_file_beside_it(self, source: pathlib.Path) -> None:
-        with open(source / "crawl.txt", "wb") as file:
-            file.truncate((64 << 20) + 1)
-        self.refused(source, "crawl.txt", "67,108,865")
-
-
-def drop_fish(record: bytes) -> bytes | None:
-    """A user's function: drops every example of one label."""
-    example = examples.Example.FromString(record)
-    (label,) = example.features.feature["label"].int64_list.value
-    return None if label == 2 else record
 
 
 class TestRecordsRead:
@@ -731,48 +526,6 @@ class TestRecordsRead:
         write_tfrecords(first, records[:-1])
         with pytest.raises(DataLossError, match="2 of 3 files"):
             convert(source, tmp_path / "out")
-
-    def test_a_file_that_came_after_the_plan(
-        self, source: pathlib.Path, tmp_path: pathlib.Path
-    ) -> None:
-        jobs = tfds_jobs(str(source), str(tmp_path / "out")).jobs
-        late = source / f"{NAME}-train.tfrecord-00003-of-00003"
-        write_tfrecords(late, [b"a"])
-        with pytest.raises(DataLossError, match="such as a file that came later"):
-            run(jobs, tfds_directory=str(source), overwrite=False)
-
-    def test_what_a_function_drops_is_no_loss(
-        self, made: pathlib.Path, tmp_path: pathlib.Path
-    ) -> None:
-        convert(made, tmp_path, map=f"{__name__}:drop_fish")
-        for split, count in SPLIT_RECORDS.items():
-            kept = [
-                example
-                for example in tfds_data.read_in_order(made, split)
-                if example["label"] != ["int64", 2]
-            ]
-            assert 0 < len(kept) < count
-            assert sum(lengths(tmp_path)[split]) == len(kept)
-            got = tfds_data.read_split(tmp_path, split)
-            assert got == kept
-
-    def test_what_is_set_aside_is_no_loss_but_all_else_is(
-        self, source: pathlib.Path, tmp_path: pathlib.Path
-    ) -> None:
-        path = source / f"{NAME}-train.tfrecord-00000-of-00003"
-        data = bytearray(path.read_bytes())
-        data[20] ^= 1  # In the first record.
-        path.write_bytes(data)
-        match = PlanOptions(kind="match_shards", value=None)
-        with pytest.raises(CorruptInputError):
-            convert(source, tmp_path / "failed", plan=match)
-        convert(source, tmp_path / "out", plan=match, on_corrupt="quarantine")
-        assert lengths(tmp_path / "out")["train"] == [7, 7, 8]
-
-        other = source / f"{NAME}-train.tfrecord-00002-of-00003"
-        write_tfrecords(other, read_tfrecords(other)[:-1])
-        with pytest.raises(DataLossError, match=re.escape(other.name)):
-            convert(source, tmp_path / "less", plan=match, on_corrupt="quarantine")
 
 
 def test_rows_of_batches_are_traced_to_the_files_of_tfds(made, tmp_path):

@@ -74,12 +74,6 @@ def test_removals_are_those_of_a_dict(seed: int) -> None:
     check_random(seed)
 
 
-@pytest.mark.soak
-def test_removals_of_many_are_those_of_a_dict() -> None:
-    for seed in range(50, 1050):
-        check_random(seed)
-
-
 def test_one_digest_is_an_entry_a_run() -> None:
     records = [((5, 5), (0, place)) for place in range(1000)]
     digests = np.full((1000, 2), 5, np.uint64)

@@ -64,10 +64,6 @@ class TestNames:
         assert splits(f"{folder}/") == expected
         assert list(splits(folder, name="x", split="all")) == ["x/all"]
 
-    def test_of_other_kinds(self, make):
-        names = ["a.array_record", "b.array_record"]
-        assert splits(f"{make(*names)}/*") == {"dir/train": names}
-
     def test_one_set_of_numbered_files(self, make):
         names = [f"out-{i:05d}-of-00002.arrayrecord" for i in range(2)]
         assert splits(f"{make(*names)}/*") == {"dir/train": names}
@@ -151,17 +147,6 @@ class TestDirectories:
         }
         found = splits(folder)
         assert found == expected
-
-    def test_markers_and_hidden_files(self, make):
-        folder = make("a.array_record", "_b.array_record", ".c.array_record")
-        assert splits(folder) == {"dir/train": ["a.array_record"]}
-
-    def test_none(self, make, tmp_path):
-        assert "no ArrayRecord file matches" in refused(make())
-        assert "no ArrayRecord file matches" in refused(tmp_path / "none")
-        for folder in ("a", "b"):
-            make("x", folder=folder)
-        assert f"{tmp_path}/a, {tmp_path}/b" in refused(tmp_path / "?" / "x")
 
 
 @pytest.mark.parametrize("name", ["TFRecord", "Parquet", "CSV", "tar", "Avro"])

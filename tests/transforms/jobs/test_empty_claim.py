@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
 import signal
 import subprocess
@@ -13,8 +12,6 @@ import threading
 import apache_beam as beam
 import pytest
 
-from gristmill.dataset import Writer
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
     InputError,
     JobChangedError,
@@ -33,7 +30,7 @@ from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support.conversion import contents, convert, job_of, read_output
+from tests.support.conversion import contents, convert, job_of
 from tests.support.pipelines import run
 from tests.support.records import frames_of, text_records
 from tests.support.watched import watched
@@ -213,26 +210,6 @@ def test_of_two_that_begin_at_once_the_later_has_the_output(
     assert_whole(output, shards=2)
 
 
-def test_a_list_of_files_that_a_loser_wrote_is_replaced(source, output: str):
-    first, second = (job_of(source, output, plan=("num_shards", n)) for n in (3, 2))
-    begin_job(first)
-    inputs = layout.join(output, layout.inputs_path("data", "train"))
-    late = storage_for(output).read(inputs)
-    storage_for(output).delete(inputs)
-    true_store = PreparedJob.store
-
-    def store(self, *, replaces):
-        storage_for(output).write(inputs, late, replaces="")
-        true_store(self, replaces=replaces)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PreparedJob, "store", store)
-        prepared = begin_job(second).prepared
-    found = PreparedJob.load(output, "data", "train")
-    assert found is not None
-    assert found.fingerprint == prepared.fingerprint
-
-
 def test_without_its_list_of_files_a_job_keeps_what_it_finished(source, output: str):
     job = job_of(source, output, plan=("num_shards", 3))
     names = ShardNames(kind="beam", prefix="x", suffix=".ar")
@@ -244,50 +221,6 @@ def test_without_its_list_of_files_a_job_keeps_what_it_finished(source, output: 
         begin_job(with_shards(job, 2))
     convert(job)
     assert_whole(output, shards=3)
-
-
-def test_without_its_list_of_files_a_job_claims_no_shards_that_are_kept(
-    source, output: str
-):
-    convert(job_of(source, output))
-    with Writer(output, name="data", overwrite=True, keep_replaced=True) as writer:
-        writer.write(b"new")
-    key = layout.edition_key("train", 3)
-    job = job_of(source, output, split=key, plan=("num_shards", 3))
-    begin_job(job)
-    storage_for(output).delete(layout.join(output, layout.inputs_path("data", key)))
-    convert(with_shards(job, 2))
-    assert open_manifest(output).splits["train"].numbers == (2, 3)
-    assert verify(output, workers=1).findings == ()
-
-
-def test_files_of_another_split_are_not_taken_for_those_of_the_empty_claim(
-    source, output: str
-):
-    # Both splits would give their one shard the same name.
-    names = ShardNames(kind="inputs", suffix=".ar")
-    train, test = (
-        job_of(source, output, split=s, names=names, plan=("match_shards", None))
-        for s in ("train", "test")
-    )
-    begin_job(train)
-    convert(test)
-    convert(dataclasses.replace(job_of(source, output), writer=WriterOptions()))
-    assert set(open_manifest(output).splits) == {"train", "test"}
-    assert verify(output, workers=1).findings == ()
-
-
-def test_inputs_named_like_the_shards_of_the_empty_claim_stay(source, tmp_path):
-    out = tmp_path / "out"
-    first = job_of(source, out, plan=("num_shards", 3))
-    begin_job(first)
-    mine = out / layout.shard_name("data", "train", 0, 3)
-    mine.write_bytes(source.read_bytes())
-    # Other functions write beside their inputs.
-    names = ShardNames(kind="beam", prefix="other")
-    with pytest.raises(InputError, match="an input would be replaced"):
-        begin_job(job_of(mine, out, plan=("num_shards", 2), names=names))
-    assert mine.read_bytes() == source.read_bytes()
 
 
 def test_a_stranger_is_still_refused(source, tmp_path):
@@ -321,12 +254,3 @@ def test_a_write_over_a_conversion_that_finished_a_shard(source, output: str):
         run(beam.Create(RECORDS), WriteArrayRecords(output, num_shards=2))
     convert(job)
     assert_whole(output, shards=3)
-
-
-def test_the_records_after_all_that(source, tmp_path):
-    job = job_of(source, tmp_path / "out", plan=("num_shards", 3), map=FAILS)
-    with pytest.raises(UserFunctionError):
-        convert(job)
-    convert(dataclasses.replace(job, map=None))
-    assert read_output(job.output) == RECORDS
-    assert not os.path.exists(layout.temporary_dir(job.output, "data", "train"))

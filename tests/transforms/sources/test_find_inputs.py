@@ -53,20 +53,6 @@ def test_the_files_in_it(folder, end):
     assert found == [folder / "a.tfrecord", folder / "b.tfrecord"]
 
 
-def test_the_current_directory(folder, monkeypatch):
-    monkeypatch.chdir(folder)
-    assert len(match_inputs(".")) == 2
-
-
-def test_a_name_with_pattern_characters(folder):
-    odd = folder.parent / "in[1]*"
-    folder.rename(odd)
-    assert [info.path for info in match_inputs(str(odd))] == [
-        f"{odd}/a.tfrecord",
-        f"{odd}/b.tfrecord",
-    ]
-
-
 @pytest.mark.parametrize("end", ["", "/"])
 def test_in_a_bucket(monkeypatch, end):
     with GcsServer("bucket") as server:
@@ -81,17 +67,6 @@ def test_in_a_bucket(monkeypatch, end):
 def test_a_pattern_matches_what_it_matches(folder):
     names = [pathlib.Path(info.path).name for info in match_inputs(f"{folder}/*")]
     assert names == ["_SUCCESS", "a.tfrecord", "b.tfrecord"]
-
-
-def test_no_files(folder, tmp_path):
-    assert "patterns match files" in refused(folder.parent)
-    assert "patterns match files" in refused(f"{folder.parent}/*")
-    assert "no input file matches" in refused(tmp_path / "none")
-    (tmp_path / "marked").mkdir()
-    (tmp_path / "marked" / "__local-train.tfrecord").write_bytes(DATA)
-    message = refused(tmp_path / "marked")
-    assert "only files whose names begin with . or _, such as __local-train" in message
-    assert "by a pattern" in message
 
 
 class TestDatasets:

@@ -7,16 +7,13 @@ import dataclasses
 import pytest
 
 from gristmill.dataset.base.errors import InputError, JobChangedError
-from gristmill.dataset.formats import file_formats
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import (
-    FORMATS,
     TFRECORD,
     RecordOptions,
     SourceSpec,
 )
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.record_source import source_module, source_of
 from tests.support.conversion import convert, job_of
 from tests.support.records import frames_of
 
@@ -36,25 +33,6 @@ def test_a_spec_survives_its_file(tmp_path, spec):
     assert (again[0].spec or TFRECORD) == spec
 
 
-def test_differences_name_what_changed():
-    (line,) = SPECS[0].differences(SPECS[0]._replace(record="line"))
-    assert line == "record of the inputs was , is line" or "record" in line
-    assert SPECS[1].differences(SPECS[1]) == []
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_is_recognised_by_name_and_has_its_module(name):
-    known = FORMATS[name]
-    assert known.found_as in {*file_formats._MAGIC.values(), *file_formats._CURES}
-    module = source_module(name)
-    assert callable(module.find_spec)
-    assert callable(module.make_source)
-
-
-def test_a_source_is_made_once():
-    assert source_of(TFRECORD) is source_of(SourceSpec())
-
-
 @pytest.mark.parametrize("record", ["exam", "column", "column:", "line:a", ":"])
 def test_records_of_no_kind_are_refused(record):
     with pytest.raises(InputError, match="unknown --record"):
@@ -65,12 +43,6 @@ def test_records_of_no_kind_are_refused(record):
 def test_columns_without_a_name_or_twice_are_refused(columns):
     with pytest.raises(InputError, match="--columns names"):
         RecordOptions(columns=columns)
-
-
-def test_a_format_of_no_name_is_refused():
-    with pytest.raises(InputError, match="unknown --input-format") as caught:
-        RecordOptions(input_format="avro")
-    assert "auto, tfrecord" in str(caught.value)
 
 
 @pytest.mark.parametrize(

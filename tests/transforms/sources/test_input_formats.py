@@ -5,12 +5,10 @@ from __future__ import annotations
 import gzip
 
 import pytest
-import zstandard
 
-from gristmill.dataset.base.errors import CorruptRecordError, InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import FORMATS, RecordOptions
-from tests.support.conversion import convert, job_of, read_output
 from tests.support.other_formats import MAKERS
 from tests.support.records import frames_of, write_array_records
 
@@ -134,18 +132,6 @@ def test_empty_files_say_nothing_of_the_format_of_others(tmp_path):
     assert found.spec.format == "jsonl"
 
 
-@pytest.mark.parametrize("damaged", [DATA, DATA[1:], bytes(100)])
-def test_text_that_is_asked_for_is_not_found_in_damaged_tfrecords(tmp_path, damaged):
-    (tmp_path / "a").write_bytes(MAKERS["text"]())
-    (tmp_path / "in").write_bytes(damaged)
-    convert_text = job_of(
-        tmp_path / "*", tmp_path / "out", records=RecordOptions(input_format="text")
-    )
-    with pytest.raises((InputError, CorruptRecordError)) as caught:
-        convert(convert_text)
-    assert f"{tmp_path}/in" in str(caught.value)
-
-
 def test_a_format_that_is_asked_for_has_files_that_look_like_others(tmp_path):
     (tmp_path / "in").write_bytes(b'name\n"a text,\nof two lines"\n')
     assert find_inputs([str(tmp_path / "in")]).spec.format == "text"
@@ -166,38 +152,3 @@ def test_some_but_not_all_where_damage_is_accepted(tmp_path):
     assert len(find_inputs([f"{tmp_path}/*"], allow_other_formats=True)) == 2
     with pytest.raises(InputError, match="unsupported format: HTML"):
         find_inputs([f"{tmp_path}/b"], allow_other_formats=True)
-
-
-@pytest.mark.parametrize(
-    "blank",
-    [
-        *(b"\n \r\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n\n"),
-        # Compressed files without content, as writers of empty parts make them.
-        *(
-            gzip.compress(b"", mtime=0),
-            gzip.compress(b"\n", mtime=0),
-            zstandard.compress(b""),
-        ),
-        b"\x50\x2a\x4d\x18\x04\0\0\0skip",
-    ],
-)
-@pytest.mark.parametrize("name", ["JSON lines", "CSV", "TSV", "TFRecord"])
-def test_blanks_say_nothing_of_the_format_of_others(tmp_path, blank, name):
-    (tmp_path / "blank.in").write_bytes(blank)
-    assert "1 input file is empty" in (message := refused(tmp_path / "*"))
-    assert "blanks alone" in message
-    (tmp_path / "x.in").write_bytes(DATA if name == "TFRecord" else MAKERS[name]())
-    inputs = str(tmp_path / "*.in")
-    assert FORMATS[find_inputs([inputs]).spec.format].found_as == name
-    if name != "TFRecord":
-        convert(job_of(tmp_path / "x.in", tmp_path / "one"))
-        convert(job_of(inputs, tmp_path / "two"))
-        assert read_output(tmp_path / "two") == read_output(tmp_path / "one")
-
-
-def test_zstd_that_begins_with_a_frame_to_skip(tmp_path):
-    skipped = b"\x53\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"size"
-    frames = [zstandard.compress(part) for part in (DATA[:20], DATA[20:])]
-    (tmp_path / "in").write_bytes(skipped + frames[0] + skipped + frames[1])
-    convert(job_of(tmp_path / "in", tmp_path / "out"))
-    assert read_output(tmp_path / "out") == [b"one", b"two"]

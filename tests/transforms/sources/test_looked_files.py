@@ -12,7 +12,6 @@ from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.transforms.sources.find_inputs import (
-    LookTask,
     look_at_part,
     look_tasks,
     looked_files,
@@ -55,14 +54,6 @@ def test_a_part_that_is_missing(files: list[FileInfo]) -> None:
         looked_files(looked, "train")
     with pytest.raises(DataLossError):
         looked_files(looked, "test")
-
-
-def test_no_file_is_a_part_of_its_own() -> None:
-    (task,) = look_tasks("train", [])
-    assert task == LookTask("train", 0, 1, ())
-    looked = Gathered()
-    looked.add(look_at_part(task))
-    assert looked_files(looked, "train") == ([], [])
 
 
 def test_looks_of_workers_are_in_the_order_of_the_files(files: list[FileInfo]) -> None:

@@ -8,15 +8,13 @@ import struct
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError, RowError
 from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.transforms.tables import encode_rows, features_of, one_column
-from gristmill.transforms.tables.leaves import plain
-from gristmill.transforms.tables.payloads import binary_array, packed_varints
 from tests.support import examples
 from tests.support.examples import parsed, tf_example
 
@@ -208,39 +206,6 @@ def test_a_null_is_no_feature_and_an_empty_list_one_without_values():
     ]
 
 
-def test_a_row_of_nulls_and_no_rows():
-    assert encoded({"s": pa.array([None], pa.string())}) == [b"\x0a\x00"]
-    assert encoded({"s": pa.array([], pa.string())}) == []
-
-
-def test_rows_beyond_those_that_are_encoded_at_once():
-    numbers = np.arange(20_000)
-    records = encoded({"n": numbers, "t": [f"text {n}" for n in numbers]})
-    assert len(records) == 20_000
-    for n in (0, 8191, 8192, 8193, 19_999):
-        assert records[n] == tf_example({"n": [n], "t": [b"text %d" % n]})
-
-
-def test_a_dictionary_in_chunks():
-    chunks = [["a", "b"], ["c", None], ["b", "a"]]
-    column = pa.chunked_array([pa.array(c).dictionary_encode() for c in chunks])
-    table = pa.table({"d": column})
-    features = features_of(table.schema)
-    found = [
-        parsed(record)
-        for batch in table.to_batches()
-        for record in encode_rows(batch, features)
-    ]
-    assert [row.get("d") for row in found] == [
-        [b"a"],
-        [b"b"],
-        [b"c"],
-        None,
-        [b"b"],
-        [b"a"],
-    ]
-
-
 def test_an_image_becomes_its_bytes_with_its_path_beside_it():
     images = [{"bytes": b"JPEG", "path": "a.jpg"}, None, {"bytes": b"", "path": None}]
     assert [parsed(record) for record in encoded({"image": images})] == [
@@ -266,12 +231,6 @@ def test_encoded_columns():
     records = encoded({"runs": runs, "id": ids})
     assert [parsed(record)["runs"] for record in records] == [[b"q"], [b"q"], [b"r"]]
     assert parsed(records[0])["id"] == [b"0123456789abcdef"]
-
-
-def test_columns_that_are_no_features_are_left_out_whatever_they_hold():
-    batch = pa.record_batch({"n": [1], "m": pa.array([[[1]]])})
-    features = features_of(batch.schema, ["n"])
-    assert encode_rows(batch, features) == [tf_example({"n": [1]})]
 
 
 @pytest.mark.parametrize(
@@ -365,12 +324,6 @@ def test_files_with_and_without_what_hugging_face_says():
         encode_rows(short, features_of(told))
 
 
-def test_a_dictionary_of_large_values_is_not_held_to_two_gibibytes():
-    text = pa.array(["x"]).dictionary_encode()
-    assert plain(text).type == pa.large_string()
-    assert plain(pa.array([b"x"]).dictionary_encode()).type == pa.large_binary()
-
-
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
 def test_a_text_that_is_not_utf8_is_named(kind):
     raw = [b"a", "é".encode(), None, b"b\xff", b"c"]
@@ -415,24 +368,3 @@ def test_columns_of_another_file():
     with pytest.raises(InputError, match="column 'z' is not what") as error:
         encoded({"x": [1]}, features=strict)
     assert error.value.got == "no such column"
-
-
-@pytest.mark.slow
-def test_a_row_above_two_gibibytes():
-    # Every value is the same bytes: as offsets, they need no memory.
-    data = pa.py_buffer(b"x" * (1 << 20))
-    offsets = np.array([0, 1 << 20], np.int64)
-    value = binary_array(data, offsets)
-    columns = {f"c{n:04}": value for n in range(2048)}
-    with pytest.raises(RowError, match="too large for") as error:
-        encoded(columns)
-    assert error.value.row == 0
-
-
-@given(st.lists(examples.INT64S, max_size=50))
-@example([0, 300] * 20_000 + [-1])
-def test_packed_varints_are_tensorflows(values):
-    data, sizes = packed_varints(np.array(values, np.int64))
-    packed = examples.Int64List(value=values).SerializeToString()
-    assert packed.endswith(data.tobytes())
-    assert [len(examples.varint(value)) for value in values] == sizes.tolist()

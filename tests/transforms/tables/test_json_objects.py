@@ -45,12 +45,6 @@ def test_columns_that_cannot_be_records(name):
         check_column(BATCH.schema, name)
 
 
-@pytest.mark.parametrize("name", ["null", "struct"])
-def test_columns_that_are_there_are_not_called_missing(name):
-    with pytest.raises(InputError, match=f"column '{name}' cannot be records"):
-        check_column(BATCH.schema, name)
-
-
 @pytest.mark.parametrize("name", ["hole", "image.path"])
 def test_a_row_without_a_value_is_named(name):
     with pytest.raises(RowError, match="no value in a row") as error:

@@ -148,26 +148,6 @@ def test_features_of_hugging_face():
 
 
 @pytest.mark.parametrize(
-    "metadata",
-    [
-        b"{",
-        b"[]",
-        b'{"info": {"features": []}}',
-        b'{"info": {"features": {"x": 7}}}',
-        b'{"info": {"features": {"x": {"_type": ["Image"]}}}}',
-        b'{"info": {"features": {"x": {"_type": "ClassLabel", "names": 3}}}}',
-        b'{"info": {"features": {"x": {"_type": "Sequence", "length": "3"}}}}',
-        b'{"info": {"features": {"x": []}}}',
-        b'{"info": {"features": {"x": {"_type": "Array2D", "shape": 5}}}}',
-        b'{"info": {"features": {"x": {"_type": "Array2D", "shape": [null, 2]}}}}',
-    ],
-)
-def test_metadata_that_is_not_understood_says_nothing_wrong(metadata):
-    schema = pa.schema({"x": pa.list_(pa.int64())}, {b"huggingface": metadata})
-    assert features_of(schema)["x"].shape == (None,)
-
-
-@pytest.mark.parametrize(
     ("column", "what"),
     [
         (pa.list_(pa.list_(pa.int8())), "lists of lists"),
@@ -187,18 +167,6 @@ def test_columns_that_are_refused(column, what):
     assert "--columns" in e.value.cure
     assert "--record column:NAME" in e.value.cure
     assert [*features_of(schema, ["n"])] == ["n"]
-
-
-def test_chosen_columns_keep_the_order_of_the_table():
-    schema = pa.schema({"a": pa.int8(), "b": pa.int8(), "c": pa.int8()})
-    assert [*features_of(schema, ["c", "a"])] == ["a", "c"]
-    with pytest.raises(InputError, match="no such column") as error:
-        features_of(schema, ["a", "d"])
-    assert (error.value.expected, error.value.got) == ("columns among a, b, c", "d")
-    with pytest.raises(InputError, match="no column was chosen"):
-        features_of(schema, [])
-    with pytest.raises(InputError, match="no column is left"):
-        features_of(pa.schema({"n": pa.null()}))
 
 
 def test_two_columns_of_one_name():

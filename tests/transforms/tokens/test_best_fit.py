@@ -127,16 +127,6 @@ def test_against_one_piece_at_a_time(lengths: list[int], length: int) -> None:
     assert all(len(row) == 1 for row in rows)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_many_alike_need_as_few_rows(seed: int) -> None:
-    """Few lengths, many of each: groups of rows are split again and again."""
-    chance = np.random.default_rng(seed)
-    lengths = chance.choice(chance.integers(1, 150, 12), 1500).tolist()
-    rows = plan(lengths, 100, "best-fit")
-    check(lengths, 100, rows)
-    assert len(rows) == best_fit_rows(lengths, 100)
-
-
 def lognormal(documents: int, *, mean: float = 500, sigma: float = 1.5) -> np.ndarray:
     chance = np.random.default_rng(0)
     lengths = chance.lognormal(np.log(mean) - sigma**2 / 2, sigma, documents)

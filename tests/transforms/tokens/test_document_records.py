@@ -46,15 +46,6 @@ def test_other_records_stay(name):
         assert document_records(given, pack, mapped=False) == given
 
 
-def test_lines_of_text_have_no_columns():
-    given = RecordOptions(input_format="text")
-    for pack in (TEXT, IDS):
-        with pytest.raises(InputError, match="no effect on lines") as raised:
-            document_records(given, pack, mapped=False)
-        assert raised.value.got == pack.column
-        assert document_records(given, pack, mapped=True) == given
-
-
 @pytest.mark.parametrize(
     ("name", "known"), [("a.csv", "csv"), ("b.TSV.gz", "tsv"), ("c.json", "jsonl")]
 )

@@ -25,7 +25,6 @@ from gristmill.transforms.tokens.documents import (
     Documents,
 )
 from gristmill.transforms.tokens.tokenizers import Encoded, find_tokenizer, load
-from tests.support.examples import bytes_list, message
 from tests.support.tokenizer_files import TEXTS, tokenizer_json
 
 TEXT = SourceSpec("text", "line")
@@ -138,15 +137,6 @@ def test_tokens_that_are_there_already():
     assert parts(read([], None, column="ids"))[0] == []
 
 
-def test_unusual_encodings_are_read(file):
-    value = message(2, bytes_list([b"hello"]))
-    turned = message(1, message(1, value + message(1, b"text")))
-    assert parts(read([turned], file)) == parts(read([b"hello"], file, TEXT))
-    unpacked = message(3, b"\x08\x05\x08\x06")
-    entry = message(1, message(1, b"ids") + message(2, unpacked))
-    assert parts(read([message(1, entry)], None, column="ids")) == [[5, 6]]
-
-
 BAD = b"caf\xe9 au lait"
 
 
@@ -194,24 +184,6 @@ def test_records_that_hold_no_tokens(record, what, fact):
     assert error.where == place_of(1)
 
 
-def test_a_cure_names_an_option_that_the_format_has(file):
-    skip = "leave out rows where it is null, with --nulls skip"
-    again = "in the original files, convert them again with --nulls skip"
-    for format_name, cured in (("jsonl", skip), ("parquet", skip), ("csv", None)):
-        source = SourceSpec(format_name, "example")
-        cure = refused([encode_example({"a": 1})], file, source).cure
-        assert (cured in cure) if cured else "--nulls" not in cure
-    cure = refused([encode_example({"a": 1})], file, SourceSpec("arrayrecord")).cure
-    assert again in cure
-    assert "--nulls" not in refused([encode_example({"a": 1})], file).cure
-
-
-def test_text_without_a_tokenizer():
-    error = refused([b"text"], None, TEXT)
-    assert error.what == "the records are text, and there is no tokenizer"
-    assert error.where == place_of(0)
-
-
 MODULE = """
 def encode(texts):
     assert texts
@@ -246,12 +218,6 @@ def test_a_tokenizer_that_fails_names_the_document(function):
     with pytest.raises(UserFunctionError) as raised:
         read([b"together", b"good"], function, TEXT)
     assert raised.value.where == f"{place_of(0)}, or a document after it"
-
-
-def test_a_tokenizer_gets_no_empty_list(function):
-    # As when `--map` leaves out all records of a batch.
-    documents = read([], function, TEXT)
-    assert (documents.ids.tolist(), documents.lengths.tolist()) == ([], [])
 
 
 def test_tokens_beyond_the_vocabulary(function):

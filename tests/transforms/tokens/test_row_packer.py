@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import random
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import DataLossError, StorageError
+from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.row_format import (
     RowBatch,
@@ -124,19 +123,6 @@ def test_counts_and_segments(tmp_path: pathlib.Path) -> None:
     assert index.span_documents.tolist() == [2, 3]
     decoded = SegmentIndex.decode(index.encode(), where="x")
     assert np.array_equal(decoded.piece_documents, index.piece_documents)
-
-
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("documents", [[], [[]]])
-def test_no_documents(
-    tmp_path: pathlib.Path, method: str, documents: list[list[int]]
-) -> None:
-    with packer_of(documents, tmp_path, options(method=method)) as packer:
-        assert row_lists(packer) == []
-        packer.prove([])
-        assert packer.counts().padding_tokens == 0
-        assert packer.counts().empty_documents == len(documents)
-        assert packer.segments().span_documents.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -328,22 +314,6 @@ def test_every_change_is_found(
     assert e.value.cure is not None
 
 
-def test_a_changed_document_is_named(tmp_path: pathlib.Path) -> None:
-    with packer_of(DOCUMENTS, tmp_path) as packer:
-        rows = decoded(row_lists(packer))
-        shift_boundary(rows)
-        with pytest.raises(DataLossError) as e:
-            packer.prove([encoded(rows)])
-    assert str(e.value) == (
-        "a document is not in the rows as it was packed\n"
-        "  where:    row 4, document 3 (place 100 of span 1)\n"
-        "  expected: 2 tokens\n"
-        "  got:      1 tokens\n"
-        "  to do:    check disk and memory of this machine, then run again; if it "
-        "repeats, please report it"
-    )
-
-
 def test_a_plan_that_loses_a_document_is_found(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -405,22 +375,3 @@ def test_many_documents_in_little_memory(tmp_path: pathlib.Path) -> None:
     # 17 of 120 tokens in each row.
     assert counts.padding_tokens == -(-100_000 // 17) * 2048 - 120 * 100_000
     assert peak.bytes < 100_000 * 28 + (12 << 20)
-
-
-def test_errors_of_the_disk(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(StorageError, match="cannot keep tokens"):
-        RowPacker(options(), directory=str(tmp_path / "gone"))
-
-
-def test_what_callers_must_not_do(tmp_path: pathlib.Path) -> None:
-    unknown = dataclasses.replace(options(), found=None)
-    with pytest.raises(ValueError, match="not known yet"):
-        RowPacker(unknown, directory=str(tmp_path))
-    with RowPacker(options(), directory=str(tmp_path)) as packer:
-        with pytest.raises(ValueError, match="1 places of 2 documents"):
-            packer.add(as_documents([[1], [2]]), [0])
-        with pytest.raises(ValueError, match="no rows yet"):
-            packer.segments()
-        assert row_lists(packer) == []
-        with pytest.raises(ValueError, match="given already"):
-            row_lists(packer)

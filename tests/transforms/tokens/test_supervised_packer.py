@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import DataLossError
-from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
+from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.join_documents import join_documents
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.dataset.packed.row_format import (
@@ -25,7 +25,7 @@ from gristmill.dataset.packed.row_format import (
 )
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.removal.cut_documents import cut_documents
-from gristmill.transforms.tokens.describe_rows import described_rows, row_features
+from gristmill.transforms.tokens.describe_rows import described_rows
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support.conversation_rows import (
@@ -208,31 +208,6 @@ def test_counts_that_rows_do_not_have(tmp_path: pathlib.Path) -> None:
             packer._counts = dataclasses.replace(counts, **{name: more})
             with pytest.raises(DataLossError, match=name.replace("_", " ")):
                 packer.prove([records])
-
-
-def test_what_only_their_making_tells(tmp_path: pathlib.Path) -> None:
-    told = PackedCounts(
-        aside_unproven=2, merged_tokens=3, truncated_documents=1, truncated_tokens=7
-    )
-    with RowPacker(options(), directory=str(tmp_path)) as packer:
-        packer.add(as_documents([[], *DOCUMENTS[:1]], counts=told), [0, 1])
-        packer.add(as_documents([]), [])
-        packer.end_span()
-        records = [row for rows in packer.rows() for row in rows]
-        packer.prove([records])
-        counts = packer.counts()
-    assert counts.set_aside == {"unproven": 2}
-    assert (counts.merged_tokens, counts.truncated_tokens) == (3, 7)
-    assert (counts.documents, counts.empty_documents) == (1, 1)
-    features = row_features(options(rows="example"), counts)
-    assert features is not None
-    assert features["inputs_weight"]["optional"]
-    assert features["inputs_trained"]["shape"] == [8]
-    assert [*(row_features(options(rows="example"), PackedCounts()) or ())] == [
-        "inputs",
-        "inputs_position",
-        "inputs_segmentation",
-    ]
 
 
 def test_spans_for_some_documents_alone(tmp_path: pathlib.Path) -> None:

@@ -72,17 +72,6 @@ def test_parts_share_the_bytes(
             assert sizes[begin:end].sum() <= share + max(lengths, default=0)
 
 
-def test_batches_are_small_and_carry_checksums(tmp_path: pathlib.Path) -> None:
-    records = [bytes([n % 251]) * 100_000 for n in range(200)]
-    with closing(RecordSpool(str(tmp_path))) as spool:
-        for record in records:
-            spool.add(record, content_hash(record))
-        batches = list(spool.batches(np.arange(200)))
-    assert [record for batch, _ in batches for record in batch] == records
-    assert [c for _, batch in batches for c in batch] == checksums(records).tolist()
-    assert max(sum(map(len, batch)) for batch, _ in batches) <= (4 << 20) + 100_000
-
-
 @pytest.mark.parametrize("damage", ["flip", "cut"])
 def test_what_the_disk_loses_is_noticed(tmp_path: pathlib.Path, damage: str) -> None:
     with closing(RecordSpool(str(tmp_path))) as spool:

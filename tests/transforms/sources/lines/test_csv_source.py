@@ -56,14 +56,6 @@ def test_types_are_those_of_all_sampled_files(tmp_path):
     ]
 
 
-def test_tabs(tmp_path):
-    pattern = written(tmp_path, b'a\tb\n1\t"x,\ty"\n5" disk\tz\n')
-    assert examples_of(pattern, input_format="tsv") == [
-        {"a": "1", "b": "x,\ty"},
-        {"a": '5" disk', "b": "z"},
-    ]
-
-
 def test_columns_and_their_types(tmp_path):
     pattern = written(tmp_path, b"a,b,c\n1,2,3\n")
     assert examples_of(pattern, columns=("c", "a:string")) == [{"a": "1", "c": 3}]

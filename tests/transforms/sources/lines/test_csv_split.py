@@ -78,8 +78,3 @@ def test_a_search_within_quotes_finds_the_next_row(quoted):
         start = SPLITTER.next_start(data[cut:], final=True)
         assert start is not None
         assert cut + start == next(end for end in ends if end > cut), cut
-
-
-def test_bare_returns_outside_of_quotes():
-    assert SPLITTER.bare_returns(b'a\rb,"c\rd"\r\n"e\r",\rx').tolist() == [1, 16]
-    assert SPLITTER.bare_returns(b"a,b\r\n").tolist() == []

@@ -67,12 +67,6 @@ def test_rows_are_what_csv_reads(rows, newline, delimiter):
     ]
 
 
-def test_empty_lines_are_passed_over():
-    batch, kept = rows_of().rows(lines_of(b"\n1,a,2\n\r\n\n3,b,\n"))
-    assert kept.tolist() == [1, 4]
-    assert batch.column("n").to_pylist() == [1, 3]
-
-
 @pytest.mark.parametrize(
     ("row", "what", "got"),
     [
@@ -118,20 +112,6 @@ def test_a_quote_that_is_never_closed_is_named(row):
     with pytest.raises(BadLineError, match="never closed") as error:
         rows_of().rows(lines_of(whole + row))
     assert error.value.index >= 3
-
-
-def test_wanted_columns_alone_are_converted():
-    rows = rows_of(schema=pa.schema([("s", pa.string())]))
-    batch, _ = rows.rows(lines_of(b"x,a,y\n"))
-    assert batch.to_pylist() == [{"s": "a"}]
-
-
-def test_another_header_is_refused():
-    rows_of().check_header(b'n,"s",f', "x.csv")
-    for other in (b"n,f,s", b"n,s", b'n,s,"f', b"\xff,s,f"):
-        with pytest.raises(InputError, match="header") as error:
-            rows_of().check_header(other, "x.csv")
-        assert error.value.where == "x.csv"
 
 
 @pytest.mark.parametrize(

@@ -74,23 +74,6 @@ def test_types_are_those_of_all_sampled_files(tmp_path, compress):
     ]
 
 
-def test_a_schema_survives_its_text():
-    schema = LineSchema(
-        pa.schema(
-            [
-                ("n", pa.null()),
-                ("l", pa.list_(pa.list_(pa.int64()))),
-                ("d", pa.struct([("b", pa.bool_()), ("f", pa.float64())])),
-                ("s", pa.string()),
-                ("r", pa.list_(pa.float32())),
-                ("t", pa.large_string()),
-            ]
-        ),
-        ("s", "n"),
-    )
-    assert LineSchema.from_text(schema.to_text()) == schema
-
-
 # A schema is taken from 256 KiB of a file: so many lines with this end are more.
 BEYOND_A_SAMPLE, PADDING = 40, " " * 9000
 BIG = 16_777_217  # The least whole number that a float32 does not hold.
@@ -156,25 +139,6 @@ def test_numbers_and_texts_of_one_field(tmp_path):
     assert list(found)[-1] == {"id": "1.50", "t": "1"}
 
 
-def test_the_sample_is_bounded(tmp_path):
-    lines = [f'{{"a": {n}}}{PADDING}' for n in range(BEYOND_A_SAMPLE)]
-    files = [[*lines, {"b": 1}], *([[{"a": 1}]] * 39)]
-    files[12] = [{"c": 1}]  # Not of the 32 that are looked into.
-    pattern = written(tmp_path, *files)
-    assert fields_of(pattern) == {"a": pa.int64()}
-    with pytest.raises(CorruptRecordError, match="schema") as error:
-        records_of(pattern)
-    where = f"0.jsonl, line {BEYOND_A_SAMPLE + 1:,}, byte offset"
-    assert where in str(error.value.where)
-    assert "a new field 'b'" in str(error.value.got)
-    assert "--columns" in str(error.value.cure)
-
-
-def test_one_line_longer_than_the_sample(tmp_path):
-    pattern = written(tmp_path, [{"a": "x" * 600_000}, {"b": 1}])
-    assert fields_of(pattern) == {"a": pa.string()}
-
-
 @pytest.mark.parametrize(
     ("lines", "what", "got"),
     [
@@ -222,20 +186,6 @@ def test_columns_and_their_types(tmp_path):
         wanted_columns(["a:decimal"])
 
 
-def test_types_of_fields_of_objects(tmp_path):
-    pattern = written(tmp_path, [{"a": {"b": None, "c": {"d": 1}}, "x.y": 1}])
-    given = ("*", "a.b:string", "a.c.d:float", "a.c.late:bool", "x.y:float")
-    assert fields_of(pattern, columns=given) == {
-        "a": pa.struct(
-            {
-                "b": pa.large_string(),
-                "c": pa.struct({"d": pa.float32(), "late": pa.bool_()}.items()),
-            }.items()
-        ),
-        "x.y": pa.float32(),
-    }
-
-
 def test_one_column_is_the_record(tmp_path):
     pattern = written(tmp_path, [{"a": {"t": "é"}, "b": 1}, {"a": {"t": ""}, "c": []}])
     assert records_of(pattern, record="column:a.t") == ["é".encode(), b""]
@@ -260,26 +210,11 @@ def test_what_no_example_holds_is_refused_before_the_conversion(tmp_path):
     assert "line 2, byte offset 14" in str(error.value.where)
 
 
-def test_one_column_may_be_null_in_the_first_lines(tmp_path):
-    pattern = written(tmp_path, [{"a": None}])
-    with pytest.raises(InputError, match="is null in some rows") as error:
-        records_of(pattern, record="column:a")
-    assert "0.jsonl, line 1" in str(error.value.where)
-    assert records_of(pattern, record="column:a", nulls="skip") == []
-
-
 def test_a_field_that_is_nested_too_deeply(tmp_path):
     (tmp_path / "0.jsonl").write_text('{"a":' * 700 + "1" + "}" * 700 + "\n")
     with pytest.raises(InputError, match="'a' have no common type") as error:
         spec_of(f"{tmp_path}/*.jsonl")
     assert "too deeply" in str(error.value.got)
-
-
-def test_files_without_an_object_are_named(tmp_path):
-    pattern = written(tmp_path, ["[1]", "no"], ["", "2"])
-    with pytest.raises(InputError, match="no JSON object") as error:
-        spec_of(pattern)
-    assert str(error.value.where) == f"{tmp_path}/0.jsonl, {tmp_path}/1.jsonl"
 
 
 @pytest.mark.parametrize("asked", [{}, {"record": "line"}, {"record": "column:a"}])

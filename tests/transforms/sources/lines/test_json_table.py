@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 
 from gristmill.transforms.sources.lines.json_table import JsonRows
 from gristmill.transforms.sources.lines.json_types import (
-    DifferentTypesError,
     difference,
-    joined,
     type_of,
 )
 from gristmill.transforms.sources.lines.parser import (
@@ -240,49 +238,7 @@ def test_deep_nesting_does_not_end_the_process():
         JsonRows(SCHEMA).rows(lines_of(line))
 
 
-def test_lines_that_are_too_long_are_named(monkeypatch):
-    module = "gristmill.transforms.sources.lines.json_table.MOST_BYTES"
-    monkeypatch.setattr(module, 60)
-    data = b'{"a":1}\n' + b'{"s":"' + b"x" * 60 + b'"}\n'
-    with pytest.raises(BadLineError, match="too long") as error:
-        JsonRows(SCHEMA).rows(lines_of(data))
-    assert error.value.index == 1
-
-
-def test_types_are_joined():
-    a = type_of({"x": 1, "y": [], "d": {"p": None}})
-    b = type_of({"x": 2.5, "y": [1], "d": {"p": "s", "q": True}, "n": [0.5, 1]})
-    assert joined(a, b, "") == pa.struct(
-        [
-            ("x", pa.float64()),
-            ("y", pa.list_(pa.int64())),
-            ("d", pa.struct([("p", pa.string()), ("q", pa.bool_())])),
-            ("n", pa.list_(pa.float64())),
-        ]
-    )
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "field"),
-    [
-        ({"x": 1}, {"x": "1"}, ".x"),
-        ({"x": True}, {"x": 1}, ".x"),
-        ({"x": [1]}, {"x": 1}, ".x"),
-        ({"x": {"y": [1]}}, {"x": {"y": ["a"]}}, ".x.y"),
-    ],
-)
-def test_types_that_have_nothing_in_common(a, b, field):
-    with pytest.raises(DifferentTypesError) as error:
-        joined(type_of(a), type_of(b), "")
-    assert error.value.field == field
-
-
 @pytest.mark.parametrize("value", [1 << 63, [1, 1 << 63], {"x": -(1 << 63) - 1}])
 def test_integers_of_more_than_64_bits_have_no_type(value):
     with pytest.raises(OverflowError):
         type_of(value)
-
-
-def test_lists_of_mixed_types_have_no_type():
-    with pytest.raises(DifferentTypesError):
-        type_of({"x": [1, "a"]})

@@ -103,22 +103,6 @@ def test_empty_lines_are_records_of_text_and_bare_returns_are_content():
     ]
 
 
-def test_a_line_of_many_blocks():
-    long = b"x" * 100_000
-    data = b"a\n" + long + b"\nb\n"
-    assert read(reader_of(data, block_bytes=64)) == {0: b"a", 2: long, 100_003: b"b"}
-
-
-def test_blocks_are_parsed_in_pieces_that_parsers_can_count(monkeypatch):
-    module = "gristmill.transforms.sources.lines.line_reader._MOST_BYTES"
-    monkeypatch.setattr(module, 10)
-    data = b"abc\n" * 5 + b"x" * 30 + b"\n" + b"abc\n" * 5
-    reader = reader_of(data, block_bytes=1000)
-    counts = [len(batch.records) for batch in reader.batches()]
-    assert counts == [2, 2, 1, 1, 2, 2, 1]
-    assert read(reader_of(data)) == oracle(data)
-
-
 def test_an_impossibly_long_line_is_damage(monkeypatch):
     module = "gristmill.transforms.sources.lines.line_reader.MAX_RECORD_BYTES"
     monkeypatch.setattr(module, 99)
@@ -160,21 +144,6 @@ def test_bad_text_is_named_by_line_and_byte_offset(tmp_path, begin):
     assert "zero bytes" in errors[1].what
     good = {n * 10: b"line %04d" % n for n in range(50) if n not in (30, 40)}
     assert found == {at: line for at, line in good.items() if at >= 2 * begin - 2}
-
-
-@pytest.mark.slow
-def test_dense_damage_costs_no_more_than_its_lines():
-    data = b"good\n\xff\n" * 5_000
-    reader, good, bad = reader_of(data, block_bytes=1 << 20), 0, 0
-    while True:
-        try:
-            for batch in reader.batches():
-                good += len(batch.records)
-            break
-        except CorruptRecordError as error:
-            bad += 1
-            reader.skip(error.end)
-    assert (good, bad) == (5_000, 5_000)
 
 
 @pytest.mark.parametrize("block_bytes", [5, 1 << 20])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from tests.support.conversion import convert, job_of, read_output
@@ -16,16 +15,6 @@ def test_a_record_is_a_line(tmp_path):
         options = RecordOptions(record=record)
         found = find_inputs([f"{tmp_path}/in"], options=options)
         assert found.spec == SourceSpec("text", "line")
-
-
-@pytest.mark.parametrize(
-    "options", [{"columns": ("a",)}, {"record": "example"}, {"record": "column:a"}]
-)
-def test_columns_are_refused(tmp_path, options):
-    (tmp_path / "in").write_text("some text\nin two lines\n")
-    with pytest.raises(InputError, match="no columns") as error:
-        find_inputs([f"{tmp_path}/in"], options=RecordOptions(**options))
-    assert "--input-format" in str(error.value.cure)
 
 
 @pytest.mark.parametrize(("data", "records"), [(b"", []), (b"\n", [b""])])

@@ -117,22 +117,6 @@ def test_rows_can_be_passed_over_and_added(five_groups):
     assert read(files, 0, -1)[2].stop_bytes == 4500
 
 
-def test_counts_come_from_the_footer(five_groups):
-    path, _ = five_groups
-    flip(path, page_offset(path, 0, 0))
-    try:
-        files = listed(path)
-        everything = SourceRange(
-            file_index=0, begin_bytes=0, end_bytes=files[0].size_bytes, exact=True
-        )
-        source = source_of(files.spec)
-        count = source.count(files[0], everything, stride_records=1024)
-        assert (count.start, count.stop, count.records) == (0, 4500, 4500)
-        assert list(count.offsets) == [0]
-    finally:
-        flip(path, page_offset(path, 0, 0))
-
-
 def test_ranges_for_beam_begin_with_row_groups(five_groups):
     path, _ = five_groups
     files = listed(path)
@@ -157,16 +141,6 @@ def test_one_column_becomes_records_as_it_is(five_groups):
         "format": "parquet",
         "record": "column:text",
     }
-
-
-def test_some_columns(five_groups):
-    path, table = five_groups
-    files = listed(path, columns=("number", "text"))
-    chosen = table.select(["text", "number"])
-    assert read(files, 0, -1)[1] == examples(chosen)
-    source = source_of(files.spec)
-    assert sorted(source.features()) == ["number", "text"]
-    assert source.described()["columns"] == ["number", "text"]
 
 
 @pytest.fixture(scope="module")
@@ -270,13 +244,6 @@ class TestDamage:
         assert row["text"].cast(pa.binary()).to_pylist() == [b"\xff"]
 
 
-def test_a_file_without_rows_is_whole(tmp_path):
-    path = write_parquet(tmp_path / "a.parquet", some_table(5)[:0])
-    places, _, span = read(listed(path), 0, -1)
-    assert (places, span.start_bytes, span.stop_bytes) == ([], 0, 0)
-    assert span.whole
-
-
 def test_a_file_that_is_written_meanwhile_is_an_error(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", some_table(3000))
     files = listed(path)
@@ -349,13 +316,3 @@ def test_what_was_damaged_on_its_way_is_read_once_more(bucket, table):
         assert records == examples(table)
         assert not any(fault.times for fault in bucket.faults)
     assert not kept.found
-
-
-def test_ranges_of_a_bucket_are_opened_ahead(bucket):
-    files = listed("gs://in/a")
-    everything = SourceRange(
-        file_index=0, begin_bytes=0, end_bytes=files[0].size_bytes, exact=True
-    )
-    reader = source_of(files.spec).read(files[0], everything)
-    assert 0 < reader.open_ahead() <= 1 << 18
-    assert sum(len(batch.records) for batch in reader.batches()) == 900

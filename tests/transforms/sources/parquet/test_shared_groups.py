@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pathlib
 import random
@@ -122,31 +121,3 @@ def test_a_task_decodes_no_more_than_it_may(source, tmp_path, monkeypatch, caplo
     monkeypatch.setattr(module, "shared_groups", limited)
     begin_job(job_of(source, tmp_path / "out", plan=("num_shards", 20)))
     assert notes[0] in caplog.text
-
-
-def test_files_of_small_row_groups_are_made_by_any_worker(tmp_path):
-    path = write_parquet(tmp_path / "a", some_table(5000), row_group_size=100)
-    job = job_of(path, tmp_path / "out", plan=("num_shards", SHARDS))
-    plan = prepared_of(job).plan
-    assert plan.joined is None
-    assert len(plan.pass_begins) == SHARDS
-
-
-def test_a_description_keeps_what_is_joined(source, tmp_path):
-    job = job_of(source, tmp_path / "out", plan=("num_shards", SHARDS))
-    prepared = prepared_of(job)
-    found = PreparedJob.load(job.output, job.name, job.split)
-    assert found is not None
-    assert found.fingerprint == prepared.fingerprint
-    assert list(found.plan.pass_begins) == list(prepared.plan.pass_begins)
-    assert len(found.plan.pass_begins) < SHARDS
-
-
-def test_a_damaged_footer_is_for_whoever_reads_the_file(source, tmp_path):
-    write_parquet(tmp_path / "in" / "b.parquet", some_table(50))
-    data = bytearray(source.read_bytes())
-    data[-40] ^= 255
-    source.write_bytes(data[:-8] + b"\0\0\0\0PAR1")
-    job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 9))
-    job = dataclasses.replace(job, on_corrupt="quarantine")
-    assert prepared_of(job).plan.joined is None

@@ -84,36 +84,11 @@ def test_values_that_may_be_missing_in_one_file_may_be_missing(tmp_path):
         assert features(found(tmp_path / name, *order))["a"].optional
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"record": "line"}, "no such --record"),
-        ({"record": "column:number"}, "cannot be records"),
-        ({"record": "column:text", "columns": ("text",)}, "--columns is not for"),
-        ({"columns": ("text", "nothing")}, "no such column"),
-        ({"record": "column:nothing"}, "no such column"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(tmp_path, options, message):
-    with pytest.raises(InputError, match=message):
-        found(tmp_path, some_table(5), **options)
-
-
 def test_a_type_that_cannot_be_converted_is_named_with_its_file(tmp_path):
     table = pa.table({"a": pa.array([[[1]]])})
     with pytest.raises(InputError) as caught:
         found(tmp_path, table)
     assert str(tmp_path / "0.parquet") in caught.value.where
-
-
-def test_files_that_are_damaged_do_not_tell_the_columns(tmp_path):
-    for name in "ab":
-        write_parquet(tmp_path / name, some_table(5))
-    (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-5])
-    assert "text" in features(find_inputs([str(tmp_path)]).spec)
-    (tmp_path / "b").unlink()
-    with pytest.raises(CorruptRecordError, match="footer of at least one file"):
-        find_inputs([str(tmp_path)])
 
 
 BIG = 16_777_217  # The least whole number that a float32 does not hold.

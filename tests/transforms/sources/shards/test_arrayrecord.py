@@ -24,7 +24,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards import open_shard as open_shard_module
 from tests.support.buckets import upload
@@ -317,11 +316,6 @@ def test_an_index_that_is_gone(tmp_path: pathlib.Path) -> None:
         convert(job_of(str(dataset), tmp_path / "no"))
     convert(job_of(f"{dataset}/*.array_record*", tmp_path / "out2"))
     assert read_output(tmp_path / "out2") == records
-
-
-def test_options_that_are_not_for_records_as_they_are(files: pathlib.Path) -> None:
-    with pytest.raises(InputError, match="--record is not for ArrayRecord"):
-        find_inputs([f"{files}/*"], options=RecordOptions(record="line"))
 
 
 def test_an_empty_file_and_one_without_records(tmp_path: pathlib.Path) -> None:

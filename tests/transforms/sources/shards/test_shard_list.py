@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Any
 
-import apache_beam as beam
 import pytest
 
 from gristmill.dataset.base.errors import InputError, NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.sources.shards.shard_list import ListedShard, list_shards
-from gristmill.transforms.sources.shards.shard_range import ChunkRange
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.records import write_array_records
 
@@ -58,12 +55,3 @@ def test_shards_know_their_indexes(tmp_path: pathlib.Path, slash: str) -> None:
         assert shard.index_path == f"{dataset}/{index}"
         assert shard.records == 1
     assert ListedShard("a/b", 1).index_path is None
-
-
-def test_elements_are_small() -> None:
-    """An element about one file takes 200 bytes, beside its path."""
-    path = "gs://bucket/data/c4-train.array_record-0000003-of-4000000"
-    shard = ListedShard(path, 1 << 40, 17, 1 << 40, 1 << 31)
-    coder = beam.coders.registry.get_coder(Any)
-    for element in (shard, ChunkRange(shard, 1 << 30, 1 << 31)):
-        assert len(coder.encode(element)) <= 200 + len(path)

@@ -96,14 +96,6 @@ def test_one_split_and_the_name_of_the_command(
         reshard(dataset, tmp_path / "new", split="validation")
 
 
-def test_features_come_along(dataset: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    path = dataset / "dataset.json"
-    document = json.loads(path.read_text()) | {"features": {"text": "as it was"}}
-    path.write_text(json.dumps(document))
-    reshard(dataset, tmp_path / "new")
-    assert open_manifest(tmp_path / "new").features == {"text": "as it was"}
-
-
 def test_the_output_is_not_in_the_input(
     dataset: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:

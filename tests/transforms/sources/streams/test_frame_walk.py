@@ -223,32 +223,6 @@ def test_a_record_full_of_broken_frames_does_not_hold_up_a_walk(
     assert ranges == list(itertools.pairwise(begins_of(records)))
 
 
-def test_a_part_that_needs_no_cut_is_not_read(
-    tmp_path: pathlib.Path, opened: Opened
-) -> None:
-    path = tmp_path / "small"
-    path.write_bytes(frames_of([b"a" * 100] * 10))
-    file = InputFile(str(path), 1160)
-    assert walk_frames(file, 0, 1160, step_bytes=1160) == ()
-    assert list(join_walks(file, (), range_bytes=1160)) == [(0, 1160)]
-    assert opened.offsets == []
-
-
-def test_the_first_part_stops_where_one_range_is_left(
-    tmp_path: pathlib.Path, opened: Opened
-) -> None:
-    path = tmp_path / "large"
-    path.write_bytes(frames_of([bytes((1 << 20) - 16)] * 10))
-    file = InputFile(str(path), 10 << 20)
-    chains = walk_frames(file, 0, 10 << 20, step_bytes=4 << 20)
-    assert chains == ((0, 4 << 20, 8 << 20),)
-    assert list(join_walks(file, chains, range_bytes=4 << 20)) == [
-        (0, 4 << 20),
-        (4 << 20, 8 << 20),
-        (8 << 20, 10 << 20),
-    ]
-
-
 class Reads:
     """A file in memory that counts how often it is opened, and what is read."""
 
@@ -335,19 +309,3 @@ def test_large_records_are_hopped_over() -> None:
     assert sum(map(len, hops.until(len(data)))) == 8
     assert len(file.opened) == 8
     assert file.read_bytes == 8 << 10
-
-
-def test_records_that_are_not_far_are_read() -> None:
-    data = frames_of([bytes(3 << 10)] * 8)
-    file = Reads(data)
-    hops = FrameHops(file.open_at, 0, far_bytes=1 << 12, block_bytes=1 << 10)
-    assert sum(map(len, hops.until(len(data)))) == 8
-    assert len(file.opened) == 1
-
-
-def test_a_walk_that_is_left_closes_its_file() -> None:
-    file = Reads(frames_of([b"a" * 100] * 100))
-    hops = FrameHops(file.open_at, 0, block_bytes=50)
-    for _ in hops.until(5000):
-        break
-    assert file.open_files == 0

@@ -36,7 +36,6 @@ from gristmill.transforms.sources.range_reader import KeptPass
 from gristmill.transforms.sources.record_source import certain_place, source_of
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
-from tests.support.watched import watched
 
 PACK: dict[str, Callable[..., bytes]] = {
     "gzip": gzip.compress,
@@ -243,17 +242,6 @@ class TestCuts:
                 fooled_ranges += fooled
         assert fooled_ranges > 50  # Or this proves nothing.
 
-    def test_a_payload_over_many_ranges(self, path):
-        inner = frames_of([b"i" * 50] * 40)
-        records = [b"before", inner, b"after"]
-        data = frames_of(records)
-        path.write_bytes(data)
-        reads, fooled = read_in_ranges(path, list(range(0, len(data), 100)), keep=False)
-        assert [record for read in reads for record in read.records] == records
-        assert fooled >= 20
-        # What lies within the payload belongs to nobody but the first range.
-        assert sum(read.span.start_bytes is None for read in reads) >= 20
-
 
 class TestSkipAndExtra:
     """What a plan by records asks of a reader."""
@@ -415,20 +403,6 @@ class TestCutsInCompressedFiles:
         assert [read.span.start_bytes for read in once] == [0, *stops[:-1]]
         assert once[-1].span.whole
 
-    def test_ranges_that_were_read_before_are_passed_over(self, path):
-        records = [random.Random(n).randbytes(2000) for n in range(40)]
-        path.write_bytes(gzip.compress(frames_of(records)))
-        cuts = [10_000, 30_000, 50_000]
-        reads, _ = read_compressed(path, cuts, "gzip", keep=False, once=False)
-        kept = KeptPass()
-        options = {"exact": True, "compression": "gzip", "cuts": cuts, "kept": kept}
-        assert read_range(path, 10_000, 30_000, **options) == reads[1]
-        assert read_range(path, 50_000, -1, **options) == reads[3]
-        # And one that lies before what is kept.
-        read_range(path, 30_000, 50_000, **options)
-        assert read_range(path, 10_000, 30_000, **options) == reads[1]
-        kept.close()
-
 
 class TestWrittenMeanwhile:
     """A file that somebody writes again while it is read."""
@@ -488,11 +462,6 @@ class TestWrittenMeanwhile:
         with pytest.raises(StorageChangedError, match="its size and time did not"):
             self.read(path, change)
 
-    def test_other_permissions_could_be_other_content(self, tmp_path):
-        path = tmp_path / "in.tfrecord"
-        with pytest.raises(StorageChangedError, match="run the same command again"):
-            self.read(path, lambda: path.chmod(0o400))
-
     @pytest.mark.parametrize("another", [True, False])
     def test_another_file_of_its_name_or_none(self, tmp_path, another: bool):
         path = tmp_path / "in.tfrecord"
@@ -504,16 +473,6 @@ class TestWrittenMeanwhile:
 
         with pytest.raises(StorageChangedError, match="while it was read"):
             self.read(path, change)
-
-    def test_it_is_looked_at_once(self, tmp_path, monkeypatch):
-        path = tmp_path / "in.tfrecord"
-        looks = []
-
-        def count() -> None:
-            watched(monkeypatch, LocalStorage, "stat", lambda _, at: looks.append(at))
-
-        assert frames_of(self.read(path, count)) == self.OLD
-        assert looks == [str(path)]
 
 
 class TestCompressedDamage:
@@ -560,18 +519,6 @@ class TestCompressedDamage:
             assert len(read.regions) == 1
             repeated += len(read.records) < 500
         assert repeated > 10
-
-    def test_records_that_were_damaged_before_compression(self, path):
-        # The stream is intact: what is behind the damage is as good as before it.
-        records = [b"record %d" % n * 9 for n in range(50)]
-        data = bytearray(frames_of(records))
-        begin = len(frames_of(records[:20]))
-        data[begin + 20] ^= 1
-        path.write_bytes(gzip.compress(bytes(data)))
-        read = read_range(path, 0, -1, compression="gzip")
-        assert read.records == records[:20] + records[21:]
-        end = len(frames_of(records[:21]))
-        assert read.regions == [(begin, end, bytes(data[begin:end]))]
 
     @pytest.mark.parametrize("kind", ["gzip", "zlib", "zstd"])
     def test_a_file_cut_short(self, path, kind):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import os
 import pathlib
 import tempfile
 from typing import Any
@@ -20,7 +19,6 @@ from gristmill.dataset.base.errors import (
     CorruptRecordError,
     FalseStartError,
     InputError,
-    JobChangedError,
 )
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -124,29 +122,6 @@ class TestRanges:
         # Only in the last sample, which has none behind it to compare with.
         assert fooled <= 2
 
-    @pytest.mark.slow
-    def test_tars_within_tars_fool_no_one(self, path):
-        inner = tar_of(members_of(8, seed=1, sizes=[40]))
-        deep = tar_of([("0/a.jpg", inner), ("0/a.json", b"{}")])
-        members = [
-            (f"{n}/{key}.{ext}", content)
-            for n, content in enumerate([b"x", inner, deep, inner[:-11000], b"y" * 900])
-            for key in "ab"
-            for ext in ("cls", "jpg")
-        ]
-        data = tar_of(members)
-        path.write_bytes(data)
-        file = InputFile(str(path), len(data), spec=ANY)
-        expected = list(map(encode_example, read_by_webdataset(data)))
-        fooled = 0
-        for first in range(0, len(data), 2500):
-            for width in (300, 7000):
-                cuts = [first, first + width]
-                records, count = read_in_ranges(file, cuts, keep=False)
-                assert records == expected
-                fooled += count
-        assert fooled > 30  # Or this proves nothing.
-
     @pytest.mark.parametrize("pack", [gzip.compress, zstandard.compress])
     def test_compressed_tars_become_the_same_shards_of_samples(self, tmp_path, pack):
         data = tar_of(members_of(100))
@@ -216,19 +191,6 @@ class TestWhatIsFound:
         ]
         assert read_output(out) == expected
 
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
-            ({"columns": ("png",)}, "samples have no such member"),
-            ({"record": "column:png"}, "samples have no such member"),
-            ({"record": "line"}, "--record line is not for WebDataset"),
-            ({"record": "column:jpg", "columns": ("jpg",)}, "exclude each other"),
-        ],
-    )
-    def test_options_that_do_not_fit(self, inputs, options, message):
-        with pytest.raises(InputError, match=message):
-            self.spec_of(inputs, **options)
-
     def test_tars_without_samples(self, tmp_path):
         (tmp_path / "in.tar").write_bytes(tar_of([("README", b"text")]))
         with pytest.raises(InputError, match="no samples of a WebDataset") as caught:
@@ -258,23 +220,6 @@ class TestWhatIsFound:
         ((region, content),) = quarantined(tmp_path / "kept")
         assert (region["reason"], region["begin_bytes"]) == ("sample", at)
         assert content == data[at : region["end_bytes"]]
-
-    def test_a_restart_with_other_members_is_refused(self, inputs):
-        job = job_of(inputs, inputs.parent / "out")
-        convert(job)
-        # Of the same size, at the same time.
-        stat = (inputs / "2.tar").stat()
-        (inputs / "2.tar").write_bytes(tar_of(members_of(3, ("png", "Txt"))))
-        os.utime(inputs / "2.tar", ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        with pytest.raises(JobChangedError):
-            convert(job)
-
-    def test_the_dataset_says_what_its_records_are(self, inputs):
-        convert(job_of(inputs, inputs.parent / "out"))
-        split = open_manifest(str(inputs.parent / "out")).splits["train"]
-        assert split.source["format"] == "webdataset"
-        assert split.source["record"] == "example"
-        assert [*split.features] == ["__key__", "cls", "jpg", "json", "txt"]
 
 
 def test_damage_of_all_samples_is_named_where_no_members_are_found(tmp_path):

@@ -167,21 +167,6 @@ def test_encodings_are_those_of_the_library(name, monkeypatch):
     assert theirs["pat_str"] == ours.pattern
 
 
-def test_lines_of_ranks_may_end_otherwise():
-    content = published("cl100k_base").replace(b"\n", b"\r\n") + b"\r\n"
-    assert rank_files.find_encoding(content, "x").name == "cl100k_base"
-
-
-@pytest.mark.slow
-def test_the_newer_encoding(tmp_path):
-    path = written(tmp_path, "any", published("o200k_base"))
-    known = toktok._encoding("o200k_base")
-    texts = [*TEXTS, *some_text(5)]
-    expected = [list(known.encode_ordinary(text)) for text in texts]
-    for fast in (False, True):
-        assert encoded(options_of(path, fast=fast), texts, fast=fast) == expected
-
-
 def test_ranks_of_no_known_encoding(tmp_path):
     path = written(
         tmp_path,
@@ -260,15 +245,6 @@ def test_files_on_which_the_library_panics(tmp_path, parts):
     assert str(error.value.where) == str(path)
 
 
-def test_no_such_file(tmp_path):
-    with pytest.raises(InputError, match="no such tokenizer"):
-        find_tokenizer(options_of("meta-llama/Llama-3.1-8B"))
-    written(tmp_path, "tokenizer.json", tokenizer_json())
-    with pytest.raises(InputError, match="is a directory") as raised:
-        find_tokenizer(options_of(tmp_path))
-    assert raised.value.cure == f"give {tmp_path}/tokenizer.json"
-
-
 def test_a_limit_of_length_in_the_file_cuts_no_text(tmp_path):
     content = tokenizer_json(
         truncation={
@@ -321,15 +297,6 @@ def test_special_tokens_of_the_tokenizer(tmp_path, fast):
             find_tokenizer(twice)
 
 
-def test_special_tokens_that_are_none(tmp_path):
-    path = written(tmp_path, "t.json", tokenizer_json())
-    with pytest.raises(InputError, match="adds none"):
-        find_tokenizer(options_of(path, add_special_tokens=True))
-    path = written(tmp_path, "t.model", sentence_piece_model())
-    with pytest.raises(InputError, match=r"is for a tokenizer\.json"):
-        find_tokenizer(options_of(path, add_special_tokens=True))
-
-
 def test_no_fast_path(tmp_path):
     lower = {"type": "Lowercase"}
     path = written(tmp_path, "t.json", tokenizer_json(normalizer=lower))
@@ -337,16 +304,6 @@ def test_no_fast_path(tmp_path):
         find_tokenizer(options_of(path, fast=True))
     assert "Lowercase" in raised.value.got
     assert raised.value.cure == "leave out --fast"
-
-
-def test_tokens_of_single_words_have_no_fast_path(tmp_path):
-    fields = json.loads(tokenizer_json(template=["$A", "</s>"]))
-    fields["added_tokens"][0]["single_word"] = True
-    path = written(tmp_path, "t.json", json.dumps(fields).encode())
-    assert encoded(options_of(path), ["a</s>", "</s>"])[0][-1] != 5_000
-    with pytest.raises(InputError, match="no fast path") as raised:
-        find_tokenizer(options_of(path, fast=True))
-    assert raised.value.got == "the token '</s>' of single_word"
 
 
 def test_special_tokens_are_those_that_say_so(tmp_path):
@@ -364,14 +321,6 @@ def test_tokens_at_random_are_refused(tmp_path):
     with pytest.raises(InputError, match="at random") as raised:
         find_tokenizer(options_of(path))
     assert (raised.value.where, raised.value.got) == (str(path), "0.1")
-
-
-def test_ids_are_below_the_size_of_a_vocabulary_with_gaps(tmp_path):
-    fields = json.loads(tokenizer_json())
-    vocabulary = fields["model"]["vocab"]
-    vocabulary[max(vocabulary, key=vocabulary.get)] = 70_000
-    path = written(tmp_path, "t.json", json.dumps(fields).encode())
-    assert find_tokenizer(options_of(path)).vocabulary_size == 70_001
 
 
 def test_tokens_that_are_there_already():
@@ -404,14 +353,6 @@ def test_another_file_or_library_than_planned(tmp_path):
         with pytest.raises(InputError, match="another version") as raised:
             load(dataclasses.replace(options, found=other))
         assert raised.value.expected == "tokenizers 0.1"
-
-
-def test_it_is_made_once(tmp_path):
-    path = written(tmp_path, "t.json", tokenizer_json())
-    options = options_of(path)
-    options = dataclasses.replace(options, found=find_tokenizer(options))
-    path.unlink()
-    assert load_tokenizer(options) is load_tokenizer(options)
 
 
 def test_a_tokenizer_in_a_bucket(monkeypatch):
@@ -496,20 +437,3 @@ print(threads() - before)
         env=environment,
     )
     assert done.stdout == "0\n", done.stderr
-
-
-@pytest.mark.slow
-def test_the_fast_path_does_without_awkward(tmp_path):
-    """Importing it takes a tenth of a second, in every worker."""
-    path = written(tmp_path, "file", tokenizer_json())
-    program = f"""
-import sys
-from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.tokens.tokenizers import load_fast
-load_fast(PackOptions(length=8, tokenizer={str(path)!r}, fast=True)).encode([b"a"])
-print("awkward" in sys.modules)
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "False\n"

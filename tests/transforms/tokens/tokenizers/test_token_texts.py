@@ -5,9 +5,8 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, models
 
-from gristmill.dataset.base.errors import InputError
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.tokens.tokenizers import load_tokenizer
 from gristmill.transforms.tokens.tokenizers.token_texts import (
@@ -59,21 +58,6 @@ def test_special_tokens_have_their_names(tmp_path: pathlib.Path) -> None:
     assert load_token_texts(str(path)).texts([5_000]) == [END]
 
 
-def test_letters_that_stand_for_no_bytes_are_shown_as_they_are(
-    tmp_path: pathlib.Path,
-) -> None:
-    made = Tokenizer(models.BPE(vocab={"日": 0, "Ġa": 1, "a": 2}, merges=[]))
-    made.add_tokens(["Ġx"])
-    for decoder in (
-        decoders.ByteLevel(),
-        decoders.Sequence([decoders.ByteLevel(), decoders.Fuse()]),
-    ):
-        made.decoder = decoder
-        made.save(str(tmp_path / "tokenizer.json"))
-        shown = load_token_texts(str(tmp_path / "tokenizer.json"))
-        assert shown.texts([0, 1, 2, 3]) == ["日", " a", "a", "Ġx"]
-
-
 def test_pieces_that_name_a_byte_stand_for_it(tmp_path: pathlib.Path) -> None:
     vocabulary = {"<0x0A>": 0, "\u2581a": 1, "<0xC3>": 2, "<0xA9>": 3, "<unk>": 4}
     model = models.BPE(vocab=vocabulary, merges=[], byte_fallback=True)
@@ -95,8 +79,3 @@ def test_a_character_is_in_its_last_token() -> None:
     # What is cut is told.
     assert shown.texts([*"é".encode()][:1]) == ["\ufffd"]
     assert shown.texts([0xC3, 255, 0x41]) == ["\ufffd", None, "A"]
-
-
-def test_a_function_is_refused() -> None:
-    with pytest.raises(InputError, match="cannot turn tokens back into text"):
-        load_token_texts("my.module:encode")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -110,22 +109,6 @@ def test_special_tokens_are_in_the_vocabulary(module, name):
         find_tokenizer(PackOptions(length=8, tokenizer=f"{module}:{name}", eos="</s>"))
     assert "</s>" in raised.value.got
     assert raised.value.expected.endswith("below 300")
-
-
-def test_numbers_of_numpy(module):
-    options = PackOptions(length=8, tokenizer=f"{module}:of_numpy", eos="</s>")
-    spec = find_tokenizer(options)
-    assert (spec.vocabulary_size, spec.eos_id) == (300, 299)
-    json.dumps(dataclasses.asdict(spec))
-
-
-def test_no_fast_path_and_no_special_tokens_of_its_own(module):
-    options = PackOptions(length=8, tokenizer=f"{module}:letters", fast=True)
-    with pytest.raises(InputError, match="no fast path"):
-        find_tokenizer(options)
-    options = dataclasses.replace(options, fast=False, add_special_tokens=True)
-    with pytest.raises(InputError, match=r"is for a tokenizer\.json"):
-        find_tokenizer(options)
 
 
 @pytest.mark.parametrize(
