@@ -59,18 +59,6 @@ def with_function(records: Sequence[bytes]) -> Any:
     return {"lengths": np.array([len(record) for record in records]), "f": lambda: 1}
 
 
-class Unmakeable:
-    """Pickles, and cannot be made again."""
-
-    def __reduce__(self) -> Any:
-        return int, ("not a bird",)
-
-
-def unmakeable(records: Sequence[bytes]) -> Any:
-    """What fails in the process that gets it."""
-    return Unmakeable()
-
-
 def leaving(records: Sequence[bytes]) -> list[int]:
     """Leaves a thread and an atexit function that never end."""
     threading.Thread(target=threading.Event().wait).start()

@@ -34,7 +34,6 @@ from tests.support.packed import documents
 from tests.support.records import frames_of
 from tests.support.removals import remove_from
 
-KINDS = ("plain", "lineage", "rows", "written")
 SELECT = "language == 'de'"
 PLAIN = 41
 LOST = [2, 11, 12, 13, 14, 40]
@@ -361,13 +360,6 @@ def test_also_of_packed_rows_and_through_conversions(
     root: pathlib.Path, seed: int
 ) -> None:
     check_random_run(root, seed, ALL)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("block", range(10))
-def test_a_thousand_accounts(root: pathlib.Path, block: int) -> None:
-    for seed in range(1000 + 100 * block, 1100 + 100 * block):
-        check_random_run(root, seed, ALL)
 
 
 def test_it_says_why_it_cannot_count(quick: pathlib.Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import pickle
 from typing import Any
 
 import numpy as np
@@ -53,31 +52,6 @@ def test_it_is_indexed_as_an_array(output: str, index: Any) -> None:
     assert np.array_equal(column[index], whole[index])
     assert (len(column), column.shape, column.dtype) == (RECORDS, (RECORDS,), "float64")
     assert repr(column) == "<Column score: float64 of 9,000 records>"
-
-
-def test_it_is_an_array(output: str) -> None:
-    opened = loader.open(output)
-    assert np.array_equal(opened.column("score"), np.arange(RECORDS) / RECORDS)
-    languages = np.asarray(opened.column("language"))
-    assert (languages == "en").sum() == RECORDS / 3
-    assert np.asarray(opened.column("score"), np.float32).dtype == np.float32
-    again = pickle.loads(pickle.dumps(opened)).column("score")
-    assert again[17] == 17 / RECORDS
-
-
-@pytest.mark.parametrize(
-    ("index", "error"),
-    [
-        (RECORDS, OutOfRangeError),
-        ([0, -RECORDS - 1], OutOfRangeError),
-        ([0.5], InputError),
-        (np.zeros((2, 2), int), InputError),
-        (np.array([2**63], np.uint64), OutOfRangeError),
-    ],
-)
-def test_other_indices_are_refused(output: str, index: Any, error: Any) -> None:
-    with pytest.raises(error):
-        loader.open(output).column("score")[index]
 
 
 def test_editions_and_joined_datasets(tmp_path: pathlib.Path) -> None:

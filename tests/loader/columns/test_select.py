@@ -15,7 +15,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.columns.expression import Expression
-from gristmill.loader.columns.selection import Selection
 from gristmill.loader.feed.state import state_of, step_of
 from tests.support.columns import attach_numbers, example, examples
 from tests.support.editions import add_edition
@@ -31,29 +30,6 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     found = examples(folder, [RECORDS - 40, 0, 40])
     attach_numbers(found, folder, RECORDS)
     return found
-
-
-@pytest.mark.parametrize("share", [0, 0.01, 0.5, 1])
-@pytest.mark.parametrize("records", [0, 1, 511, 512, 513, 70_000])
-def test_a_bitmap_finds_what_an_array_of_numbers_does(
-    records: int, share: float
-) -> None:
-    mask = np.random.default_rng(records).random(records) < share
-    blocks = [mask[at : at + 65_536] for at in range(0, records, 65_536)]
-    found, numbers = Selection.of(blocks, records), np.flatnonzero(mask)
-    assert len(found) == len(numbers)
-    ranks = np.arange(len(numbers))
-    bitmap = Selection(found.words, records, table_records=-1)
-    assert np.array_equal(found.numbers(ranks), numbers)
-    assert np.array_equal(bitmap.numbers(ranks), numbers)
-    before = np.concatenate([[0], np.cumsum(mask)])
-    assert np.array_equal(found.ranks(np.arange(records + 1)), before)
-    if records:
-        assert np.array_equal(found.has(np.arange(records)), mask)
-    again = pickle.loads(pickle.dumps(found))
-    assert again.digest == found.digest
-    other = Selection.of([~mask], records)
-    assert records == 0 or other.digest != found.digest
 
 
 KINDS = {
@@ -237,17 +213,6 @@ def test_states_bind_the_selection(output: str) -> None:
         step_of(state, everything)
     with pytest.raises(StateMismatchError):
         step_of(state_of(everything, 5), batches(CONDITION))
-
-
-def test_selections_are_mixed(output: str) -> None:
-    whole = loader.open(output)
-    parts = {
-        "german": whole.select("language == 'de'"),
-        "rest": whole.select("not language == 'de'"),
-    }
-    batches = loader.global_batches(parts, batch_size=10, epochs=1)
-    seen = [record for step in range(batches.steps) for record in batches.read(step)]
-    assert len({*seen}) == len(seen) == RECORDS // 10 * 10
 
 
 def test_joined_datasets_and_editions(tmp_path: pathlib.Path) -> None:

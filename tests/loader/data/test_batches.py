@@ -1,10 +1,6 @@
 """Global batches: which records, on which host, and what is refused."""
 
-import pathlib
 import pickle
-import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,7 +10,6 @@ from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.loader.order.step_records import MixedBatch
 from tests.support.datasets import convert
 from tests.support.records import text_records
-from tests.support.watched import watched
 
 WEB = [text_records(13, seed=1), text_records(24, seed=2)]
 CODE = [text_records(11, seed=3)]
@@ -135,68 +130,6 @@ def test_batches_pickle_as_paths_and_order(web, code):
     assert pickle.loads(data).read(3) == batches.read(3)
 
 
-@pytest.mark.parametrize("shuffle", ["none", "global", "block"])
-@pytest.mark.parametrize("mixed", [False, True])
-def test_indices_of_a_schedule_are_not_checked_again(
-    web, code, shuffle, mixed, monkeypatch
-):
-    datasets = {"web": web, "code": code} if mixed else web
-    batches = loader.global_batches(datasets, batch_size=16, shuffle=shuffle)
-    expected = batches.read(2)
-    checked = []
-
-    def counted(values, *, stop, what):
-        checked.append(what)
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("gristmill.loader.") and hasattr(module, "checked_indices"):
-            watched(monkeypatch, module, "checked_indices", counted)
-    assert batches.read(2) == expected
-    assert checked == []
-    assert batches.read(2, np.array([3, 5])) == [expected[3], expected[5]]
-    assert checked == ["row"]
-
-
-def test_batches_and_feeds_say_what_they_are(web, code):
-    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10, seed=7)
-    assert repr(mixed) == (
-        f"<GlobalBatches of web={web!r}, code={code!r}: batch_size 10, "
-        "steps without end, global shuffle, seed 7, of rows web 77.08%, code 22.92%>"
-    )
-    assert str(mixed).splitlines() == [
-        "GlobalBatches",
-        f"  web           {web!r}".replace("<", "").replace(">", ""),
-        f"  code          {code!r}".replace("<", "").replace(">", ""),
-        "  batch size    10 rows",
-        "  steps         without end",
-        "  shuffle       global, seed 7",
-        "  rows of web   77.08%",
-        "  rows of code  22.92%",
-    ]
-    assert repr(mixed.resized(20, step=3)).endswith(
-        ", until the first change at a step>"
-    )
-    single = loader.global_batches(web, batch_size=8, shuffle="block", epochs=3)
-    assert repr(single).endswith(
-        "steps 13, block shuffle (block_records 64, window_blocks 1,024), seed 0>"
-    )
-    assert web.path in repr(web)
-    assert "37 records in 2 shards" in repr(web)
-    feed = single.feed(process_index=1, process_count=4, workers=3, start_step=5)
-    assert repr(feed) == (
-        f"<Feed of {single!r}: step 5, host 1 of 4, rows [2, 4), 3 workers, prefetch 2>"
-    )
-    assert "3 of 8 rows" in repr(single.feed(rows=[0, 4, 1]))
-
-
-def test_other_weights_leave_the_type_and_the_methods(web, code):
-    mixed = loader.global_batches({"web": web, "code": code}, batch_size=10)
-    later = mixed.with_weights({"code": 1, "web": 1}, step=4)
-    assert type(later) is type(pickle.loads(pickle.dumps(later)))
-    assert type(later) is loader.GlobalBatches
-    assert later.locate(4, 0).dataset in ("web", "code")
-
-
 def test_what_cannot_be_is_refused(web, code):
     mixed = loader.global_batches({"web": web, "code": code}, batch_size=10)
     single = loader.global_batches(web, batch_size=10, epochs=1)
@@ -226,19 +159,6 @@ def test_what_cannot_be_is_refused(web, code):
         single.host_rows(process_index=0, process_count=3)
 
 
-def test_the_contract_names_tests_that_exist():
-    here = pathlib.Path(__file__).parent
-    contract = (here.parents[2] / "docs" / "concepts" / "determinism.md").read_text(
-        "utf-8"
-    )
-    folders = here.parent, here.parents[1] / "behaviour"
-    paths = [path for folder in folders for path in folder.rglob("test_*.py")]
-    tests = "".join(path.read_text("utf-8") for path in paths)
-    named = re.findall(r"`(test_\w+)`", contract)
-    assert len(named) > 20
-    assert [name for name in named if f"def {name}(" not in tests] == []
-
-
 @pytest.mark.parametrize(
     ("shuffle", "cure"),
     [
@@ -258,62 +178,6 @@ def test_what_is_no_shuffle_is_refused_with_what_to_pass(web, shuffle, cure):
     cure = r"pass GlobalShuffle\(\)" if shuffle == "global" else cure
     with pytest.raises(InputError, match=cure):
         loader.order.DatasetOrder(num_records=5, shuffle=shuffle)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"batch_size": True}, "batch_size is not an integer"),
-        ({"batch_size": 8.0}, "batch_size is not an integer"),
-        ({"batch_size": None}, "batch_size is not an integer"),
-        ({"seed": None}, "seed is not an integer"),
-        ({"seed": 1.5}, "seed is not an integer"),
-        ({"seed": "7"}, "seed is not an integer"),
-        ({"seed": np.True_}, "seed is not an integer"),
-        ({"epochs": True}, "epochs is not an integer"),
-        ({"epochs": 0}, "epochs is out of range"),
-        ({"drop_remainder": "no"}, "drop_remainder is neither true nor false"),
-        ({"drop_remainder": None}, "drop_remainder is neither true nor false"),
-        ({"weights": [1, 2]}, "a weight for each of web, code"),
-        ({"weights": {1: 2}}, "a weight for each of web, code"),
-        ({"weights": {"web": "much", "code": 1}}, "weight is not a number"),
-        # These would take years.
-        ({"weights": {"web": "1e99999999", "code": 1}}, "weight is not a number"),
-        ({"weights": {"web": "1e-99999999", "code": 1}}, "weight is not a number"),
-        ({"weights": {"web": "9" * 5000, "code": 1}}, "weight is not a number"),
-        ({"weights": {"web": -1, "code": 1}}, "none negative"),
-    ],
-)
-def test_arguments_of_another_kind_are_refused(web, code, change, message):
-    datasets = {"web": web, "code": code}
-    with pytest.raises(InputError, match=message):
-        loader.global_batches(datasets, **{"batch_size": 4, **change})
-
-
-@pytest.mark.parametrize("name", ["", None, 7, "\ud800", ("a",)])
-def test_names_of_datasets_are_texts(web, code, name):
-    with pytest.raises(InputError, match="name"):
-        loader.global_batches({name: web, "code": code}, batch_size=4)
-
-
-def test_steps_and_rows_of_another_kind_are_refused(web, code):
-    batches = loader.global_batches({"web": web, "code": code}, batch_size=4)
-    for step in (None, True, 1.0, "1"):
-        for use in (
-            batches.read,
-            batches.indices,
-            lambda step: batches.locate(step, 0),
-            lambda step: batches.with_weights({"web": 1, "code": 1}, step=step),
-        ):
-            with pytest.raises(InputError, match="step is not an integer"):
-                use(step)
-    with pytest.raises(InputError, match="stop_epoch is not an integer"):
-        batches.find(1, "web", stop_epoch="2")
-    for rows in (0, [[1]], [[1], [2, 3]], ["x"], [True]):
-        with pytest.raises(InputError, match="row"):
-            batches.feed(rows=rows)
-    with pytest.raises(InputError, match=r"decode is not a function\n.*\n.*dict"):
-        batches.feed(process_index=0, process_count=1, decode={})
 
 
 def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
@@ -338,39 +202,6 @@ def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):
         loader.global_batches(
             mixed, batch_size=30, epochs=1, weights={"web": 1, "code": 1}
         )
-
-
-def test_a_feed_that_would_begin_behind_the_end_is_refused(web):
-    batches = loader.global_batches(web, batch_size=10, epochs=1)
-    host = {"process_index": 0, "process_count": 1}
-    assert list(batches.feed(**host, start_step=3)) == []
-    with pytest.raises(InputError, match="start_step is out of range"):
-        batches.feed(**host, start_step=4)
-
-
-@pytest.mark.slow
-def test_a_feed_without_grain_says_what_to_install(web):
-    program = """
-import sys
-from gristmill import loader
-sys.modules["grain"] = sys.modules["jax"] = None
-batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=4)
-assert len(batches.read(0)) == 4
-for use in (
-    lambda: batches.feed(process_index=0, process_count=1),
-    lambda: batches.feed(topology="jax"),
-):
-    try:
-        use()
-    except ModuleNotFoundError as e:
-        print(type(e).__name__, e)
-"""
-    ended = subprocess.run(
-        [sys.executable, "-c", program, web.path], capture_output=True, text=True
-    )
-    assert ended.stderr == ""
-    assert ended.stdout.count("MissingPackageError the package grain is not") == 2
-    assert ended.stdout.count("pip install 'gristmill[loader]'") == 2
 
 
 def test_an_empty_dataset_is_refused(tmp_path):

@@ -3,8 +3,6 @@
 import itertools
 import pathlib
 import pickle
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -95,20 +93,6 @@ def test_a_record_is_traced_to_its_own_dataset(joined) -> None:
         seen.add(place.dataset)
         assert batches.find(place.record, stop_epoch=1) == [(0, 0, row)]
     assert seen == paths
-
-
-@pytest.mark.slow
-def test_pickles_small_and_opens_in_another_process(joined) -> None:
-    pickled = pickle.dumps(joined)
-    assert len(pickled) < 3_000
-    code = (
-        "import pickle, sys; d = pickle.load(sys.stdin.buffer);"
-        "sys.stdout.buffer.write(b''.join(d[[5, -1, 60]]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=pickled, capture_output=True, check=True
-    )
-    assert done.stdout == RECORDS[5] + RECORDS[-1] + RECORDS[60]
 
 
 def test_files_and_datasets_are_joined(first, tmp_path) -> None:

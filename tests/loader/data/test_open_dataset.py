@@ -8,7 +8,6 @@ import pickle
 import shutil
 import subprocess
 import sys
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -25,12 +24,9 @@ from gristmill.dataset.base.errors import (
     OutOfRangeError,
 )
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.pipelines.index import index
-from gristmill.pipelines.options.definitions import IndexOptions
 from tests.support.datasets import convert
 from tests.support.memory import peak_memory
 from tests.support.open_files import open_files
@@ -124,15 +120,6 @@ def test_records_and_what_is_known_of_them(converted: str) -> None:
     assert "56 records" in repr(dataset)
 
 
-def test_place_of_records(converted: str) -> None:
-    dataset = loader.open(converted)
-    shards, numbers = dataset.find([0, 29, 30, 54, 55])
-    assert shards.tolist() == [0, 0, 2, 2, 3]
-    assert numbers.tolist() == [0, 29, 0, 24, 0]
-    assert dataset.offset_bytes(0) == dataset.offset_bytes(3) == 64
-    assert dataset.offset_bytes(4) > 64
-
-
 @pytest.mark.parametrize(
     "index",
     [0, 55, -1, -56, np.int64(7), np.uint8(7), np.array(7)],
@@ -171,14 +158,6 @@ def test_index_out_of_range(converted: str, index) -> None:
     with pytest.raises(OutOfRangeError, match="out of range"):
         loader.open(converted)[index]
     assert issubclass(OutOfRangeError, IndexError)
-
-
-@pytest.mark.parametrize(
-    "index", [1.5, "3", None, True, [1.0], [[1, 2]], [True, False]]
-)
-def test_what_is_no_index(converted: str, index) -> None:
-    with pytest.raises(InputError):
-        loader.open(converted)[index]
 
 
 def test_read_counts_from_the_beginning_only(converted: str) -> None:
@@ -278,48 +257,6 @@ def test_tfds_directory_that_counts_wrongly(tmp_path: pathlib.Path) -> None:
         loader.open(tmp_path)[40]
 
 
-@pytest.mark.parametrize(
-    ("change", "match"),
-    [
-        ({"fileFormat": "tfrecord"}, "format array_record"),
-        ({"splits": 3}, "cannot be used"),
-        ({"name": None, "splits": [{}]}, "cannot be used"),
-        (
-            {
-                "splits": [
-                    {"name": "t", "shardLengths": ["1"], "filepathTemplate": "/x"}
-                ]
-            },
-            "outside",
-        ),
-        (
-            {
-                "splits": [
-                    {"name": "t", "shardLengths": ["1"], "filepathTemplate": "../x"}
-                ]
-            },
-            "outside",
-        ),
-        ({"splits": [{"name": "t", "shardLengths": ["-1"]}]}, "impossible"),
-        ({"splits": [{"name": "t", "shardLengths": ["4" * 30]}]}, "impossible"),
-        (
-            {
-                "splits": [
-                    {"name": "t", "shardLengths": ["1", "1"], "filepathTemplate": "x"}
-                ]
-            },
-            "of the same name",
-        ),
-    ],
-)
-def test_tfds_metadata_is_not_trusted(tmp_path, change: dict, match: str) -> None:
-    write_tfds(tmp_path)
-    path = tmp_path / "dataset_info.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(GristmillError, match=match):
-        loader.open(tmp_path)
-
-
 def test_plain_files_by_glob_list_and_path(tmp_path: pathlib.Path) -> None:
     names = write_tfds(tmp_path)
     assert loader.open(f"{tmp_path}/d-train*")[:] == RECORDS
@@ -355,15 +292,6 @@ def test_splits_are_joined_by_a_list_and_not_by_a_pattern(tmp_path, caplog) -> N
     assert "splits are joined: train (1 file), validation (1 file)" in record.message
 
 
-def test_a_pattern_means_the_same_files_after_these_were_indexed(tmp_path) -> None:
-    for number in range(2):
-        write_array_records(tmp_path / f"{number}.array_record", [b"%d" % number])
-    assert loader.open(f"{tmp_path}/*")[:] == [b"0", b"1"]
-    index(IndexOptions(files=(f"{tmp_path}/*",)), workers=1)
-    for pattern in ("*", "**"):
-        assert loader.open(f"{tmp_path}/{pattern}")[:] == [b"0", b"1"]
-
-
 @pytest.mark.parametrize("name", ["TFRecord", "Parquet", "JSON lines"])
 def test_files_of_other_formats(tmp_path, name) -> None:
     data = frames_of([b"a"] * 9) if name == "TFRecord" else MAKERS[name]()
@@ -383,79 +311,6 @@ def test_files_of_other_formats(tmp_path, name) -> None:
             assert "write it again" not in message
 
 
-def test_paths_may_be_objects_wherever_a_path_is(
-    converted: str, tmp_path: pathlib.Path
-) -> None:
-    place = pathlib.Path(converted)
-    dataset = loader.open(place, cache_dir=tmp_path / "cache")
-    assert dataset[:] == RECORDS
-    manifest = open_manifest(place)
-    assert read_manifest(place) == manifest
-    assert read_table(place, manifest.splits["train"]).digest().hex == (
-        dataset.records_digest
-    )
-    files = sorted(place.glob("*.array_record-*"))
-    assert loader.open(files, cache_dir=tmp_path / "cache")[:] == RECORDS
-    source = loader.ArrayRecordDataSource(files, cache_dir=tmp_path / "cache")
-    assert list(source) == RECORDS
-    assert loader.ArrayRecordDataSource(files[0])[0] == RECORDS[0]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("", "path of the dataset is empty"),
-        (None, "not a path"),
-        (5, "not a path"),
-        (b"out", "not a path"),
-        ([5], "not a path"),
-        (["a", ""], "path of the file is empty"),
-        (pathlib.Path("gs://bucket/c4"), "give paths in buckets as text"),
-        ("\ud800", "not a valid path"),
-        ("a\0b", "not a valid path"),
-    ],
-)
-def test_what_is_no_path_is_refused(given: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        loader.open(given)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"cache_dir": 5}, "cache directory is not a path"),
-        ({"cache_dir": b"x"}, "cache directory is not a path"),
-        ({"cache_dir": "a\0b"}, "not a valid path"),
-        ({"read_options": {"in_flight": 3}}, "read_options are of another kind"),
-        ({"verify": True}, "verify must be"),
-        ({"split": 5}, "no such split"),
-    ],
-)
-def test_options_of_another_kind_are_refused(
-    converted: str, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        loader.open(converted, **options)
-
-
-@pytest.mark.parametrize("name", vars(loader.ReadOptions()))
-@pytest.mark.parametrize("value", ["3", None, True, float("nan"), [1]])
-def test_read_options_are_numbers(name: str, value: Any) -> None:
-    nan = isinstance(value, float) and name.endswith("_bytes")
-    if nan or (name, value) == ("hedge_factor", None):
-        return
-    with pytest.raises(InputError, match=f"{name}|read options"):
-        loader.ReadOptions(**{name: value})
-
-
-@pytest.mark.parametrize("number", [[], [1], "1", 1.0, None, True])
-def test_the_number_of_a_shard_or_record_is_one_integer(converted, number) -> None:
-    dataset = loader.open(converted)
-    for use in (dataset.shard, dataset.offset_bytes):
-        with pytest.raises(InputError, match=r"single number|must be an integer"):
-            use(number)
-
-
 def test_plain_files_of_a_dataset_are_checked_by_its_indexes(
     converted: str, tmp_path: pathlib.Path
 ) -> None:
@@ -469,13 +324,6 @@ def test_paths_that_leave_the_dataset_are_refused(tmp_path, path: str) -> None:
     place = convert(tmp_path, FILES[:2])
     rewrite(place, [path, "d-train.array_record-00001-of-00002"])
     with pytest.raises(InvalidDatasetError, match="outside"):
-        loader.open(place)
-
-
-def test_a_file_listed_twice_is_refused(tmp_path: pathlib.Path) -> None:
-    place = convert(tmp_path, FILES[:2])
-    rewrite(place, ["same", "same"])
-    with pytest.raises(InvalidDatasetError, match="twice"):
         loader.open(place)
 
 

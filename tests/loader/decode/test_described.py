@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import DecodeError, InputError, InvalidDatasetError
+from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
@@ -133,14 +133,3 @@ def test_a_dataset_that_says_nothing(tmp_path):
         with pytest.raises(InputError, match="does not say what features") as error:
             loader.ExampleDecoder.of(silent)
         assert "FixedFeature(dtype)" in error.value.cure
-
-
-def test_a_description_of_a_later_version(tmp_path):
-    path = convert(tmp_path, [[b"a"]])
-    describe(path, {"x": {"kind": "complex", "dtype": "complex64", "shape": []}})
-    dataset = loader.open(path)
-    assert dataset[0] == b"a"  # Records are read as before.
-    with pytest.raises(InvalidDatasetError, match="features of a split") as error:
-        loader.ExampleDecoder.of(dataset)
-    assert "feature 'x'" in error.value.got
-    assert error.value.where.endswith("split train")

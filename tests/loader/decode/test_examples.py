@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.errors import DecodeError, GristmillError, InputError
-from gristmill.loader.decode.scan import scan_examples
 from tests.support import examples
 from tests.support.examples import UNUSUAL, entry, example, message, parsed, tf_example
 from tests.support.tensorflow_process import with_tensorflow
@@ -223,19 +222,6 @@ def test_buckets_give_the_least_length_that_holds_the_longest():
         decode({"i": feature}, rows(1, 9))
     cut = Padded("int32", buckets=(8, 2), truncate=True)
     assert decode({"i": cut}, rows(1, 9))["i"].shape == (2, 8)
-
-
-def test_a_batch_of_no_records():
-    features = {
-        "x": Fixed("float32", shape=(2, 3)),
-        "p": Padded("int32", length=5, mask="m"),
-        "q": Padded(bytes),
-        "r": Ragged("int64"),
-    }
-    decoded = decode(features, [])
-    shapes = {name: decoded[name].shape for name in "xpmq"}
-    assert shapes == {"x": (0, 2, 3), "p": (0, 5), "m": (0, 5), "q": (0, 0)}
-    assert decoded["r"].row_splits.tolist() == [0]
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
@@ -492,14 +478,6 @@ def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
         array[0] = array[1]  # They can be written to.
 
 
-@pytest.mark.parametrize(
-    "dtype", ["f99", "S5", "complex64", ("i4", -3), "i8, (", {"names": 1}]
-)
-def test_a_type_that_no_feature_has_is_refused(dtype):
-    with pytest.raises(InputError, match="of this type"):
-        Fixed(dtype)
-
-
 def test_decoders_pickle_and_do_not_change():
     decoder = loader.ExampleDecoder(
         {
@@ -515,22 +493,3 @@ def test_decoders_pickle_and_do_not_change():
     np.testing.assert_array_equal(ours["x"], theirs["x"])
     with pytest.raises(AttributeError):
         decoder.features = {}
-
-
-def test_names_of_all_lengths_and_letters():
-    names = ["", "a", "b", "ab", "ba", "x" * 200, "Grüße", "a/b"]
-    batch = [{name: [i * 10 + n] for n, name in enumerate(names)} for i in range(3)]
-    features = {name: Fixed("int32") for name in names}
-    decoded = decode(features, [tf_example(features) for features in batch])
-    for n, name in enumerate(names):
-        assert decoded[name].tolist() == [n, 10 + n, 20 + n]
-
-
-def test_the_scan_does_not_read_values_that_are_not_decoded():
-    # Names and bounds only: broken numbers of another feature are not looked at.
-    broken = example(
-        entry("x", message(3, message(1, b"\x83"))),
-        entry("y", examples.int64_list([1])),
-    )
-    assert decode({"y": Fixed("int8")}, [broken])["y"].tolist() == [1]
-    assert scan_examples([broken]).names_of(0) == ["x", "y"]

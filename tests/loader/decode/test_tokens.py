@@ -1,5 +1,3 @@
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from gristmill import loader
-from gristmill.dataset.base.errors import DecodeError, InputError
+from gristmill.dataset.base.errors import DecodeError
 from tests.support.examples import tf_example
 
 
@@ -26,11 +24,6 @@ def test_tokens_come_back_as_they_were_stored(data, rows, length):
         decoded[:] = 0  # It can be written to.
     same = loader.TokenDecoder(length=length, dtype=stored)
     np.testing.assert_array_equal(same(records), tokens)
-
-
-def test_bytes_are_little_endian():
-    decoder = loader.TokenDecoder(length=2, dtype="int32", stored="uint16")
-    assert decoder([b"\x01\x02\xff\xff"]).tolist() == [[0x0201, 0xFFFF]]
 
 
 def test_tokens_of_an_example():
@@ -81,23 +74,3 @@ def test_errors_name_the_record(decoder, record, message):
     with pytest.raises(DecodeError, match=message) as caught:
         decoder([good, record, good])
     assert caught.value.row == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 0}, "length is out of range"),
-        ({"length": 2, "dtype": "float32"}, r"dtype of tokens is not an integer"),
-        ({"length": 2, "stored": "S2"}, r"stored of tokens is not an integer"),
-        ({"length": 2, "stored": "int16", "feature": "x"}, "stored has no effect"),
-    ],
-)
-def test_decoders_that_make_no_sense(options, message):
-    with pytest.raises(InputError, match=message):
-        loader.TokenDecoder(**options)
-
-
-def test_decoders_pickle():
-    decoder = loader.TokenDecoder(length=2, dtype="int32", stored="uint16")
-    assert pickle.loads(pickle.dumps(decoder)) == decoder
-    assert hash(decoder) == hash(loader.TokenDecoder(length=2, stored="uint16"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import pickle
 import random
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.feed.batch_columns import BatchColumns
 from tests.support.columns import NUMBER, attach, attach_numbers, examples
 from tests.support.conversion import convert, job_of
 from tests.support.packed_datasets import documents, pack, write_frames
@@ -80,12 +78,6 @@ def check_a_feed(output: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_each_record_has_its_values(output: str, seed: int) -> None:
-    check_a_feed(output, seed)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(8, 1008))
-def test_each_record_has_its_values_many_times(output: str, seed: int) -> None:
     check_a_feed(output, seed)
 
 
@@ -189,14 +181,6 @@ def test_what_has_no_columns_is_said(tmp_path: pathlib.Path, output: str) -> Non
             next(feed)
 
 
-def test_it_pickles(output: str) -> None:
-    batches = loader.global_batches(loader.open(output), batch_size=4)
-    columns = BatchColumns(batches, ["score"])
-    wanted = batches.schedule.batch(2, slice(None))
-    found = pickle.loads(pickle.dumps(columns)).read(wanted)
-    assert found["score"].tolist() == columns.read(wanted)["score"].tolist()
-
-
 def weighted(records: list[bytes], columns: dict[str, Any]) -> dict[str, Any]:
     return ids(records) | {"score": columns["score"], "language": columns["language"]}
 
@@ -217,21 +201,3 @@ def test_decode_gets_the_columns(output: str, workers: int) -> None:
                 check({name: values[there] for name, values in batch.items()}, 63)
                 seen += int(there.sum())
     assert seen == 63
-
-
-def test_decode_that_gets_columns_returns_what_it_wants(output: str) -> None:
-    def scores(records: list[bytes], *, columns: dict[str, Any]) -> Any:
-        return columns.pop("score")
-
-    batches = loader.global_batches(loader.open(output), batch_size=8, shuffle="none")
-    with batches.feed(decode=scores, columns=COLUMNS, **HOST) as feed:
-        assert next(feed).tolist() == [n / 63 for n in range(8)]
-    with pytest.raises(InputError, match="has no columns"):
-        batches.feed(decode=scores, **HOST)
-
-    def own(records: list[bytes], columns: object = None) -> dict[str, Any]:
-        assert columns is None
-        return ids(records)
-
-    with batches.feed(decode=own, columns=COLUMNS, **HOST) as feed:
-        check(next(feed), 63)

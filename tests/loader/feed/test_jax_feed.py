@@ -7,14 +7,12 @@ import sys
 import time
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError, InputError
-from gristmill.loader.feed import jax_feed
 from tests.support import jax_arrays
 from tests.support.datasets import convert
 from tests.support.jax_processes import run
@@ -50,12 +48,6 @@ def sharding(*spec, **axes):
 
 
 ROWS = sharding("data")
-
-
-def test_arrays_of_a_feed_have_no_parent_and_may_be_asked(batches):
-    # MaxText asks when it drops its iterators; Grain's own property asserts there.
-    with loader.to_jax(feed_of(batches), ROWS) as arrays:
-        assert not hasattr(arrays, "_parent")
 
 
 class Counted:
@@ -182,12 +174,6 @@ def test_the_state_is_the_callers_and_any_step_can_be_resumed(batches, ahead):
     np.testing.assert_array_equal(next(bare), whole[7])
 
 
-def test_it_says_what_it_is(batches):
-    with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
-        next(feed)
-        assert repr(feed) == f"<JaxFeed of {batches!r}: 1 given, ahead 2>"
-
-
 def test_a_refused_state_changes_nothing(batches):
     with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
         first, second = next(feed), next(feed)
@@ -199,29 +185,6 @@ def test_a_refused_state_changes_nothing(batches):
     with loader.to_jax(feed_of(batches), ROWS) as feed:
         for expected in (first, second, third):
             np.testing.assert_array_equal(next(feed), expected)
-
-
-def test_stats_are_of_what_was_handed_out(batches):
-    sizes = [sum(map(len, batches.read(step))) for step in range(4)]
-    with loader.to_jax(feed_of(batches, prefetch=3), ROWS, ahead=2) as feed:
-        assert feed.stats.batches == 0
-        for _ in range(2):
-            next(feed)
-        until(lambda: feed.stats.ready_batches >= 5)
-        stats = feed.stats
-        assert (stats.batches, stats.records, stats.prefetch) == (2, 32, 5)
-        assert stats.record_bytes == sum(sizes[:2])
-        assert stats.startup_seconds > 0
-        assert stats.read_seconds > 0
-        assert stats.transfer_seconds > 0  # To devices; threads copy nothing.
-        assert (stats.workers, stats.makers) == (0, 3)
-        time.sleep(0.02)
-        feed.set_state({**feed.get_state(), "step": 3})
-        next(feed)
-        assert feed.stats.record_bytes == sum(sizes[:2]) + sizes[3]
-        assert (feed.stats.batches, feed.stats.startups) == (3, 2)
-    with loader.to_jax(Counted(3), ROWS) as feed:
-        assert len(list(feed)) == feed.stats.batches == 3
 
 
 def test_closing_closes_the_feed_and_leaves_no_thread():
@@ -254,87 +217,6 @@ if __name__ == "__main__":
         if feed.stats.batches == 20:
             print(batch.sum(), flush=True)
 """
-
-
-def test_no_batch_is_lost_when_ctrl_c_comes_at_the_worst_moment(batches, monkeypatch):
-    class Interrupted(jax_feed.deque):
-        def popleft(self):
-            super().popleft()
-            if not interrupted:
-                interrupted.append(True)
-                raise KeyboardInterrupt
-
-    interrupted = [True]
-    monkeypatch.setattr(jax_feed, "deque", Interrupted)
-    with loader.to_jax(feed_of(batches), ROWS, ahead=2) as feed:
-        seen = [np.asarray(next(feed)) for _ in range(2)]
-        state = feed.get_state()
-        interrupted.clear()
-        with pytest.raises(KeyboardInterrupt):
-            next(feed)
-        assert feed.get_state() == state
-        seen += [np.asarray(next(feed)) for _ in range(2)]
-    for step, batch in enumerate(seen):
-        np.testing.assert_array_equal(batch, numbers(batches.read(step)))
-
-
-@pytest.mark.parametrize("ahead", [0, 1])
-def test_ctrl_c_while_work_is_handed_to_the_thread_loses_no_batch(
-    batches, monkeypatch, ahead
-):
-    def submit(*work):
-        kept.append(undisturbed(*work))
-        raise KeyboardInterrupt
-
-    kept = []
-    with loader.to_jax(feed_of(batches), ROWS, ahead=ahead) as feed:
-        seen = [np.asarray(next(feed))]
-        undisturbed = feed._pool.submit
-        with monkeypatch.context() as patched:
-            patched.setattr(feed._pool, "submit", submit)
-            with pytest.raises(KeyboardInterrupt):
-                next(feed)
-        assert kept
-        seen += [np.asarray(next(feed)) for _ in range(3)]
-    for step, batch in enumerate(seen):
-        np.testing.assert_array_equal(batch, numbers(batches.read(step)))
-
-
-@pytest.mark.parametrize("where", ["submit", "set_state", "_feed_stats"])
-@pytest.mark.parametrize("target", [0, 2])
-def test_ctrl_c_while_a_state_is_set_loses_no_batch(
-    batches, monkeypatch, where, target
-):
-    def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    bare = feed_of(batches)
-    with loader.to_jax(bare, ROWS, ahead=2) as feed:
-        states = [feed.get_state()]
-        for _ in range(3):
-            next(feed)
-            states.append(feed.get_state())
-        with monkeypatch.context() as patched:
-            owners = {"submit": feed._pool, "set_state": bare, "_feed_stats": feed}
-            patched.setattr(owners[where], where, interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                feed.set_state(states[target])
-        # Nothing is promised but this: it goes on at the state that it tells.
-        first = feed.get_state()["step"]
-        assert first in (3, target)
-        for step in range(first, batches.steps):
-            expected = numbers(batches.read(step))
-            np.testing.assert_array_equal(np.asarray(next(feed)), expected)
-        with pytest.raises(StopIteration):
-            next(feed)
-
-
-def test_an_iterator_without_states_cannot_be_set_to_one():
-    with (
-        loader.to_jax([np.zeros(8)] * 3, ROWS) as feed,
-        pytest.raises(InputError, match="has no set_state"),
-    ):
-        feed.set_state(None)
 
 
 @pytest.mark.slow
@@ -428,15 +310,6 @@ def test_rows_of_another_host_are_refused(batches):
 def test_rows_of_a_single_device_and_of_a_replicated_batch_are_all():
     for given in (sharding(), SingleDeviceSharding(jax.devices()[0]), ROWS):
         assert loader.rows_of(given, batch_size=24).tolist() == list(range(24))
-
-
-@pytest.mark.parametrize("dtype", [np.float64, np.int64, ml_dtypes.bfloat16, bool])
-def test_numbers_arrive_as_they_are_where_they_fit(dtype):
-    values = np.array([0, 1, 0, 1, 1, 1, 0, 1]).astype(dtype)
-    with loader.to_jax(iter([values]), ROWS) as feed:
-        array = next(feed)
-    np.testing.assert_array_equal(np.asarray(array).astype(dtype), values)
-    assert array.dtype == jax.dtypes.canonicalize_dtype(dtype)
 
 
 def test_batches_that_grow_are_arrays_of_their_sizes(batches):

@@ -65,15 +65,6 @@ def test_every_record_is_once_on_some_host(path, batch_size, hosts, shuffle) -> 
     assert seen == collections.Counter(FILES[0] + FILES[1])
 
 
-def test_rows_in_any_order_get_the_mask_of_their_places(path) -> None:
-    rows = np.array([23, 0, 3, 2, 7, 22])
-    with batches_of(path).feed(decode=decode, rows=rows, mask="there") as feed:
-        batch = list(feed)[-1]
-    assert batch["there"].tolist() == [False, True, False, True, False, False]
-    records = [*FILES[0], *FILES[1]][96:]
-    assert batch["texts"].tolist() == [b"", records[0], b"", records[2], b"", b""]
-
-
 def test_a_feed_without_rows_has_none_of_padding(path) -> None:
     with batches_of(path).feed(decode=decode, rows=[], mask="there") as feed:
         for batch in feed:

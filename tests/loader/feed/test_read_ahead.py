@@ -2,7 +2,6 @@
 
 import itertools
 import pathlib
-import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -97,25 +96,6 @@ def test_batches_are_what_they_are_without_windows(
         assert reads.read(step)[0] == batches.read(step, rows)
 
 
-def test_what_a_window_computes_is_no_waiting_for_storage(
-    server: GcsServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = batches_of(tmp_path)
-    dataset = batches.datasets[0]
-    read = dataset.read_unchecked
-
-    def compute(numbers):
-        end = time.thread_time() + 0.1
-        while time.thread_time() < end:
-            pass
-        return read(numbers)
-
-    monkeypatch.setattr(dataset, "read_unchecked", compute)
-    records, worked_seconds = reads_of(batches).read(0)
-    assert len(records) == 50
-    assert worked_seconds > 0.05
-
-
 def test_a_window_takes_a_request_for_each_block(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
@@ -174,23 +154,6 @@ def test_records_of_batches_that_change_their_size_are_those_of_their_steps(
     ]
     dataset = batches.records(process_index=0, process_count=2)
     assert list(dataset) == expected
-
-
-def test_where_it_does_not_pay_it_is_not_done(
-    server: GcsServer, tmp_path: pathlib.Path, converted: str
-) -> None:
-    batches = batches_of(tmp_path, window_bytes=10_000)
-    assert WindowReads.of(batches.datasets, batches.schedule, slice(None)) is None
-    batches = batches_of(tmp_path)
-    for changed in (
-        batches.schedule.extended(2000, step=9),
-        batches.schedule.resized(9, step=9),
-    ):
-        assert WindowReads.of(batches.datasets, changed, slice(None)) is None
-    local = loader.global_batches(
-        loader.open(converted), batch_size=5, seed=0, shuffle="block"
-    )
-    assert WindowReads.of(local.datasets, local.schedule, slice(None)) is None
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import functools
 import pathlib
 import shutil
-import time
 
 import numpy as np
 import pytest
@@ -16,17 +15,12 @@ from gristmill.dataset.base.errors import (
     DecodeError,
     OutOfRangeError,
 )
-from gristmill.loader.feed.shared_memory import new_prefix, unpack
 from gristmill.loader.feed.step_reads import BatchesAhead, StepReads
-from gristmill.loader.feed.workers import BatchSource
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 from gristmill.loader.order.step_records import Schedule
-from gristmill.loader.reading.shard_list import NOT_CACHED
-from tests.support.buckets import upload
 from tests.support.datasets import convert
-from tests.support.gcs_server import GcsServer
 from tests.support.records import text_records
 from tests.support.watched import calls_of, failing
 
@@ -182,48 +176,6 @@ def test_the_last_steps_below_the_limit_of_positions(mixture) -> None:
         BatchesAhead(schedule, slice(None)).batch(last + 1)
 
 
-def test_the_shuffle_is_asked_once_for_several_steps(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    order = DatasetOrder(num_records=10_000)
-    asked = calls_of(monkeypatch, DatasetOrder, "records_unchecked")
-    schedule = Schedule(orders=(order,), batch_size=1024)
-    for rows, every, expected in (
-        (512, 1, [8192, 8192]),
-        (512, 2, [8192]),
-        (8, 1, [8 * 64]),  # Steps far ahead may never be asked for.
-    ):
-        asked.clear()
-        ahead = BatchesAhead(schedule, slice(0, rows), every=every)
-        for step in range(0, 32, every):
-            ahead.batch(step)
-        assert [len(positions) for _, positions in asked] == expected
-
-
-def test_what_steps_took_together_is_divided_among_them(good, tmp_path, monkeypatch):
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, good, "good")
-        dataset = loader.open(
-            "gs://bucket/good", cache_dir=tmp_path, cache_bytes=1_000_000
-        )
-        batches = loader.global_batches(dataset, batch_size=6)
-
-        def decode(records):
-            time.sleep(0.05)
-            return records
-
-        reads = StepReads(batches, rows=slice(0, 6), decode=decode, in_turn=(0, 1))
-        began = time.perf_counter()
-        found = reads.read([0, 1, 2]).batches
-        passed = time.perf_counter() - began
-    assert 0.15 < sum(one.read_seconds + one.decode_seconds for one in found) < passed
-    assert sum(one.read_cpu_seconds for one in found) < passed
-    # What the cache did is told once.
-    assert found[0].cache.misses > 0
-    assert [one.cache for one in found[1:]] == [NOT_CACHED, NOT_CACHED]
-
-
 def test_an_interrupt_while_steps_are_read_ends_the_pass(good, monkeypatch) -> None:
     dataset = loader.open(good)
     batches = loader.global_batches(dataset, batch_size=6)
@@ -233,25 +185,3 @@ def test_an_interrupt_while_steps_are_read_ends_the_pass(good, monkeypatch) -> N
     found = reads.read([0, 1, 2])
     assert isinstance(found.error, KeyboardInterrupt)
     assert (found.batches, len(calls)) == ([], 1)
-
-
-def test_elements_of_workers_tell_what_sending_took_and_have_no_end(good) -> None:
-    batches = loader.global_batches(
-        loader.open(good), batch_size=6, epochs=1, drop_remainder=False
-    )
-    prefix = new_prefix()
-    source = BatchSource(
-        StepReads(batches, rows=slice(0, 3), decode=None).read,
-        start_step=batches.steps - 3,
-        every=2,
-        steps=batches.steps,
-        prefix=prefix,
-    )
-    first, last = (unpack(source[number]) for number in range(2))
-    assert [first.step, last.step] == [batches.steps - 3, batches.steps - 1]
-    assert last.batch == batches.read(last.step, slice(0, 3))
-    assert first.transfer_seconds == 0 < last.transfer_seconds
-    assert [source[number].size for number in (2, 3)] == [0, 0]
-    # Steps that are as many as `every` goes through.
-    source = BatchSource(None, start_step=0, every=3, steps=6, prefix=prefix)
-    assert source[2].size == 0

@@ -1,17 +1,12 @@
 """Workers of Grain end with a trainer that is killed, and nothing else does."""
 
-import os
 import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
-import pytest
 
-from gristmill.loader.feed.worker_process import end_with_trainer
-from tests.support.started import started
 from tests.support.waiting import until
 
 SCRIPT = """
@@ -58,19 +53,3 @@ def is_running(pid: int) -> bool:
 def test_a_worker_of_grain_ends_with_its_trainer(tmp_path) -> None:
     pid = worker_left_by("grain-process-prefetch-x", tmp_path / "pid")
     until(lambda: not is_running(pid))
-
-
-@pytest.mark.slow
-def test_another_process_goes_on(tmp_path) -> None:
-    pid = worker_left_by("mine", tmp_path / "pid")
-    try:
-        time.sleep(0.5)
-        assert is_running(pid)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-
-
-def test_a_trainer_watches_nothing() -> None:
-    with started() as own:
-        end_with_trainer()
-    assert own.threads == []

@@ -2,9 +2,7 @@
 
 import concurrent.futures
 import gc
-import itertools
 import json
-import multiprocessing
 import os
 import pickle
 import signal
@@ -26,10 +24,6 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
     WorkerDiedError,
 )
-from gristmill.loader.feed import feed as feed_module
-from gristmill.loader.feed import read_ahead
-from gristmill.loader.feed import shared_memory as shared_batch
-from gristmill.loader.feed import workers as feed_workers
 from gristmill.loader.feed.feed import Feed, _read_passes
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.step_reads import StepReads
@@ -40,7 +34,6 @@ from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.started import started
 from tests.support.waiting import until
-from tests.support.watched import watched
 
 FILES = [text_records(40, seed=1), text_records(59, seed=2)]
 
@@ -59,12 +52,6 @@ def batches(path) -> loader.GlobalBatches:
 
 def feed_of(batches, **options):
     return batches.feed(process_index=0, process_count=1, **options)
-
-
-def test_a_feed_has_no_parent_and_may_be_asked(batches):
-    # MaxText asks when it drops its iterators; Grain's own property asserts there.
-    with feed_of(batches) as feed:
-        assert not hasattr(feed, "_parent")
 
 
 def source_of(batches, decode, **options) -> BatchSource:
@@ -203,22 +190,6 @@ def test_a_batch_for_which_there_is_no_shared_memory_is_an_error():
     assert "room for 700," in ended.stdout
     assert "No space left on device" in ended.stdout
     assert "--shm-size" in ended.stdout
-
-
-def test_what_a_killed_worker_left_is_found_at_every_moment():
-    prefix, other = shared_batch.new_prefix(), shared_batch.new_prefix()
-    packed = shared_batch.pack(np.arange(9), prefix=prefix)  # made, never sent
-    kept = shared_batch.pack(np.arange(9), prefix=other)
-    for name, size in [("0", 0), ("1", 4096)]:  # half made: Python knows nothing of it
-        with open(f"/dev/shm/{prefix}{name}", "wb") as file:
-            file.truncate(size)
-    assert len(shared_memory_of(prefix)) == 3
-    shared_batch.remove_leftovers(prefix)
-    assert shared_memory_of(prefix) == []
-    np.testing.assert_array_equal(shared_batch.unpack(kept), np.arange(9))
-    shared_batch.remove_leftovers(other)
-    assert shared_memory_of(other) == []
-    del packed, kept
 
 
 @pytest.mark.parametrize(
@@ -371,77 +342,6 @@ def test_a_batch_that_does_not_pickle_comes_back_from_a_worker_with_its_step(bat
         assert "worker process" in str(raised.value)
 
 
-@pytest.mark.slow
-def test_a_batch_that_cannot_be_made_again_says_its_step(batches):
-    with feed_of(batches, workers=1, decode=decoders.unmakeable) as feed:
-        with pytest.raises(UserFunctionError, match="cannot unpickle") as raised:
-            next(feed)
-        assert raised.value.__notes__ == ["in the batch of step 0"]
-        assert "not a bird" in raised.value.got
-
-
-def test_what_killed_a_worker_is_told():
-    text = "Worker process was terminated unexpectedly with exit code -7. Search."
-    died = feed_workers.explained(RuntimeError(text))
-    assert isinstance(died, WorkerDiedError)
-    assert "exit code -7" in str(died)
-    assert "dmesg" in str(died)
-    for error in (RuntimeError("no"), ValueError(text)):
-        assert feed_workers.explained(error) is error
-
-
-def test_a_worker_cannot_have_workers(batches, monkeypatch):
-    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)
-    feed = feed_of(batches, workers=1)
-    with pytest.raises(InputError, match="a worker itself"):
-        next(feed)
-
-
-def test_a_decode_of_none_gives_none(batches):
-    with feed_of(batches, decode=lambda records: None) as feed:
-        assert list(feed) == [None] * batches.steps
-
-
-def test_what_ctrl_c_kept_from_the_trainer_is_given_again(batches, monkeypatch):
-    with feed_of(batches) as feed:
-        next(feed)
-
-        def interrupt(*args, **kwargs):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(feed._meter, "given", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                next(feed)
-        assert feed.get_state()["step"] == 1
-        assert list(feed) == [batches.read(step) for step in range(1, batches.steps)]
-
-
-def test_ctrl_c_while_a_state_is_set_leaves_the_feed_where_it_was(batches, monkeypatch):
-    with feed_of(batches) as feed:
-        start = feed.get_state()
-        next(feed)
-
-        def interrupt(thread, seconds=None):
-            raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(threading.Thread, "join", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                feed.set_state(start)
-        assert feed.get_state()["step"] == 1
-        assert list(feed) == [batches.read(step) for step in range(1, batches.steps)]
-
-
-def test_a_panic_below_the_feed_is_no_end_of_it(batches, monkeypatch):
-    def panic(*args):
-        decoders.Failing(b"", "panic").panic()
-
-    watched(monkeypatch, StepReads, "_read", panic)
-    with feed_of(batches) as feed, pytest.raises(BaseException, match="out of bounds"):
-        next(feed)
-
-
 def test_whoever_waits_for_a_batch_is_told_that_the_feed_was_closed(batches):
     begun, release = threading.Event(), threading.Event()
 
@@ -462,30 +362,6 @@ def test_whoever_waits_for_a_batch_is_told_that_the_feed_was_closed(batches):
         finally:
             release.set()
             closing.join()
-
-
-def test_a_feed_that_is_closed_while_it_starts_is_closed(batches, monkeypatch):
-    class ClosedMeanwhile(read_ahead.ReadAhead):
-        def __init__(self, *args, **options):
-            super().__init__(*args, **options)
-            feed.close()
-
-    monkeypatch.setattr(feed_module, "ReadAhead", ClosedMeanwhile)
-    feed = feed_of(batches)
-    for _ in range(2):
-        with pytest.raises(InputError, match="the feed is closed"):
-            next(feed)
-    assert feed.stats.ready_batches == 0
-
-
-def test_a_batch_goes_when_the_trainer_is_done_with_it(batches):
-    def array(records):
-        return np.zeros(len(records))
-
-    with feed_of(batches, decode=array) as feed:
-        kept = [weakref.ref(next(feed)) for _ in range(4)]
-        gc.collect()
-        assert [reference() for reference in kept] == [None] * 4
 
 
 def test_only_the_trainer_has_a_batch_while_others_are_read():
@@ -514,23 +390,6 @@ def test_only_the_trainer_has_a_batch_while_others_are_read():
     finally:
         more.set()
         ahead.close()
-
-
-def test_as_many_items_are_kept_ready_as_asked_for():
-    pulled = itertools.count()
-    ahead = ReadAhead(
-        ([n] for n in pulled),
-        depth=3,
-        close=lambda: None,
-        check=lambda seconds: None,
-        kill=lambda: None,
-    )
-    for number in range(20):
-        until(lambda: len(ahead) >= 3)
-        assert len(ahead) == 3
-        assert ahead.get() == number
-    ahead.close()
-    assert next(pulled) <= 20 + 3 + 1
 
 
 def test_a_closed_feed_gives_no_more(batches):
@@ -578,12 +437,3 @@ def test_a_feed_may_be_closed_before_its_first_batch_is_there(batches):
 def test_topology_must_be_said_and_numbers_be_sane(batches, options, message):
     with pytest.raises(InputError, match=message):
         batches.feed(**options)
-
-
-def test_topology_comes_from_jax_when_jax_is_asked(batches, monkeypatch):
-    monkeypatch.setattr(jax, "process_index", lambda: 2)
-    monkeypatch.setattr(jax, "process_count", lambda: 3)
-    feed = batches.feed(topology="jax")
-    assert feed.rows == slice(8, 12)
-    assert next(feed) == batches.read(0)[8:12]
-    feed.close()

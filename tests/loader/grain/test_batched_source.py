@@ -97,16 +97,6 @@ def test_a_state_of_grain_is_one_of_ours_and_back(path, number):
     assert list(together) == list(theirs.to_iter_dataset())
 
 
-def test_how_many_are_read_at_a_time_is_not_in_the_state(path):
-    source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
-    before = iter(loader.read_together(source, records=8))
-    for _ in range(21):
-        next(before)
-    after = iter(loader.read_together(source, records=5))
-    after.set_state(before.get_state())
-    assert list(after) == list(before) == RECORDS[21:]
-
-
 @pytest.mark.parametrize(
     "state",
     [
@@ -163,19 +153,3 @@ def test_a_pipeline_goes_on_with_the_other_one_in_worker_processes(path, workers
     assert seen + list(after_ours) == whole
     for iterator in (theirs, ours, after_theirs, after_ours):
         iterator.close()
-
-
-def test_no_records_at_a_time_are_refused(path):
-    source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
-    with pytest.raises(InputError, match="records"):
-        loader.read_together(source, records=0)
-
-
-def test_other_parts_of_pipelines_are_refused(path):
-    source = grain.MapDataset.source(loader.ArrayRecordDataSource(path))
-    for other in (source.to_iter_dataset(), [b"record"], None):
-        for use in (loader.read_together, loader.in_batches):
-            with pytest.raises(InputError, match="before to_iter_dataset"):
-                use(other, records=2)
-    with pytest.raises(InputError, match=r"grain\.ReadOptions"):
-        loader.read_together(source, read_options={"num_threads": 2})

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import subprocess
-import sys
 from collections.abc import Iterable
 
 import cloudpickle
@@ -199,16 +197,6 @@ def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
     assert "host 1 of 2" in str(iterator)
 
 
-def test_iterators_do_not_disturb_each_other(single) -> None:
-    batches = loader.global_batches(single, batch_size=6, epochs=1)
-    dataset = batches.records(process_index=0, process_count=1)
-    expected = joined(steps_of(batches))
-    first, second = iter(dataset), iter(dataset)
-    assert [next(first) for _ in range(50)] == expected[:50]
-    assert list(second) == expected
-    assert list(first) == expected[50:]
-
-
 def packed(dataset: grain.IterDataset) -> grain.IterDataset:
     """Returns rows of bytes, packed as trainers pack their tokens."""
     arrays = dataset.map(lambda record: {"x": np.frombuffer(record[:200], np.uint8)})
@@ -331,26 +319,6 @@ def test_all_hosts_and_workers_go_to_the_step_of_a_feed(
     rest = [rows for at, rows in own if at >= step and at % workers == worker]
     assert iterator.get_state()["next_row"] == 0
     assert list(iterator) == joined(rest)
-
-
-@pytest.mark.parametrize(
-    ("taken", "sequential"),
-    [(slice(0, 5, 2), False), (slice(2, None, 2), False), (slice(0, None, 2), True)],
-)
-def test_slices_of_another_form_are_refused(single, taken, sequential) -> None:
-    batches = loader.global_batches(single, batch_size=8, epochs=1)
-    dataset = batches.records(process_index=0, process_count=1)
-    with pytest.raises(InputError, match="take steps in turn"):
-        dataset.set_slice(taken, sequential)
-
-
-def test_slices_of_slices_are_workers_of_workers(single) -> None:
-    batches = loader.global_batches(single, batch_size=8, epochs=1)
-    steps = steps_of(batches)
-    dataset = batches.records(process_index=0, process_count=1)
-    dataset.set_slice(slice(1, None, 2))
-    dataset.set_slice(slice(1, None, 3))
-    assert list(dataset) == joined(steps[1::2][1::3])
 
 
 @pytest.mark.parametrize(
@@ -482,23 +450,3 @@ def test_workers_give_the_same_global_batches_and_go_on(single) -> None:
         assert list(iterator) == expected[7:]
     assert own.processes
     until(lambda: not any(worker.is_alive() for worker in own.processes))
-
-
-@pytest.mark.slow
-def test_a_script_that_drops_everything_ends_without_a_word(single) -> None:
-    script = f"""
-from gristmill import loader
-batches = loader.global_batches(loader.open({single.path!r}), batch_size=8)
-kept = iter(batches.records(process_index=0, process_count=2))
-pipeline = iter(batches.records(process_index=1, process_count=2).batch(3))
-print(len(next(kept)), len(next(pipeline)))
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith(" 3\n")

@@ -13,12 +13,10 @@ from gristmill.dataset.base.errors import (
     CorruptShardError,
     InputError,
     NotADatasetError,
-    StorageError,
 )
 from tests.support.datasets import convert
 from tests.support.open_files import open_files
 from tests.support.records import text_records, write_array_records
-from tests.support.watched import calls_of
 
 FILES = (text_records(40, seed=1), [], text_records(25, seed=2))
 RECORDS = [record for file in FILES for record in file]
@@ -128,38 +126,10 @@ def test_keys_out_of_range(paths: list[str], key: int) -> None:
         source.__getitems__([0, key])
 
 
-def test_numpy_keys_and_repeats(paths: list[str]) -> None:
-    source = loader.ArrayRecordDataSource(paths)
-    assert source[np.int32(64)] == RECORDS[64]
-    assert source.__getitems__(np.array([4, 60, 4])) == [
-        RECORDS[4],
-        RECORDS[60],
-        RECORDS[4],
-    ]
-
-
 @pytest.mark.parametrize("given", [[], 3, None, [3], [["a"]], b"bytes"])
 def test_what_is_no_path(given: object) -> None:
     with pytest.raises(InputError, match="paths of a data source"):
         loader.ArrayRecordDataSource(given)
-
-
-@pytest.mark.parametrize("options", ["x", 5, ["a"], True])
-def test_reader_options_are_a_mapping(paths: list[str], options: object) -> None:
-    with pytest.raises(InputError, match="reader_options"):
-        loader.ArrayRecordDataSource(paths, options)
-
-
-def test_a_directory_is_no_file(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(StorageError, match="a dataset's directory by"):
-        loader.ArrayRecordDataSource(tmp_path)
-
-
-def test_backward_range() -> None:
-    with pytest.raises(InputError, match="ends before it starts"):
-        loader.ArrayRecordDataSource("x[5:3]")
-    with pytest.raises(InputError, match="ends before it starts"):
-        loader.ArrayRecordDataSource(Instruction("x", -1, 3, 9))
 
 
 def test_reader_options_reach_the_official_reader(
@@ -196,20 +166,6 @@ def test_context_manager_closes_files(paths: list[str]) -> None:
         assert opened() == set(paths)
     assert not opened()
     assert source[64] == RECORDS[64]
-
-
-def test_map_dataset_reads_batches_through_the_hook(
-    paths: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = calls_of(monkeypatch, loader.ArrayRecordDataSource, "_getitems")
-    ours = loader.ArrayRecordDataSource(paths)
-    assert isinstance(ours, grain.sources.RandomAccessDataSource)
-    dataset = grain.MapDataset.source(ours).shuffle(42)
-    theirs = grain.sources.ArrayRecordDataSource(paths)
-    expected = list(grain.MapDataset.source(theirs).shuffle(42))
-    assert list(dataset) == expected
-    assert dataset._getitems(range(20)) == expected[:20]
-    assert [len(indices) for _, indices in calls] == [20]
 
 
 def test_iter_dataset_with_threads_and_batches(paths: list[str]) -> None:

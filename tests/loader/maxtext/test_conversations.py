@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.maxtext.iterators import ChangedSettings, make_iterator
+from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options
 from tests.support.maxtext import LENGTH, config_of
 from tests.support.supervised import conversations, supervised_dataset
@@ -84,10 +82,3 @@ def test_ends_around_parts_are_off_unless_they_are_given(
         assert (f"{'off' if off else 'put a token'}" in caplog.text) == use_sft
     with pytest.raises(InputError, match="template or settings"):
         Options(sft_ends="both")
-
-
-def test_changed_settings_pickle():
-    settings = ChangedSettings(config_of(), {"add_bos": False})
-    again = pickle.loads(pickle.dumps(settings))
-    assert (again.add_bos, again.add_eos) == (False, True)
-    assert not hasattr(again, "__nothing__")

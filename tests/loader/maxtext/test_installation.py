@@ -5,16 +5,13 @@ import sys
 
 import pytest
 
-from gristmill import loader
 from gristmill.dataset import InputError
 from gristmill.loader.maxtext import __main__ as command
 from gristmill.loader.maxtext import install, installation
-from gristmill.loader.maxtext.restore import OrderedIterator
 from tests.support import maxtext as stand_in
 from tests.support.maxtext import RECORDED, RECORDS, config_of, numbers_of
 
 INTERFACE = "maxtext.input_pipeline.input_pipeline_interface"
-CHECKPOINTS = "maxtext.common.grain_utility"
 
 
 def test_the_stand_in_has_the_recorded_interface(maxtext):
@@ -54,22 +51,6 @@ def test_get_datasets_is_called_as_it_was_recorded(maxtext, mesh, records):
     with pytest.raises(LookupError):
         processing.make_grain_train_iterator(config_of(), mesh, [0])
     assert called.keys() == set(names)
-
-
-def test_installing_again_changes_the_options_alone(maxtext, mesh, records):
-    own = maxtext[CHECKPOINTS].ElasticIterator
-    install(order="grain")
-    install(shuffle="block")
-    kinds = (own, loader.Feed, OrderedIterator)
-    assert maxtext[CHECKPOINTS].ElasticIterator == kinds
-    train, evaluation = maxtext[INTERFACE].create_data_iterator(
-        config_of(grain_train_files=records), mesh
-    )
-    assert evaluation is None
-    assert "feed" in str(train.local_iterator.get_state())
-    processing = maxtext["maxtext.input_pipeline.grain_data_processing"]
-    with pytest.raises(AssertionError, match="reads the data itself"):
-        processing.get_datasets()  # It is replaced while an iterator is made.
 
 
 @pytest.mark.parametrize("name", ["hf", "synthetic", "tfds", "olmo_grain"])
@@ -133,8 +114,3 @@ def test_the_command_runs_a_trainer_with_its_own_arguments(
         command.main(["-m", trainer, "fail"])
     with pytest.raises(InputError, match="there is no argument"):
         command.main(["base.yml", "gristmill_sed=1"])
-
-
-def test_the_command_tells_how_it_is_called(capsys):
-    command.main([])
-    assert "python -m gristmill.loader.maxtext [-m MODULE]" in capsys.readouterr().out

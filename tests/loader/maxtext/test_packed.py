@@ -4,17 +4,15 @@ import dataclasses
 import json
 import shutil
 
-import jax
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options
-from gristmill.loader.maxtext.packed import PackedBatches, check_tokens, packed_batches
+from gristmill.loader.maxtext.packed import PackedBatches, packed_batches
 from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import open_sources
 from tests.support.maxtext import LENGTH, config_of
@@ -178,32 +176,3 @@ def test_rows_whose_most_pieces_are_not_known_are_compared_as_they_come(
     )
     with pytest.raises(InputError, match="more pieces than max_segments_per_seq"):
         next(iterator)
-
-
-def test_tokens_that_were_not_added_are_told(long_rows, caplog):
-    packed = loader.open(long_rows).committed.packed
-    tokenizer = {"digest": "sha256:1"}
-    options = {"bos": "", "eos": "</s>", "add_special_tokens": False}
-    for found, told in ((tokenizer, True), (None, False)):
-        caplog.clear()
-        source = {"options": {"pack": {**options, "found": found}}}
-        check_tokens(config_of(), long_rows, packed, source)
-        assert ("add_bos is True" in caplog.text) == told
-        assert "add_eos" not in caplog.text
-
-
-def test_the_arrays_of_a_batch_are_made_at_once_and_are_those_of_its_rows(rows, mesh):
-    iterator = made(mesh, config_of(grain_train_files=rows))
-    expected = next(iter(packed(mesh, config_of(grain_train_files=rows))))
-    batch = next(iterator)
-    on_all = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    for array in batch.values():
-        assert isinstance(array, jax.Array)
-        assert array.sharding.is_equivalent_to(on_all, array.ndim)
-    assert_same([batch], [expected])
-    assert iterator.last_local_data.keys() == batch.keys()
-    padded = made(
-        mesh, config_of(grain_train_files=rows, generate_padding_batch_train=True)
-    )
-    # MaxText's own then, which knows how to make a batch of padding.
-    assert isinstance(next(padded)["inputs"], np.ndarray)

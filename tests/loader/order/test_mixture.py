@@ -3,7 +3,6 @@
 import collections
 import itertools
 import json
-import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -19,7 +18,6 @@ from gristmill.dataset.base.errors import (
 from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import (
-    MIXTURE_VERSION,
     Mixture,
     Phase,
     exact_weights,
@@ -83,16 +81,6 @@ def test_every_prefix_and_every_window_keep_the_weights(weights):
         assert max(off) - min(off) <= 2 * bound
         if len(weights) == 2:
             assert max(off) - min(off) < 1  # every window is rounded up or down
-
-
-def test_the_bound_is_nearly_reached():
-    # So it is no mere guess: three datasets come within one percent of it.
-    mixture = Mixture.of([1, 50, 51])
-    (phase,) = mixture.phases
-    counts = prefix_counts(mixture, 102)
-    share = np.array([float(weight) for weight in phase.weights])
-    off = np.abs(counts - np.arange(103)[:, None] * share).max()
-    assert 0.98 < off <= float(max(phase.bounds)) < 1
 
 
 @given(weights=st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any))
@@ -163,36 +151,6 @@ def test_what_is_before_a_change_stays():
     assert after.reweighted([3, 4], from_position=0) == Mixture.of([3, 4])
 
 
-def test_what_is_never_reached_has_no_position():
-    mixture = Mixture.of([1, 0]).reweighted([0, 1], from_position=10)
-    assert mixture.select(0, [9, 10, 11]).tolist() == [9, -1, -1]
-    assert mixture.select(1, [0, 1]).tolist() == [10, 11]
-    rare = Mixture.of([1, 10**12])
-    assert rare.select(0, [0, 10**7]).tolist()[1] == -1
-    assert rare.select(0, [0]) >= 0
-
-
-# These never change under version 1: checkpoints rely on them.
-GOLDEN = {
-    # weights: the datasets of the first 30 positions
-    "1:1": "010101010101010101010101010101",
-    "1:2": "101101101101101101101101101101",
-    "3:1:1": "010200102001020010200102001020",
-    "1/2:1/3:1/6": "010201010201010201010201010201",
-    "0.7:0.2:0.1:0": "010020001001002000100100200010",
-    "5:4:3:2:1": "021301204102130021301204102130",
-    "1:1:1:1": "021302130213021302130213021302",
-    "1000000007:998244353:2147483659": "202120212021202120212021202212",
-}
-
-
-def test_golden_words():
-    assert MIXTURE_VERSION == 1
-    for weights, word in GOLDEN.items():
-        datasets, _ = Mixture.of(weights.split(":")).locate(np.arange(len(word)))
-        assert "".join(map(str, datasets)) == word, weights
-
-
 def test_weights_mean_what_they_say():
     tenth = Fraction(1, 10)
     assert exact_weights([0.1, 0.2, 0.7]) == (tenth, 2 * tenth, 7 * tenth)
@@ -240,16 +198,6 @@ def test_state_round_trips_through_json(weights, later):
     assert Mixture.from_state(state) == mixture
     with pytest.raises(FormatVersionError, match="another version"):
         Mixture.from_state(state | {"version": 2})
-
-
-def test_arguments_are_checked():
-    mixture = Mixture.of([1, 1])
-    with pytest.raises(OutOfRangeError):
-        mixture.locate([-1])
-    with pytest.raises(InputError, match="dataset"):
-        mixture.select(2, [0])
-    with pytest.raises(InputError, match="position"):
-        mixture.counts(-1)
 
 
 @st.composite
@@ -380,15 +328,6 @@ def test_datasets_of_one_seed_need_names():
         Schedule(orders=(order,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
     with pytest.raises(InputError, match="dataset for each weight"):
         Schedule(orders=(order,), mixture=Mixture.of([1, 1]), batch_size=4)
-
-
-def test_schedules_of_mixtures_can_be_pickled():
-    orders = tuple(DatasetOrder(num_records=50, name=name) for name in "ab")
-    schedule = Schedule(orders=orders, mixture=Mixture.of([1, 3]), batch_size=8)
-    expected = schedule.indices(5)
-    again = pickle.loads(pickle.dumps(schedule))
-    assert again == schedule
-    assert np.array_equal(again.indices(5), expected)
 
 
 @given(

@@ -20,7 +20,6 @@ from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
     NoShuffle,
-    parse_shuffle,
     shuffle_from_state,
 )
 
@@ -170,36 +169,6 @@ def test_windows_are_as_equal_as_can_be(shuffle, num_records):
     assert np.all(np.diff(layout.window_of(slot)) >= 0)
 
 
-def test_quality_of_global_and_block():
-    num_records, size = 200_000, {"batch_size": 256, "block_records": 256}
-    place, how = np.arange(num_records), {"num_records": num_records, "seed": 0}
-
-    def measured(shuffle):
-        return shuffle_quality(shuffle.records(place, **how), **size)
-
-    stored = measured(NoShuffle())
-    assert stored.displacement == 0
-    assert stored.neighbour_correlation == pytest.approx(1)
-    assert stored.blocks_per_batch < 0.01
-
-    everywhere = measured(GlobalShuffle())
-    assert everywhere.displacement == pytest.approx(1 / 3, abs=0.005)
-    assert abs(everywhere.neighbour_correlation) < 5 / num_records**0.5
-    assert everywhere.adjacent_share < 3 * 256 / num_records
-    assert everywhere.blocks_per_batch == pytest.approx(1, abs=0.01)
-
-    block = measured(BlockShuffle(block_records=256, window_blocks=256))
-    assert block.displacement == pytest.approx(1 / 3, abs=0.05)
-    # 782 blocks make 4 windows of 195 or 196; neighbours are of one block that often.
-    assert block.adjacent_share == pytest.approx(1 / 195.5, rel=0.1)
-    # 256 draws from 195.5 blocks hit 143, from all 782 they hit 219.
-    assert block.blocks_per_batch == pytest.approx(143 / 219, rel=0.03)
-
-    narrow = measured(BlockShuffle(block_records=256, window_blocks=16))
-    assert narrow.adjacent_share > 10 * block.adjacent_share
-    assert narrow.blocks_per_batch < block.blocks_per_batch / 5
-
-
 def test_quality_by_hand():
     order = np.array([2, 3, 0, 1, 5, 4])
     quality = shuffle_quality(order, batch_size=3, block_records=2)
@@ -255,16 +224,6 @@ def test_state_of_another_version_is_refused():
             InputError, match=r"where:    shuffle\.(kind|block_records)"
         ):
             shuffle_from_state(state)
-
-
-def test_shuffles_by_name():
-    assert parse_shuffle("none") == NoShuffle()
-    assert parse_shuffle("global") == GlobalShuffle()
-    assert parse_shuffle("block") == BlockShuffle()
-    assert parse_shuffle(BlockShuffle(block_records=3)).block_records == 3
-    for other in ("Global", ["global"], {"kind": "global"}, None):
-        with pytest.raises(InputError, match="unknown shuffle"):
-            parse_shuffle(other)
 
 
 @pytest.mark.parametrize("field", ["block_records", "window_blocks"])

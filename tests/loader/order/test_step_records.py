@@ -1,5 +1,4 @@
 import collections
-import pickle
 
 import numpy as np
 import pytest
@@ -193,32 +192,6 @@ def test_steps_that_are_none_are_refused():
             schedule.indices(step)
 
 
-def test_a_batch_may_hold_many_epochs():
-    order = DatasetOrder(num_records=3, seed=4, epochs=None)
-    batch = Schedule(orders=(order,), batch_size=3_000).indices(7).reshape(1_000, 3)
-    assert np.array_equal(np.sort(batch, axis=1), np.tile([0, 1, 2], (1_000, 1)))
-    assert len(np.unique(batch, axis=0)) == 6  # and every order occurs
-
-
-def test_orders_differ_by_seed_and_name():
-    def batch(**how):
-        order = DatasetOrder(num_records=1_000, **how)
-        return tuple(Schedule(orders=(order,), batch_size=64).indices(0).tolist())
-
-    batches = {batch(), batch(seed=1), batch(name="c4"), batch(seed=1, name="c4")}
-    assert len(batches) == 4
-    assert batch(seed=np.int64(1)) == batch(seed=1)
-
-
-def test_schedules_can_be_pickled_and_compared():
-    order = DatasetOrder(num_records=10, shuffle=BlockShuffle(block_records=2))
-    schedule = Schedule(orders=(order,), batch_size=4)
-    again = pickle.loads(pickle.dumps(schedule))
-    assert again == schedule
-    assert hash(again) == hash(schedule)
-    assert np.array_equal(again.indices(3), schedule.indices(3))
-
-
 def test_one_dataset_is_a_mixture_of_one():
     order = DatasetOrder(num_records=10, epochs=3, name="a")
     alone = Schedule(orders=(order,), batch_size=4)
@@ -232,23 +205,3 @@ def test_one_dataset_is_a_mixture_of_one():
     assert (alone.names, mixed.names) == ((), ("a",))
     with pytest.raises(InputError, match="single dataset has no weights"):
         alone.reweighted([1], step=2)
-
-
-def test_arguments_are_checked():
-    with pytest.raises(InputError, match="num_records"):
-        DatasetOrder(num_records=0)
-    with pytest.raises(InputError, match="epochs"):
-        DatasetOrder(num_records=10, epochs=0)
-    with pytest.raises(InputError, match="epochs"):
-        DatasetOrder(num_records=1 << 40, epochs=1 << 40)
-    order = DatasetOrder(num_records=10)
-    with pytest.raises(InputError, match="batch_size"):
-        Schedule(orders=(order,), batch_size=0)
-    schedule = Schedule(orders=(order,), batch_size=4)
-    with pytest.raises(InputError, match="the schedule never ends"):
-        schedule.find(0)
-    with pytest.raises(InputError, match="record"):
-        schedule.find(10, stop_epoch=1)
-    for index, count in ((2, 2), (-1, 2), (0, 0)):
-        with pytest.raises(InputError, match="process_"):
-            schedule.host_rows(process_index=index, process_count=count)

@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import pickle
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.base.errors import DecodeError, FormatVersionError, InputError
+from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, encode_rows
 from gristmill.loader.packed.segment_arrays import RowLayout
@@ -139,28 +138,6 @@ def test_rows_that_are_none_are_named(kind):
         assert caught.value.row == 2
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length": 0}, "length is out of range"),
-        ({"length": 2, "id_bytes": 8}, "id_bytes of packed rows is out of range"),
-        ({"length": 2, "rows": "text"}, "rows of packed rows is out of range"),
-        ({"length": 2, "names": {"tokens": "x"}}, "packed rows have no array 'tokens'"),
-        ({"length": 2, "names": {"inputs": "targets"}}, "a name of its own"),
-        ({"length": 2, "names": dict.fromkeys(ARRAYS)}, "a name of its own"),
-    ],
-)
-def test_decoders_that_make_no_sense(options, message):
-    with pytest.raises(InputError, match=message):
-        loader.PackedRows(**options)
-
-
-def test_decoders_pickle():
-    decode = loader.PackedRows(length=2, id_bytes=3, names={"targets": None})
-    assert pickle.loads(pickle.dumps(decode)) == decode
-    assert hash(decode) == hash(loader.PackedRows(length=2, id_bytes=3))
-
-
 def packed_dataset(
     path: pathlib.Path, rows: list[list[Piece]], length: int, **options: object
 ) -> loader.Dataset:
@@ -247,17 +224,6 @@ def test_a_dataset_says_how_its_rows_are_stored(tmp_path):
     ):
         with pytest.raises(InputError, match=message):
             loader.PackedRows.of(*datasets, **options)
-
-
-def test_rows_of_another_version_are_refused(tmp_path):
-    dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
-    later = changed(tmp_path / "packed", {"format": 3})
-    batches = loader.global_batches(later, batch_size=4)
-    decode = loader.PackedRows.of(dataset)
-    with pytest.raises(FormatVersionError, match="packed rows of an unknown version"):
-        loader.PackedRows.of(later)
-    with pytest.raises(FormatVersionError, match="packed rows of an unknown version"):
-        batches.feed(decode=decode, process_index=0, process_count=1)
 
 
 def test_a_dataset_of_other_records_is_refused(tmp_path):

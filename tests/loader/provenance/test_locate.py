@@ -3,7 +3,6 @@
 import collections
 import gzip
 import itertools
-import json
 import pathlib
 import shutil
 import zlib
@@ -15,7 +14,6 @@ from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
-from gristmill.loader.provenance.source_fields import Piece
 from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of, quarantined, varied_records
 from tests.support.gcs_server import GcsServer
@@ -98,19 +96,6 @@ def test_every_row_is_found_in_its_source(inputs, tmp_path, plan, group_size):
         assert place.offset_bytes == dataset.offset_bytes(place.record)
 
 
-@pytest.mark.parametrize("plan", PLANS[:4], ids=lambda plan: plan[0])
-def test_files_cut_in_the_middle_and_records_that_hold_frames(tmp_path, plan):
-    nested = frames_of([b"inner", b"", b"frame" * 30])
-    (tmp_path / "in").mkdir()
-    for number in range(2):
-        records = varied_records(60, seed=number)
-        records[10::7] = [nested + bytes([number, i]) for i in range(8)]
-        (tmp_path / "in" / f"{number}").write_bytes(frames_of(records))
-    convert(job_of(tmp_path / "in", tmp_path / "out", plan=plan))
-    found = check(batches_of(tmp_path / "out"))
-    assert len(found) == 120
-
-
 def test_tensorflow_reads_the_record_from_there(tmp_path):
     (tmp_path / "in").mkdir()
     records = varied_records(50, seed=3)
@@ -182,25 +167,6 @@ def test_rows_behind_damage_are_found_by_the_quarantine(damaged, plan, group_siz
             assert inflated(place)[begin:].startswith(encode_frame(record))
 
 
-@pytest.mark.slow
-def test_a_compressed_file_that_breaks_off(tmp_path):
-    (tmp_path / "in").mkdir()
-    records = varied_records(400, seed=1)
-    data = bytearray(gzip.compress(frames_of(records)))
-    data[len(data) // 2] ^= 0xFF
-    (tmp_path / "in" / "0").write_bytes(data)
-    (tmp_path / "in" / "1").write_bytes(frames_of(records[:20]))
-    convert(job_of(tmp_path / "in", tmp_path / "out", on_corrupt="quarantine"))
-    frames, at = frames_of(records), 0
-    for place, record in locations(batches_of(tmp_path / "out", shuffle="none")):
-        begin = place.source_offset_bytes
-        if place.source_compression == "gzip":
-            assert begin == at
-            assert frames[begin:].startswith(encode_frame(record))
-            at += len(record) + 16
-    assert 0 < at < len(frames)
-
-
 def drop_some(record: bytes) -> bytes | None:
     return None if len(record) % 2 else record
 
@@ -239,21 +205,6 @@ def test_what_went_through_a_function_has_a_range_at_most(inputs, tmp_path):
 
 def longer(record: bytes) -> bytes:
     return record + b"longer"
-
-
-@pytest.mark.parametrize("plan", PLANS[2:4], ids=lambda plan: plan[0])
-def test_a_function_that_makes_one_of_each_leaves_their_number(inputs, tmp_path, plan):
-    function = "tests.loader.provenance.test_locate:longer"
-    convert(job_of(inputs, tmp_path / "out", plan=plan, map=function))
-    for place, record in locations(batches_of(tmp_path / "out")):
-        assert place.source_offset_bytes is None
-        assert function in place.source_note
-        at, last = place.source_range_bytes
-        data = inflated(place)
-        for _ in range(place.source_record_in_range):
-            at += int.from_bytes(data[at : at + 8], "little") + 16
-        assert at < last
-        assert data[at:].startswith(encode_frame(record.removesuffix(b"longer")))
 
 
 def test_other_datasets_know_no_source(tmp_path):
@@ -320,15 +271,6 @@ def test_rows_and_steps_that_are_not_there(inputs, tmp_path):
         batches.locate(10, 0)
 
 
-def test_a_location_is_plain_values(inputs, tmp_path):
-    convert(job_of(inputs, tmp_path / "out"))
-    place = batches_of(tmp_path / "out").locate(0, 0)
-    json.dumps(vars(place))
-    assert all(
-        type(value) in (int, str, tuple, type(None)) for value in vars(place).values()
-    )
-
-
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_feed_names_the_record_that_does_not_decode(tmp_path, workers):
     (tmp_path / "in").mkdir()
@@ -351,27 +293,3 @@ def test_a_feed_names_the_record_that_does_not_decode(tmp_path, workers):
     ):
         next(feed)
     assert caught.value.row == 5
-
-
-def test_a_location_is_printed_in_lines_of_what_is_known():
-    facts = {"epoch": 1, "dataset": "/d", "record": 0, "shard": "s"}
-    facts |= {"record_in_shard": 0, "offset_bytes": 64}
-    found = loader.Location(**facts, source_path="a.txt", source_range_bytes=(0, 9))
-    assert str(found).splitlines() == [
-        "Location",
-        "  source_path         a.txt",
-        "  source_range_bytes  (0, 9)",
-        "  epoch               1",
-        "  dataset             /d",
-        "  record              0",
-        "  shard               s",
-        "  record_in_shard     0",
-        "  offset_bytes        64",
-    ]
-    piece = Piece(begin_token=0, end_token=5, document=3, first_token=0)
-    lines = str(loader.Location(**facts, pieces=(piece,) * 10)).splitlines()
-    assert lines[7].partition("  begin")[2] == (
-        "_token 0, end_token 5, document 3, first_token 0"
-    )
-    assert len(lines) == 16
-    assert lines[-1].strip() == "and 2 more pieces"

@@ -165,11 +165,6 @@ def test_random_rows_and_documents(mixture: Oracle) -> None:
     check_queries(mixture, queries=300, steps=90)
 
 
-@pytest.mark.soak
-def test_ten_thousand_random_rows_and_documents(mixture: Oracle) -> None:
-    check_queries(mixture, queries=10_000, steps=400)
-
-
 def one_of(
     folder: pathlib.Path, **order: object
 ) -> tuple[loader.Dataset, loader.GlobalBatches]:
@@ -182,24 +177,6 @@ def one_of(
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[pathlib.Path, Places]:
     folder = tmp_path_factory.mktemp("plain")
     return folder, make(folder, 2, 120, plan=("num_shards", 3), map=MAPPED)
-
-
-def test_a_function_that_multiplies_is_named(plain) -> None:
-    folder, places = plain
-    _, batches = one_of(folder)
-    path, at = places[100_000 + 10 * 5 + 1]
-    found = batches.find_document(path, at)
-    assert [len(document.pieces) for document in found] == [1, 1, 1]
-    second = found[1].pieces[0]
-    (seen,) = second.sightings
-    location = batches.locate(seen.step, seen.row, second.begin_token)
-    (piece,) = location.pieces
-    assert piece.source_note == (
-        f"document 2 of 3 that the function {MAPPED} made of this record"
-    )
-    assert (piece.document, second.record) == (found[1].document, location.record)
-    assert location.source_path is None
-    assert location.offset_bytes == batches.datasets[0].offset_bytes(location.record)
 
 
 def test_padding_is_of_no_document(plain) -> None:
@@ -327,50 +304,6 @@ def test_a_dataset_between_is_passed_while_it_is_there(tmp_path: pathlib.Path) -
     assert sightings(batches.find_document(*mapped_places(near)[document]))
     with pytest.raises(InputError, match="places of records in the file are not known"):
         batches.find_document(path, at)
-
-
-def test_three_requests_for_a_row_and_for_a_document(
-    plain, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the list of input files, which is read once: four for the first."""
-    folder, places = plain
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, folder / "out", "out")
-        dataset = loader.open("gs://bucket/out", cache_dir=tmp_path / "cache")
-        order = {"batch_size": 4, "shuffle": "none", "drop_remainder": False}
-        batches = loader.global_batches(dataset, epochs=1, **order)
-        oracle = Oracle(one_of(folder)[1], places)
-
-        def asked() -> list[str]:
-            """Returns what was asked for since the last call, without the list."""
-            names = [name for _, name, _ in server.log]
-            assert {operation for operation, *_ in server.log} <= {"media"}
-            server.log.clear()
-            return [name for name in names if not name.endswith("inputs.npz")]
-
-        server.log.clear()
-        batches.locate(0, 1)
-        assert len(server.log) == 4
-        assert len(asked()) == 3
-        for shard in (1, 2):
-            at = divmod(dataset.shard(shard).first_record + 1, 4)
-            location = batches.locate(*at)
-            assert len(asked()) == 3
-            wanted = oracle.batches.locate(*at)
-            assert location.pieces == wanted.pieces
-            assert location.offset_bytes == wanted.offset_bytes
-            batches.locate(*at)
-            assert len(asked()) == 1  # Both indexes are kept: the row alone.
-        shard = dataset.shard(0)
-        begin, end = shard.spans[0].start_bytes, shard.spans[0].stop_bytes
-        path = str(folder / "in" / "0.tfrecord")
-        wanted = {at for other, at in places.values() if other == path}
-        for place in sorted(at for at in wanted if begin <= at < end)[:20]:
-            for cached in (packed_shard.segments_at, packed_shard.stored_reader):
-                cached.cache_clear()
-            documents = batches.find_document(path, place)
-            assert len(asked()) <= 2 + len(documents)
 
 
 @pytest.mark.slow

@@ -21,8 +21,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
-    InputError,
-    InvalidDatasetError,
     StorageError,
 )
 from gristmill.dataset.metadata.shard_index import index_of_footer, map_index
@@ -118,18 +116,6 @@ def test_transposed_file_is_known_as_such_and_damage_in_it_is_an_error(
 @given(wanted=st.lists(st.integers(0, len(RECORDS) - 1), max_size=60))
 def test_any_batch_in_any_order_with_repeats(converted: str, wanted: list[int]) -> None:
     assert loader.open(converted).read(wanted) == [RECORDS[i] for i in wanted]
-
-
-@pytest.mark.parametrize("limit_bytes", [1, 5_000, 1 << 30])
-def test_limits_do_not_change_what_is_read(converted: str, limit_bytes: int) -> None:
-    limits = ReadLimits(
-        part_bytes=limit_bytes,
-        large_chunk_bytes=limit_bytes,
-        large_group_bytes=limit_bytes,
-    )
-    reader = BatchReader(shards_of(loader.open(converted)), limits=limits)
-    order = np.random.default_rng(4).integers(0, len(RECORDS), 200)
-    assert reader.read(order) == [RECORDS[i] for i in order]
 
 
 @pytest.mark.parametrize("part_bytes", [1_000, 1 << 20])
@@ -298,19 +284,6 @@ def test_wrong_checksum_is_found_unless_verify_is_never(copy: str) -> None:
     assert loader.open(copy)[[3, 21]] == [RECORDS[3], RECORDS[21]]
 
 
-def test_plain_files_cannot_be_verified(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "plain.array_record"
-    write_array_records(path, FILES[0])
-    assert loader.open(path)[3] == FILES[0][3]
-    with pytest.raises(InvalidDatasetError, match="no checksums"):
-        loader.open(path, verify="always")[3]
-
-
-def test_unknown_verify_is_refused(converted: str) -> None:
-    with pytest.raises(InputError, match="'sometimes'"):
-        loader.open(converted, verify="sometimes")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("keep", [0, 1000, 65_536, -65_536, -1])
 def test_truncated_shard_is_an_error(copy: str, keep: int) -> None:
     path = shard_paths(copy)[2]
@@ -414,25 +387,6 @@ def test_place_of_every_record(tmp_path_factory, counts, group_size) -> None:
     assert [row[4] for row in found] == places.tolist()
 
 
-def test_place_of_records_in_chunks_of_any_size() -> None:
-    from gristmill.dataset.arrayrecord.footer import Footer
-
-    counts = np.array([2, 0, 3, 1, 0, 4])
-    footer = Footer(
-        chunk_offsets=64 + 100 * np.arange(7),
-        chunk_records=counts,
-        chunk_decoded_bytes=counts * 10,
-        writer_options="",
-    )
-    index = index_of_footer(footer, path="irregular", file_bytes=131_072)
-    expected = [
-        (chunk, 64 + 100 * chunk, 164 + 100 * chunk, count, place)
-        for chunk, count in enumerate(counts.tolist())
-        for place in range(count)
-    ]
-    assert index.find_records(range(10)) == expected
-
-
 class TestPlainFiles:
     """Files without an index: the hashes of their chunks are compared."""
 
@@ -493,15 +447,6 @@ class TestPlainFiles:
             FILES[0][1],
         ]
 
-    def test_data_source_and_parts_of_files(self, plain, hashing) -> None:
-        self.flip(plain, 20)
-        source = loader.ArrayRecordDataSource([f"{plain}[10:30]"])
-        with pytest.raises(CorruptShardError, match="record 22 of the shard"):
-            source[12]
-        with pytest.raises(CorruptShardError, match="record 20 of the shard"):
-            source.__getitems__([0, 19, 10, 13])
-        assert source[0] == FILES[0][10]
-
     def test_beside_shards_with_an_index(self, copy: str, tmp_path, hashing) -> None:
         plain = tmp_path / "a.array_record"
         write_array_records(plain, FILES[0])
@@ -545,38 +490,6 @@ class TestPlainFiles:
                         [records[(hit + 2) % 6]] * 2,
                     )
 
-    def test_large_records_among_small_ones(self, tmp_path, hashing) -> None:
-        path = tmp_path / "mixed.array_record"
-        chance = np.random.default_rng(2)
-        sizes = [10, 200_000, 30, 0, 40_000, 25_000, 100]
-        records = [chance.bytes(size) for size in sizes]
-        write_array_records(path, records)
-        dataset = loader.open(path, cache_dir="")
-        order = [5, 1, 1, 6, 0, 4, 3, 2]
-        assert dataset[order] == [records[i] for i in order]
-        self.flip(path, 4, at=20_000)
-        with pytest.raises(CorruptShardError, match="record 4 of"):
-            loader.open(path, cache_dir="")[order]
-
-    def test_large_windows(self, tmp_path: pathlib.Path, hashing) -> None:
-        for group_size, window_log in ((1, 28), (3, 30), (1, 31)):
-            path = tmp_path / f"{group_size}-{window_log}.array_record"
-            options = f"group_size:{group_size},zstd:3,window_log:{window_log}"
-            write_array_records(path, RECORDS, options=options)
-            dataset = loader.open(path, cache_dir="")
-            order = np.random.default_rng(3).permutation(len(RECORDS))
-            assert dataset[order] == [RECORDS[i] for i in order]
-            assert [dataset[i] for i in range(len(RECORDS))] == RECORDS
-
-    def test_a_fork_after_reading(self, plain: pathlib.Path, hashing) -> None:
-        dataset = loader.open(plain, cache_dir="")
-        assert dataset[[7, 30]] == [FILES[0][7], FILES[0][30]]
-        child = os.fork()
-        if not child:
-            signal.alarm(20)
-            os._exit(dataset[[8, 31]] != [FILES[0][8], FILES[0][31]])
-        assert os.waitpid(child, 0)[1] == 0
-
     @staticmethod
     def flip(path: pathlib.Path, record: int, *, at: int = 45) -> None:
         """Flips a bit of a record's chunk."""
@@ -603,21 +516,6 @@ def test_damage_in_a_transposed_file_names_the_record_that_has_it(
     # What is whole is read, before and after.
     del wanted[2]
     assert dataset[wanted] == [FILES[0][i] for i in wanted]
-
-
-def test_threads_share_official_readers(tmp_path: pathlib.Path) -> None:
-    paths = [tmp_path / f"{number}.array_record" for number in range(3)]
-    for path in paths:
-        write_array_records(path, FILES[0], options="group_size:3,transpose:true")
-    records = FILES[0] * 3
-    dataset = loader.open(paths, cache_dir="")
-
-    def read(seed: int) -> bool:
-        order = np.random.default_rng(seed).integers(0, len(records), 50)
-        return dataset[order] == [records[i] for i in order]
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(read, range(200)))
 
 
 def test_files_are_closed_with_their_source(tmp_path: pathlib.Path) -> None:

@@ -17,12 +17,8 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.base.errors import StorageError
-from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.reading import cached_indexes, shard_file
-from gristmill.loader.reading.batch_reader import BatchReader
 from gristmill.loader.reading.cached_indexes import FooterCache
-from gristmill.loader.reading.shard_file import ReadLimits
-from gristmill.loader.reading.shard_list import count_files
 from tests.support.records import text_records, write_array_records
 from tests.support.watched import failing, watched
 
@@ -86,20 +82,6 @@ def test_cached_index_finds_all_records(tmp_path, cache, options) -> None:
     loader.open(path, cache_dir=cache)
     order = np.random.default_rng(0).permutation(300)
     assert loader.open(path, cache_dir=cache)[order] == [RECORDS[i] for i in order]
-
-
-def test_without_a_cache_nothing_is_kept(
-    path, cache, footers_read, monkeypatch
-) -> None:
-    monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(cache))
-    for _ in range(2):
-        assert loader.open(path, cache_dir="")[7] == RECORDS[7]
-        assert loader.ArrayRecordDataSource(path, cache_dir="")[7] == RECORDS[7]
-    assert len(footers_read) == 4
-    monkeypatch.setenv("GRISTMILL_CACHE_DIR", "")
-    assert loader.open(path)[7] == RECORDS[7]
-    assert len(footers_read) == 5
-    assert not cache.exists()
 
 
 def test_a_file_written_again_gets_another_index(path, cache) -> None:
@@ -178,14 +160,6 @@ print(len(dataset), entry)
     assert done.stdout == "300 0\n"
 
 
-def test_an_index_takes_no_more_than_it_must(tmp_path, cache) -> None:
-    path = tmp_path / "many.array_record"
-    write_array_records(path, (b"%d" % i for i in range(20_000)))
-    loader.open(path, cache_dir=cache)
-    (entry,) = entries(cache)
-    assert entry.stat().st_size <= 4.15 * 20_000 + 200
-
-
 def test_least_recently_used_indexes_are_deleted_first(path, cache) -> None:
     paths = [shutil.copy(path, f"{path}-{i}") for i in range(4)]
     datasets = [loader.open(one, cache_dir=cache) for one in paths]
@@ -222,18 +196,3 @@ def test_a_full_disk_is_reported_and_reading_goes_on(
     failing(monkeypatch, cached_indexes, "write_whole", full)
     assert loader.open(path, cache_dir=cache)[7] == RECORDS[7]
     assert "No space left" in caplog.text
-
-
-def test_more_files_than_may_be_open(path, cache) -> None:
-    paths = [shutil.copy(path, f"{path}-{i}") for i in range(5)]
-    limits = ReadLimits(open_shards=2)
-    dataset = loader.open(paths, cache_dir=cache)
-    reader = BatchReader(shards_of(dataset), limits=limits)
-    counted = count_files(paths, footers=shards_of(dataset).footers, limits=limits)
-    assert [count.records for count in counted] == [300] * 5
-    for number, count in enumerate(counted):
-        assert (count.opened is not None) == (number < 2)
-        if count.opened is not None:
-            reader.open_shards.keep({number: count.opened})
-    assert reader.read(np.arange(0, 1500, 100)) == RECORDS[::100] * 5
-    assert len(reader.open_shards) == 2

@@ -73,14 +73,6 @@ def test_bytes_of_another_shard_get_no_name(
     assert {path.name for path in tmp_path.rglob("*")} == {"lock", "a", "in_use"}
 
 
-def test_datasets_of_other_content_do_not_share_copies(
-    cache: ShardCache, tmp_path: pathlib.Path
-) -> None:
-    write(cache, 3)
-    assert cache_of(tmp_path).has(3)
-    assert cache_of(tmp_path, "b").find(3) is None
-
-
 def test_one_thread_or_process_fills_at_a_time(
     cache: ShardCache, tmp_path: pathlib.Path
 ) -> None:
@@ -157,22 +149,6 @@ def test_least_recently_used_copies_of_unused_datasets_make_room(
             left = sum(path.stat().st_size for path in ages if path.exists())
             assert left <= cache_bytes
         del users
-
-
-def test_use_of_a_copy_sets_its_time(cache: ShardCache, tmp_path: pathlib.Path) -> None:
-    write(cache, 3)
-    path = tmp_path / "a" / "00000003.shard"
-    os.utime(path, (5, 5))
-    cache.touch([3, 4])
-    assert path.stat().st_mtime > 1e9
-    os.utime(path, (5, 5))
-    cache.touch([3])  # Not for every batch.
-    assert path.stat().st_mtime == 5
-    always = cache_of(tmp_path, touch_seconds=0)
-    for _ in range(2):
-        os.utime(path, (5, 5))
-        always.touch([3])
-        assert path.stat().st_mtime > 1e9
 
 
 def test_files_of_dead_processes_are_deleted_at_the_next_fill(

@@ -11,16 +11,12 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
-    StorageError,
 )
-from gristmill.loader.data.dataset import reader_of
 from tests.support.datasets import convert
 from tests.support.records import text_records, write_array_records
-from tests.support.unreadable import fail_reads
 
 FILES = (text_records(400, seed=1), text_records(500, seed=2))
 RECORDS = [record for file in FILES for record in file]
-LARGE = [bytes([i]) * 300_000 for i in range(8)]
 ALL = np.random.default_rng(0).permutation(len(RECORDS))
 
 
@@ -80,29 +76,6 @@ def test_a_shard_that_is_put_back_is_read_again(copy, read) -> None:
     pathlib.Path(f"{path}.copy").write_bytes(data)
     os.replace(f"{path}.copy", path)
     assert read(dataset) == [RECORDS[i] for i in ALL]
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("read", [read_all, read_one_by_one])
-def test_a_disk_that_cannot_read_a_shard_is_an_error_that_names_it(copy, read) -> None:
-    dataset = loader.open(copy)
-    assert read(dataset) == [RECORDS[i] for i in ALL]
-    opened = reader_of(dataset).open_shards.get(1)
-    fail_reads(opened.data)
-    with pytest.raises(StorageError, match="the disk cannot read") as raised:
-        read(dataset)
-    assert raised.value.where == opened.path
-    # Opened again, it can be read.
-    assert read(dataset) == [RECORDS[i] for i in ALL]
-
-
-def test_a_shard_of_large_chunks_that_is_truncated_is_named(tmp_path) -> None:
-    dataset = loader.open(convert(tmp_path, [LARGE], compression="uncompressed"))
-    order = np.arange(len(LARGE))
-    assert dataset.read(order) == LARGE
-    os.truncate(dataset.shard(0).path, 1 << 20)
-    with pytest.raises(CorruptShardError, match="1,048,576 bytes"):
-        dataset.read(order)
 
 
 @pytest.mark.parametrize("cached", [False, True])

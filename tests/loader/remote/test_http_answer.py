@@ -77,31 +77,6 @@ def test_an_answer_is_whole_in_whatever_pieces_it_arrives(name: str) -> None:
     assert read(data[:-1], []) is None
 
 
-def test_headers_are_found_by_their_names_in_lower_case() -> None:
-    answer = read(WHOLE["length"][0], [])
-    assert answer is not None
-    assert answer.headers == {"content-length": "3", "x-a": "b"}
-    data = OK + b"A: 1\r\na: 2\r\nContent-Length: 0\r\n\r\n"
-    answer = read(data, [])
-    assert answer is not None
-    assert answer.headers["a"] == "1, 2"
-
-
-def test_what_comes_after_an_answer_is_not_the_next_one() -> None:
-    for more in (b"x", OK):
-        data, body, _ = WHOLE["length"]
-        answer = read(data + more, [])
-        assert answer is not None
-        assert (answer.body, answer.keeps) == (body, False)
-
-
-def test_the_end_of_the_connection_may_be_that_of_the_answer() -> None:
-    reader = AnswerReader(100)
-    assert reader.feed(OK + b"\r\nab") is None
-    assert reader.feed(b"c") is None
-    assert reader.end() == Answer(206, {}, b"abc", keeps=False)
-
-
 @pytest.mark.parametrize(
     ("data", "text"),
     [

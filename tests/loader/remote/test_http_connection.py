@@ -60,20 +60,6 @@ def fetch(fetcher: RangeFetcher) -> bytes:
     return found[0]
 
 
-@pytest.mark.parametrize("seconds", [1e7, 1e10, float("inf")])
-def test_timeouts_may_be_longer_than_the_system_can_wait(
-    monkeypatch: pytest.MonkeyPatch, seconds: float
-) -> None:
-    def handle(connection: socket.socket) -> None:
-        request_on(connection)
-        connection.sendall(HEAD + b"Content-Length: 3\r\n\r\nabc")
-
-    options = ReadOptions(timeout_seconds=seconds, deadline_seconds=seconds)
-    with listening(handle) as address:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
-        assert fetch(RangeFetcher(options)) == b"abc"
-
-
 @pytest.mark.parametrize(
     "late", [HEAD + b"Content-Length: 3\r\n\r\nbad", b"x", b"HTTP/1.1 408 X\r\n\r\n"]
 )

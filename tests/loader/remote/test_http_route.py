@@ -161,25 +161,6 @@ def test_the_requester_pays(
     assert storage_for("gs://bucket").read("gs://bucket/a b#1", 0, 9) == DATA[:9]
 
 
-@pytest.mark.parametrize("project", ["mine\n", "mine\r\nX-More: 1", "mi\0ne"])
-def test_what_credentials_hold_adds_no_header(
-    network: GoogleNetwork, monkeypatch: pytest.MonkeyPatch, project: str
-) -> None:
-    if "\0" not in project:  # An environment cannot hold it.
-        monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", project)
-    else:
-        network.give_token = lambda: project  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match=r"(?s)line break.*take it out of GOOGLE_CL"):
-        fetch(RangeFetcher(OPTIONS), RANGES[:1])
-    assert network.server.requests["media"] == 0
-
-
-def test_a_name_without_address_is_told() -> None:
-    route = Route("http://name.invalid", timeout_seconds=5)
-    with pytest.raises(OSError, match=r"(cannot find|no address of) name\.invalid"):
-        route.connect()
-
-
 def test_addresses_are_taken_in_turn(
     lookups: dict[str, Callable[[], list[Any]]],
 ) -> None:
@@ -195,42 +176,6 @@ def test_addresses_are_taken_in_turn(
     lookups["none.example"] = list
     with pytest.raises(OSError, match="no address"):
         Route("http://none.example", timeout_seconds=5).connect()
-
-
-def test_where_there_is_no_way_to_ipv4_there_may_be_one_to_ipv6(
-    lookups: dict[str, Callable[[], list[Any]]],
-) -> None:
-    try:
-        listening = socket.create_server(("::1", 0), family=socket.AF_INET6)
-    except OSError:
-        pytest.skip("this machine has no IPv6")
-    with listening:
-        six = address_of(listening)
-        lookups["both.example"] = lambda: [six, UNREACHABLE, UNREACHABLE]
-        route = Route("http://both.example", timeout_seconds=5)
-        for _ in range(3):
-            with route.connect() as found:
-                assert found.family == socket.AF_INET6
-
-
-def test_a_search_for_addresses_that_hangs_is_waited_for_once(
-    lookups: dict[str, Callable[[], list[Any]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    goes_on, asked = threading.Event(), []
-
-    def find() -> list[Any]:
-        asked.append(1)
-        goes_on.wait(60)
-        return []
-
-    lookups["slow.example"] = find
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://slow.example")
-    monkeypatch.setenv("NO_PROXY", "slow.example")
-    options = ReadOptions(timeout_seconds=0.1, deadline_seconds=0.5)
-    with pytest.raises(StorageError, match=r"no address of slow\.example in 0\.1 s"):
-        fetch(RangeFetcher(options))
-    goes_on.set()
-    assert len(asked) == 1
 
 
 def test_old_addresses_are_used_while_they_are_looked_up_again(
@@ -262,23 +207,6 @@ def test_old_addresses_are_used_while_they_are_looked_up_again(
         until(lambda: not is_reached(route))
         with pytest.raises(OSError, match="no address"):
             route.connect()
-
-
-def test_addresses_that_were_not_found_are_not_looked_for_at_once(
-    lookups: dict[str, Callable[[], list[Any]]],
-) -> None:
-    asked = []
-
-    def find() -> list[Any]:
-        asked.append(1)
-        raise socket.gaierror(-3, "Temporary failure in name resolution")
-
-    lookups["none.example"] = find
-    route = Route("http://none.example", timeout_seconds=5, problem_seconds=60)
-    for _ in range(9):
-        with pytest.raises(OSError, match=r"cannot find none\.example: .*Temporary"):
-            route.connect()
-    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(

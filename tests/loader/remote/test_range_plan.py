@@ -66,8 +66,3 @@ def test_the_smallest_gaps_are_joined_first() -> None:
     assert plan.firsts.tolist() == [0, 2]
     assert plan.begin_bytes.tolist() == [0, 530]
     assert plan.end_bytes.tolist() == [510, 1045]
-
-
-def test_no_pieces_give_no_ranges() -> None:
-    empty = np.empty(0, np.int64)
-    assert [len(part) for part in plan_ranges(empty, empty, empty)] == [0] * 4

@@ -22,7 +22,6 @@ from gristmill.loader.stats.feed_stats import (
     ThreadTimes,
     span,
     thread_times,
-    usable_processors,
 )
 from tests.support.datasets import convert
 from tests.support.records import text_records
@@ -56,36 +55,6 @@ def test_each_thread_has_its_own_counts():
         thread.join()
     assert found[0] is not found[1]
     assert feed_stats.this_thread.counts not in found
-
-
-def test_a_system_that_counts_nothing(monkeypatch):
-    def refuse(*_):
-        raise FileNotFoundError
-
-    monkeypatch.setattr(feed_stats.os, "open", refuse)
-    counts = feed_stats.SchedulerCounts()
-    assert counts.queued_seconds() == 0
-    monkeypatch.undo()
-    counts = feed_stats.SchedulerCounts()
-    monkeypatch.setattr(feed_stats.os, "pread", lambda *_: b"what")
-    assert counts.queued_seconds() == 0
-
-
-@pytest.mark.parametrize(
-    ("limit", "processors"),
-    [
-        ("max 100000\n", 8),
-        ("250000 100000\n", 3),
-        ("10000 100000\n", 1),
-        ("1600000 100000\n", 8),
-        (None, 8),
-    ],
-)
-def test_the_limit_of_a_container_counts(monkeypatch, tmp_path, limit, processors):
-    if limit is not None:
-        (tmp_path / "cpu.max").write_text(limit)
-    monkeypatch.setattr(feed_stats.os, "sched_getaffinity", lambda _: set(range(8)))
-    assert usable_processors(str(tmp_path / "cpu.max")) == processors
 
 
 @pytest.fixture(scope="module")
@@ -147,28 +116,6 @@ def test_a_trace_shows_what_comes_from_workers(batches, tmp_path):
     waited = [fields["step"] for name, fields, _ in seen if name == WAIT]
     assert waited == [1, 2, 3, 4, 5]
     assert {4, 5} <= {fields["step"] for name, fields, _ in seen if name == RECEIVE}
-
-
-def test_a_failing_wait_ends_its_span(batches, tmp_path):
-    feed = batches.feed(decode=lambda records: 1 / 0, process_index=0, process_count=1)
-    with jax.profiler.trace(tmp_path), feed, pytest.raises(ZeroDivisionError):
-        next(feed)
-    assert [(name, fields["step"]) for name, fields, _ in spans(tmp_path)] == [
-        (WAIT, 0)
-    ]
-
-
-@pytest.mark.alone
-def test_a_span_costs_next_to_nothing_while_no_trace_runs():
-    def seconds() -> float:
-        started = time.perf_counter()
-        for step in range(1000):
-            with span(WAIT, step=step):
-                pass
-        return time.perf_counter() - started
-
-    # Of a batch, which takes hundreds of microseconds; the least, as others disturb.
-    assert min(seconds() for _ in range(20)) / 1000 < 10e-6
 
 
 @pytest.mark.slow

@@ -1,9 +1,7 @@
 """What a feed counts, and what is exported of it."""
 
-import concurrent.futures
 import dataclasses
 import gc
-import threading
 import time
 import urllib.request
 
@@ -34,33 +32,6 @@ FILES = [text_records(40, seed=1), text_records(59, seed=2)]
 def batches(tmp_path_factory) -> loader.GlobalBatches:
     dataset = loader.open(convert(tmp_path_factory.mktemp("data"), FILES))
     return loader.global_batches(dataset, batch_size=20, epochs=2)
-
-
-def test_stats_are_printed_in_a_few_lines():
-    stats = FeedStats(
-        batches=12,
-        records=1200,
-        record_bytes=3 << 20,
-        startups=2,
-        startup_seconds=1.25,
-        wait_seconds=2.5,
-        busy_seconds=7.5,
-        read_seconds=3.5,
-        read_cpu_seconds=1.5,
-        ready_batches=1,
-        prefetch=2,
-        cache=loader.CacheCounts(hits=6, misses=4),
-    )
-    assert str(stats).splitlines() == [
-        "FeedStats",
-        "  given    12 batches, 1,200 records, 3.0 MiB",
-        "  speed    100 records/s, 0.2 MiB/s",
-        "  trainer  waited 2.5 s (25%), worked 7.5 s; 1.2 s for 2 starts",
-        "  read     3.5 s in all threads, 1.5 s of processors",
-        "  decode   0.0 s in all threads, 0.0 s of processors",
-        "  now      1 batches ready of 2, threads",
-        "  cache    6 hits, 4 misses",
-    ]
 
 
 def test_waiting_working_and_starting_are_told_apart(monkeypatch):
@@ -155,44 +126,6 @@ def test_a_slow_decode_makes_the_trainer_wait(batches, workers):
     assert stats.processors == usable_processors()
     # Through shared memory; threads pass a batch as it is.
     assert (stats.transfer_seconds > 0) == (workers > 0)
-
-
-@pytest.mark.alone
-def test_a_slow_trainer_finds_batches_ready(batches):
-    with batches.feed(process_index=0, process_count=1, prefetch=3) as feed:
-        for _ in range(5):
-            next(feed)
-            time.sleep(0.05)
-            while feed.stats.ready_batches < 3:
-                time.sleep(0.01)
-        stats = feed.stats
-    assert stats.prefetch == 3
-    assert stats.busy_seconds >= 4 * 0.05
-    assert stats.waiting_share < 0.4
-
-
-def test_a_wait_that_lasts_is_seen_from_outside(batches):
-    go_on = threading.Event()
-
-    def decode(records):
-        assert go_on.wait(60)
-        return records
-
-    with (
-        batches.feed(process_index=0, process_count=1, decode=decode) as feed,
-        concurrent.futures.ThreadPoolExecutor(1) as pool,
-    ):
-        assert feed.stats.current_wait_seconds == 0
-        asked = pool.submit(next, feed)
-        while not feed.stats.current_wait_seconds:
-            time.sleep(0.001)
-        go_on.set()
-        assert len(asked.result()) == 20
-        assert feed.stats.current_wait_seconds == 0
-        feed.close()
-        with pytest.raises(InputError, match="closed"):
-            next(feed)
-        assert feed.stats.current_wait_seconds == 0
 
 
 def test_prometheus_gets_the_stats_of_all_feeds_that_live(batches):
