@@ -91,6 +91,13 @@ def bucket(folder: pathlib.Path) -> Iterator[GcsServer]:
         yield server
 
 
+def alike(found: dict[Any, dict[str, Any]]) -> dict[str, Any]:
+    """Returns facts that are the same of all."""
+    first, *others = found.values()
+    assert all(other == first for other in others), found
+    return first
+
+
 def digest(items: Iterable[bytes]) -> str:
     """Returns a digest of records in their order."""
     found = hashlib.sha256()

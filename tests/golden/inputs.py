@@ -4,12 +4,10 @@ Where shards are planned from the sizes of files, a case takes only files whose 
 compressor decides: plain ones, or `stored_gzip`.
 """
 
-import bz2
 import csv
 import gzip
 import io
 import json
-import lzma
 import pathlib
 import random
 import struct
@@ -20,10 +18,12 @@ from typing import Any
 
 import zstandard
 
-from gristmill.dataset import encode_frame
+from gristmill.dataset import encode_example, encode_frame
 
 _WORDS = ("ash", "birch", "cedar", "elm", "hazel", "larch", "maple", "oak", "willow")
 _BLOCK_BYTES = 1000
+# The value of --on-corrupt that leaves out what is damaged.
+SKIP = "quarantine"
 
 
 def texts(count: int, *, seed: int = 0, words: int = 30) -> list[str]:
@@ -129,6 +129,48 @@ def parquet(
     )
 
 
+def tfds(folder: pathlib.Path, **splits: Sequence[int]) -> pathlib.Path:
+    """Writes a directory as TFDS makes it: splits of so many examples in each file."""
+    described = []
+    for split, counts in splits.items():
+        name = f"odd-{split}.tfrecord-%05d-of-{len(counts):05d}"
+        data = [
+            tfrecord(
+                encode_example({"text": text, "label": number % 3})
+                for number, text in enumerate(texts(count, seed=file))
+            )
+            for file, count in enumerate(counts)
+        ]
+        write(folder, **{name % file: each for file, each in enumerate(data)})
+        described.append(
+            {
+                "name": split,
+                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
+                "shardLengths": [str(count) for count in counts],
+                "numBytes": str(sum(map(len, data))),
+            }
+        )
+    info = {"name": "odd", "version": "1.0.0", "fileFormat": "tfrecord"}
+    scalar = "tensorflow_datasets.core.features"
+    features = {
+        "text": {"pythonClassName": f"{scalar}.text_feature.Text", "text": {}},
+        "label": {
+            "pythonClassName": f"{scalar}.scalar.Scalar",
+            "tensor": {"shape": {}, "dtype": "int64", "encoding": "none"},
+        },
+    }
+    kind = f"{scalar}.features_dict.FeaturesDict"
+    files = {
+        "dataset_info.json": info | {"splits": described},
+        "features.json": {
+            "pythonClassName": kind,
+            "featuresDict": {"features": features},
+        },
+    }
+    write(folder, **{name: json.dumps(files[name]).encode() for name in files})
+    return folder
+
+
 def stored_gzip(data: bytes) -> bytes:
     """Returns gzip of blocks that are stored as they are."""
     pieces = [data[at : at + _BLOCK_BYTES] for at in range(0, len(data), _BLOCK_BYTES)]
@@ -146,8 +188,6 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "zlib": zlib.compress,
     "zstd": zstandard.compress,
-    "bz2": bz2.compress,
-    "xz": lzma.compress,
 }
 
 
