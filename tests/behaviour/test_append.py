@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import json
-import os
 import pathlib
 import shutil
 import time
@@ -40,7 +39,6 @@ from gristmill.transforms.conversion import commit_shards as commit_module
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from tests.support import tfds_data
 from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
@@ -157,17 +155,6 @@ class TestAppend:
             append(output, inputs / "more")
         assert "one of train, val" in str(caught.value)
 
-    def test_shards_are_encoded_as_those_of_the_first_edition(self, inputs, tmp_path):
-        output = str(tmp_path / "out")
-        convert(output, inputs / "old", group_size=7, compression="snappy")
-        append(output, inputs / "new")
-        append(output, inputs / "more", group_size=3)
-        options = [
-            part.writer_options.partition(",gristmill")[0]
-            for part in assert_whole(output, OLD, NEW, MORE).splits["train"].parts
-        ]
-        assert options == [*["group_size:7,snappy"] * 2, "group_size:3,snappy"]
-
     def test_damage_and_functions(self, inputs, tmp_path):
         output = str(tmp_path / "out")
         convert(output, inputs / "old")
@@ -186,17 +173,6 @@ class TestAppend:
         outcome = append(output, inputs / "more", map="binascii:hexlify")
         assert "with --map binascii:hexlify, the one before without" in outcome.text()
         assert records_of(output)[-1] == MORE[-1].hex().encode()
-
-    def test_the_same_records_in_other_files_are_told(self, inputs, tmp_path):
-        output = str(tmp_path / "out")
-        convert(output, inputs / "old")
-        append(output, inputs / "new")
-        shutil.copytree(inputs / "new", inputs / "copy")
-        outcome = append(output, inputs / "copy")
-        assert outcome.notes == (
-            "edition 3 of train and edition 2 hold the same records: each is in the "
-            "split twice",
-        )
 
     @pytest.mark.slow
     def test_on_beam(self, inputs, tmp_path):
@@ -287,12 +263,6 @@ class TestRefused:
             append(str(tmp_path / "none"), inputs / "new")
         assert not (tmp_path / "none").exists()
 
-    def test_inputs_that_are_not_there(self, inputs):
-        self.refused(inputs / "none", says="no input file matches")
-
-    def test_the_dataset_itself(self):
-        self.refused(self.output, says="input|TFRecord")
-
 
 def test_a_split_that_metadata_of_tfds_describes(tmp_path, inputs):
     output = str(tmp_path / "out")
@@ -307,24 +277,6 @@ def test_a_split_that_metadata_of_tfds_describes(tmp_path, inputs):
     path.write_text(json.dumps(info | {"splits": [{"name": "val"}]}))
     append(output, inputs / "new")
     assert_whole(output, OLD, NEW)
-
-
-@pytest.mark.slow
-def test_a_split_that_tfds_reads_and_what_tfds_wrote(tmp_path, inputs):
-    source = tfds_data.make_tfds(tmp_path / "tfds")
-    output = str(tmp_path / "out")
-    given = ConvertOptions(input=(str(source),), output=output)
-    run_conversion(**conversion_of(given)._asdict())
-    with pytest.raises(InputError, match="TFDS would read the first alone"):
-        append(output, inputs / "new", split="train")
-    pathlib.Path(output, "dataset_info.json").unlink()
-    append(output, inputs / "new", split="train")
-    assert records_of(output)[-len(NEW) :] == NEW
-    # The same split of a TFDS directory.
-    convert(str(tmp_path / "other"), inputs / "old")
-    append(str(tmp_path / "other"), source)
-    made = list(loader.open(output, "train", edition=1))
-    assert_whole(str(tmp_path / "other"), OLD, made)
 
 
 class TestUnfinished:
@@ -484,14 +436,6 @@ class TestRepair:
         assert_whole(output, OLD, NEW, MORE)
         after = files_of(output)
         assert after[lost] == before[lost]
-
-
-def test_a_local_path_that_is_a_link(inputs, tmp_path):
-    output = str(tmp_path / "out")
-    convert(output, inputs / "old")
-    os.symlink(output, tmp_path / "link")
-    append(str(tmp_path / "link"), inputs / "new")
-    assert_whole(output, OLD, NEW)
 
 
 @pytest.fixture(scope="module")

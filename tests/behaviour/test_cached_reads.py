@@ -21,8 +21,6 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptShardError,
-    GristmillError,
-    InputError,
     StorageError,
 )
 from gristmill.dataset.metadata import layout
@@ -196,28 +194,6 @@ def test_after_an_append_only_what_is_new_is_fetched(
     assert cache_bytes is None or not server.requests
 
 
-@pytest.mark.alone
-@pytest.mark.parametrize("share", [pytest.param(0.002, marks=pytest.mark.slow), 1.0])
-def test_filling_takes_a_share_of_the_time_while_records_are_read(
-    server: GcsServer, tmp_path: pathlib.Path, share: float
-) -> None:
-    server.latency_seconds = 0.005
-    dataset = open_c4(tmp_path, time_share=share)
-    assert dataset[ORDER] == EXPECTED
-    stop = time.monotonic() + (60 if share == 1.0 else 1.5)
-    while len(copies(tmp_path)) < 3 and time.monotonic() < stop:
-        dataset.read([400, 404])  # of the shard that comes last
-    assert (len(copies(tmp_path)) == 3) == (share == 1.0)
-
-
-def test_filling_waits_for_nothing_when_no_records_are_read(
-    server: GcsServer, tmp_path: pathlib.Path
-) -> None:
-    dataset = open_c4(tmp_path, time_share=1e-6)
-    assert dataset[[3, 405, 500]] == [RECORDS[i] for i in (3, 405, 500)]
-    until(lambda: len(copies(tmp_path)) == 3)
-
-
 # Several processes.
 
 
@@ -244,31 +220,6 @@ def test_processes_fill_one_cache_once(
     size = sum(copies(tmp_path).values())
     assert sum(counts.filled_bytes for _, counts, _ in done) == size
     assert not list((tmp_path / "cache").rglob("*.tmp"))
-
-
-@pytest.mark.slow
-def test_a_feed_of_worker_processes_says_what_the_cache_did(
-    server: GcsServer, tmp_path: pathlib.Path
-) -> None:
-    dataset = open_c4(tmp_path)
-    filled(dataset, tmp_path)
-    batches = loader.global_batches(dataset, batch_size=71, epochs=2)
-    forget(server)
-    with batches.feed(process_index=0, process_count=1, workers=2) as feed:
-        assert sorted(itertools.chain(*feed)) == sorted(2 * RECORDS)
-        assert feed.stats.cache == loader.CacheCounts(hits=2 * len(RECORDS))
-    # The workers opened the dataset, each by two requests.
-    assert len(server.log) == 4
-    with open_feed(open_c4(tmp_path / "other")) as feed:
-        assert sorted(itertools.chain(*feed)) == sorted(RECORDS)
-        cache = feed.stats.cache
-    assert cache.hits + cache.misses == len(RECORDS)
-    assert cache.misses > 0
-
-
-def open_feed(dataset: loader.Dataset) -> loader.Feed:
-    batches = loader.global_batches(dataset, batch_size=71, epochs=1)
-    return batches.feed(process_index=0, process_count=1)
 
 
 WATCH = """
@@ -346,20 +297,6 @@ def test_a_killed_process_leaves_nothing_behind(
     filled(dataset, tmp_path)
     assert dataset[ORDER] == EXPECTED
     assert not list(temporary.glob("*/*.tmp"))
-
-
-@pytest.mark.slow
-def test_a_process_ends_cleanly_while_it_fills(
-    server: GcsServer, tmp_path: pathlib.Path
-) -> None:
-    server.fail("slow", "media", name=SHARD.format(3), times=100, skip=2, seconds=200)
-    process = start(server, tmp_path, "")
-    begin = time.monotonic()
-    _, errors = process.communicate()
-    assert process.returncode == 0
-    assert "Error" not in errors.replace("google_auth_provider", "")
-    assert time.monotonic() - begin < 100
-    assert len(copies(tmp_path)) < 3
 
 
 # What goes wrong.
@@ -498,39 +435,6 @@ def test_a_server_that_is_down_stops_nothing_that_has_copies(
         dataset[450]
     server.come_up()
     filled(dataset, tmp_path)
-
-
-def test_a_smaller_cache_than_the_last_one_is_made_smaller(
-    server: GcsServer, tmp_path: pathlib.Path
-) -> None:
-    filled(open_c4(tmp_path), tmp_path)
-    most = max(copies(tmp_path).values())
-    dataset = open_c4(tmp_path, most)
-    assert dataset[ORDER] == EXPECTED
-    until(lambda: sum(copies(tmp_path).values()) <= most)
-    assert dataset[ORDER] == EXPECTED
-    until(lambda: dataset.cache_counts.evictions > 0)
-
-
-def test_inputs_that_cannot_be_cached_are_refused(
-    server: GcsServer,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    converted: str,
-) -> None:
-    monkeypatch.delenv("GRISTMILL_CACHE_DIR", raising=False)
-    with pytest.raises(InputError, match=r"(?s)no directory given.*cache_dir"):
-        loader.open("gs://bucket/c4", cache_bytes=PLENTY)
-    with pytest.raises(InputError, match=r"(?s)the smallest shard.*got:      1,000"):
-        open_c4(tmp_path, 1000)
-    with pytest.raises(GristmillError, match="cache_bytes"):
-        open_c4(tmp_path, 0)
-    for path in (converted, f"{converted}/*.array_record-*", [f"{converted}/d-train*"]):
-        with pytest.raises(InputError, match="cache_bytes is only for converted"):
-            loader.open(path, cache_dir=tmp_path, cache_bytes=PLENTY)
-    (tmp_path / "cache").write_bytes(b"")
-    with pytest.raises(StorageError, match=r"(?s)/cache.*as cache_dir"):
-        open_c4(tmp_path)
 
 
 def test_a_worker_without_its_cache_goes_on(

@@ -76,12 +76,6 @@ def test_no_mutation_is_silent(output: str) -> None:
     check_no_mutation_is_silent(output, 12, seed=1)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(2, 12))
-def test_no_mutation_of_many_is_silent(output: str, seed: int) -> None:
-    check_no_mutation_is_silent(output, 25, seed)
-
-
 def test_verify_names_what_is_wrong(output: str) -> None:
     (values,) = (pathlib.Path(output) / "columns").glob("*00000-of-*.score-*")
     data = values.read_bytes()

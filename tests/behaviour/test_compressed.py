@@ -9,7 +9,6 @@ import inspect
 import itertools
 import pathlib
 import random
-import shutil
 import signal
 import zlib
 from collections.abc import Iterator
@@ -19,23 +18,17 @@ import numpy as np
 import pytest
 import zstandard
 
-from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import CorruptInputError, JobChangedError
+from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.beam.convert_files import list_files, look_at, plan_shards
-from gristmill.transforms.conversion.begin_job import take_output
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
-from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.range_reader import KeptPass
 from tests.support.conversion import (
     contents,
@@ -236,32 +229,6 @@ def test_two_workers_write_the_same_shard_at_once(path, tmp_path) -> None:
     assert read_output(job.output) == RECORDS
 
 
-def looked_at(job: ConversionJob) -> Gathered:
-    """Returns what a pipeline sees of the inputs of a job."""
-    found = Gathered()
-    for task in list_files(job, False):
-        found.add(look_at(task))
-    return found
-
-
-def test_what_a_plan_means_is_said_before_the_work(
-    path, tmp_path, capsys, caplog
-) -> None:
-    job = job_of(path, tmp_path / "out", plan=PLANS[0])
-    run_conversion([job], show_progress=True)
-    said = capsys.readouterr().err
-    assert said.startswith("note: 1 compressed file is cut into 4 shards or more.")
-    assert f"{SHARDS} of {SHARDS} from the longest, {path}" in said
-    again = dataclasses.replace(job, output=str(tmp_path / "beam"))
-    assert len(list(plan_shards(looked_at(again), (again,), False))) == 1
-    assert "1 compressed file is cut" in caplog.text
-    # Nothing is to do.
-    caplog.clear()
-    run_conversion([job], show_progress=True)
-    assert len(list(plan_shards(looked_at(job), (job,), False))) == 1
-    assert "compressed file" not in capsys.readouterr().err + caplog.text
-
-
 @pytest.mark.slow
 def test_files_are_converted_side_by_side(tmp_path) -> None:
     folder = tmp_path / "in"
@@ -306,42 +273,3 @@ def test_damage_is_counted_over_all_shards(path, tmp_path) -> None:
     convert(dataclasses.replace(job, max_corrupt=3))
     split = open_manifest(job.output).splits["train"]
     assert split.quarantined_regions == 3
-
-
-class TestEarlierReleases:
-    """They made one shard of a compressed file, where shards were cut by bytes."""
-
-    @staticmethod
-    def begun(job: ConversionJob) -> None:
-        prepared = prepared_of(job)
-        cuts = np.array([0, int(prepared.plan.cut_bytes[-1])])
-        plan = dataclasses.replace(
-            prepared.plan, cut_bytes=cuts, cut_records=np.zeros(2, np.int64)
-        )
-        earlier = dataclasses.replace(prepared, plan=plan)
-        shutil.rmtree(job.output)
-        take_output(earlier)
-        convert_shard(earlier, 0)
-
-    def test_a_job_with_another_plan_is_refused(self, path, tmp_path) -> None:
-        job = job_of(path, tmp_path / "out", plan=PLANS[1])
-        self.begun(job)
-        before = contents(job.output)
-        with pytest.raises(JobChangedError) as caught:
-            convert(job)
-        assert "the plan of shards differs: that job has 1 shards" in str(caught.value)
-        assert "another release" in str(caught.value)
-        assert "--overwrite" in str(caught.value)
-        assert contents(job.output) == before
-        convert(job, overwrite=True)
-        assert read_output(job.output) == RECORDS
-
-    def test_plans_of_small_files_are_the_same(self, tmp_path) -> None:
-        sizes = np.array([90, 20, 100, 60, 30, 40, 100, 70], np.int64)
-        whole = np.zeros(len(sizes), bool)
-        for kind, value, cuts in (
-            ("shard_bytes", 130, [0, 110, 270, 340, 510]),
-            ("num_shards", 4, [0, 110, 270, 340, 510]),
-        ):
-            options = PlanOptions(kind=kind, value=value)
-            assert plan_by_bytes(options, sizes, whole).cut_bytes.tolist() == cuts

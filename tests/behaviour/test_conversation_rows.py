@@ -17,8 +17,6 @@ from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.supervision import BEGIN, END
 from gristmill.pipelines.verify import verify
-from gristmill.pipelines.view.answers.opened_datasets import Opened
-from gristmill.pipelines.view.answers.record import record as answer
 from tests.support.supervised import (
     Conversation,
     conversations,
@@ -169,15 +167,6 @@ def test_head_shows_what_is_trained(chat: str, tokenizer: str) -> None:
     assert piece["text"] == "".join(map(_word, piece["ids"]))
 
 
-def test_head_of_plain_rows_as_text(tokenizer: str, tmp_path: pathlib.Path) -> None:
-    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "b.b."}) + "\n")
-    done = CliRunner().invoke(
-        cli, ["head", str(tmp_path / "text.jsonl"), "--tokenizer", tokenizer]
-    )
-    assert done.exit_code == 2
-    assert "--tokenizer is for a dataset only" in done.output
-
-
 @pytest.mark.slow
 def test_trace_names_message_and_role(chat: str, tokenizer: str) -> None:
     opened = loader.open(chat)
@@ -215,12 +204,3 @@ def test_trace_names_message_and_role(chat: str, tokenizer: str) -> None:
     assert seen >= {"template", "user", "assistant"}
     whole = json.loads(run("trace", *order, "--step", 0, "--row", 0, "--json"))
     assert "role" not in whole["pieces"][0]
-
-
-def test_the_page_has_the_spans(chat: str) -> None:
-    opened = Opened({"": loader.open(chat)})
-    found = answer(opened, record=0)
-    assert found.segments is not None
-    spans = found.segments[0].spans
-    assert spans
-    assert {"begin", "end", "role", "message", "trained"} <= {*spans[0]}

@@ -6,7 +6,6 @@ import dataclasses
 import gzip
 import itertools
 import json
-import os
 import pathlib
 import random
 import struct
@@ -18,18 +17,15 @@ import pytest
 
 from gristmill.dataset.base.errors import (
     CorruptInputError,
-    GristmillError,
     InputError,
     NotADatasetError,
 )
-from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame, mask
+from gristmill.dataset.formats.tfrecord.frame_layout import mask
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.count_records import count_part, count_tasks
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import (
-    contents,
     convert,
     job_of,
     prepared_of,
@@ -179,12 +175,6 @@ class TestMatrix:
             assert split.records == len(RECORDS) - len(damaged.lost)
             assert split.source["records"] == split.records
 
-    def test_the_cuts_are_where_the_matrix_wants_them(self, tmp_path):
-        (tmp_path / "in").write_bytes(frames_of(RECORDS))
-        job = job_of(tmp_path / "in", tmp_path / "out", plan=PLANS[0])
-        cuts = prepared_of(job).plan.cut_bytes
-        assert cuts.tolist() == [0, 3 * FRAME, 6 * FRAME, 9 * FRAME, 12 * FRAME]
-
     @pytest.mark.parametrize("plan", PLANS, ids=str)
     def test_several_regions_each_once(self, tmp_path, plan):
         data = bytearray(frames_of(RECORDS))
@@ -268,28 +258,6 @@ class TestWrongFiles:
         ((region, kept),) = quarantined(output)
         assert kept == strange[kind]
         assert (region["begin_bytes"], region["end_bytes"]) == (0, len(kept))
-
-    @pytest.mark.parametrize("on_corrupt", ["fail", "quarantine"])
-    def test_no_file_is_of_a_format_that_is_read(self, tmp_path, on_corrupt):
-        (tmp_path / "in").mkdir()
-        heads = {"a": b"ORC", "b": b"\x89PNG\r\n\x1a\n"}
-        for name, head in heads.items():
-            (tmp_path / "in" / name).write_bytes(head + bytes(100))
-        with pytest.raises(InputError) as caught:
-            convert(job_of(tmp_path / "in", tmp_path / "out", on_corrupt=on_corrupt))
-        assert_says(
-            caught.value,
-            "2 of 2 input files are not TFRecord files",
-            "got:      ORC (1), PNG (1)",
-            "read it with its own library",
-        )
-        assert not (tmp_path / "out").exists()
-
-    def test_no_match(self, tmp_path):
-        with pytest.raises(InputError) as caught:
-            convert(job_of(f"{tmp_path}/nothing-*", tmp_path / "out"))
-        assert_says(caught.value, "no input file matches", f"{tmp_path}/nothing-*")
-        assert contents(tmp_path) == {}
 
     def test_an_empty_file_is_an_error_unless_damage_is_accepted(self, tmp_path):
         (tmp_path / "in").mkdir()
@@ -520,35 +488,3 @@ class TestBudget:
         convert(job)
         assert read_output(tmp_path / "out") == records
         assert not (tmp_path / "out" / "quarantine").exists()
-
-
-def test_every_error_is_one_of_ours():
-    assert issubclass(CorruptInputError, GristmillError)
-    assert encode_frame(b"")  # The smallest frame is 16 bytes: FRAME = 16 + 100.
-    assert len(encode_frame(RECORDS[0])) == FRAME
-
-
-def test_names_that_are_no_utf8_leave_json_that_anybody_can_read(
-    tmp_path: pathlib.Path,
-) -> None:
-    source = tmp_path / "in" / os.fsdecode(b"caf\xe9.tfrecord")
-    source.parent.mkdir()
-    data = bytearray(frames_of(RECORDS))
-    data[len(data) // 2] ^= 1
-    source.write_bytes(bytes(data))
-    job = job_of(source.parent, tmp_path / "out", on_corrupt="quarantine")
-    convert(job)
-    found = [
-        json.loads(line)
-        for path in (tmp_path / "out").rglob("*.json*")
-        for line in (
-            path.read_bytes().decode().splitlines()  # Strict: any reader's way.
-            if path.suffix == ".jsonl"
-            else [path.read_bytes().decode()]
-        )
-    ]
-    assert [region["file"] for region in found if "file" in region] == [str(source)]
-    described = [fields["job"] for fields in found if "job" in fields]
-    assert described[0]["inputs"] == list(job.inputs)
-    # And what was written is found to be the same job.
-    assert begin_job(job).committed is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import glob
 import json
-import logging
 import pathlib
 import pickle
 import shutil
@@ -18,7 +17,6 @@ from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
-    FormatVersionError,
     InputError,
     InvalidDatasetError,
     StateMismatchError,
@@ -27,12 +25,10 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.pipelines.text.contents import manifest_text
 from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ReadArrayRecords
@@ -89,40 +85,12 @@ class TestOnDisk:
                     kept = grown / after / path.relative_to(grown / before)
                     assert kept.read_bytes() == path.read_bytes()
 
-    def test_one_edition_is_version_1_and_more_are_listed(self, grown):
-        documents = [
-            json.loads((grown / str(edition) / "dataset.json").read_bytes())
-            for edition in (1, 2, 3)
-        ]
-        assert [d["format_version"] for d in documents] == [1, 2, 2]
-        first = documents[0]["splits"]["train"]
-        for number, document in enumerate(documents[1:], 2):
-            split = document["splits"]["train"]
-            assert len(split["editions"]) == number
-            assert split["editions"][0] == first
-            for total in ("shards", "records", "raw_bytes", "file_bytes"):
-                assert split[total] == sum(e[total] for e in split["editions"])
-            assert "table" not in split
-        whole, second = documents[2]["splits"]["train"], documents[1]["splits"]["train"]
-        assert whole["editions"][:2] == second["editions"]
-
     def test_the_digest_of_records_is_that_of_all_together(self, whole, tmp_path):
         together = convert(tmp_path, [records for e in EDITIONS for records in e])
         (one,) = open_manifest(together).splits.values()
         (split,) = open_manifest(whole).splits.values()
         assert split.records_digest == one.records_digest
         assert split.records == one.records == ENDS[-1]
-
-    def test_a_reader_of_version_1_refuses_and_says_what_to_do(
-        self, whole, monkeypatch
-    ):
-        from gristmill.dataset.metadata import manifest
-
-        # All that the reader of version 1 did about versions.
-        monkeypatch.setattr(manifest, "NUMBERS_VERSION", 1)
-        with pytest.raises(FormatVersionError, match=r"install .* later") as caught:
-            open_manifest(whole)
-        assert "expected: 1\n  got:      2" in str(caught.value)
 
     def test_globs_find_all_shards_in_their_order_and_tfds_the_first_edition(
         self, whole
@@ -177,16 +145,6 @@ class TestReaders:
             loader.open(whole, edition=edition)
         assert "expected: an integer" in str(caught.value)
 
-    def test_plain_files_have_no_editions(self, whole):
-        for path in (f"{whole}/d-train*", [f"{whole}/d-train*"]):
-            with pytest.raises(InputError, match="have editions"):
-                loader.open(path, edition=1)
-        with pytest.raises(InputError, match="have editions"):
-            loader.open(f"{whole}/d-train*").as_of(1)
-
-    def test_head_goes_on_behind_the_first_edition(self, whole):
-        assert list(first_records(whole, "train", ENDS[1])) == ALL[: ENDS[1]]
-
     @pytest.mark.slow
     def test_beam_reads_all_editions(self, whole):
         with beam.Pipeline() as pipeline:
@@ -201,14 +159,6 @@ class TestReaders:
     def test_beam_reads_no_edition_that_there_is_not(self, whole):
         with pytest.raises(Exception, match="no such split"), beam.Pipeline() as made:
             _ = made | ReadArrayRecords(source=whole, split="train.e00004")
-
-    def test_inspect_lists_them(self, whole):
-        text = manifest_text(open_manifest(whole), whole)
-        assert "  editions  3" in text
-        for number, records in enumerate(RECORDS, 1):
-            assert f"edition {number} of train\n  records   {len(records)} in" in text
-        assert text.count("  source  ") == 3
-        assert text.count("  written ") == 3
 
     def test_index_makes_one_split_of_them_again(self, own):
         shutil.rmtree(own / "index")
@@ -306,19 +256,6 @@ class TestState:
             del state["resized"], state["extended"]
         assert self.stream(batches_of(whole), state) == self.stream(then)[5:]
 
-    def test_the_feed_says_so_and_shows_its_batches(self, grown, whole, caplog):
-        then = loader.global_batches(loader.open(grown / "2"), batch_size=8, epochs=1)
-        now = loader.global_batches(loader.open(whole), batch_size=8, epochs=1)
-        state = then.feed(process_index=0, process_count=1).get_state()
-        feed = now.feed(process_index=0, process_count=1)
-        with caplog.at_level(logging.WARNING):
-            feed.set_state(state)
-        assert "edition 2" in caplog.text
-        assert "edition 3" in caplog.text
-        assert feed.batches.datasets[0].edition == 2
-        assert feed.get_state() == state
-        assert self.stream(feed.batches, feed.get_state()) == self.stream(then)
-
     def test_trace_takes_the_state_of_an_edition(self, grown, whole):
         then = loader.global_batches(loader.open(grown / "1"), batch_size=8)
         state = then.feed(process_index=0, process_count=1).get_state()
@@ -369,15 +306,6 @@ def test_the_command_traces_an_edition(grown, whole):
     done = gristmill("trace", *mixture, "--edition", 2, *order, cwd=grown)
     assert done.returncode == 2
     assert "--edition names no dataset of the mixture" in done.stderr
-
-
-def test_an_order_costs_what_it_costs_without_editions(whole, tmp_path):
-    single = convert(tmp_path, [record for edition in EDITIONS for record in edition])
-    one, three = (
-        loader.global_batches(loader.open(path), batch_size=16, seed=4)
-        for path in (single, whole)
-    )
-    assert one.schedule == three.schedule
 
 
 class TestVerify:

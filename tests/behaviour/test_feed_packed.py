@@ -144,49 +144,6 @@ def test_after_whole_epochs_tokens_are_exact(opened):
         batches.token_run(tokens=3 * counts.tokens + 1)
 
 
-def test_runs_of_tokens_know_changes(opened, places):
-    web, longer = opened["web"], loader.open([places["web"], places["week"]])
-    batches = loader.global_batches(web, batch_size=8, epochs=1)
-    grown = batches.extended(longer, step=2).resized(16, step=4)
-    run = grown.token_run(steps=grown.steps)
-    assert run.rows == 8 * 4 + 16 * (grown.steps - 4)
-    kept = loader.global_batches(web, batch_size=1, epochs=2).extended(longer, step=5)
-    whole = kept.token_run(steps=kept.steps)
-    assert whole.tokens == 2 * longer.packed_counts().tokens
-    first = kept.token_run(steps=len(longer))
-    assert (first.tokens, first.epochs) == (longer.packed_counts().tokens, (1.0,))
-
-
-def test_token_datasets_that_are_not_packed_say_how_many_a_record_has(opened):
-    datasets = {"web": opened["web"], "plain": opened["plain"]}
-    even = {"web": 1, "plain": 1}
-    with pytest.raises(InputError, match="not known how many tokens") as refused:
-        loader.token_weights(datasets, even)
-    assert "give tokens_per_row" in str(refused.value)
-    weights = loader.token_weights(datasets, even, tokens_per_row={"plain": 16})
-    assert weights == loader.token_weights(datasets, even, tokens_per_row=16)
-    counts = datasets["web"].packed_counts()
-    mean = Fraction(counts.tokens, len(datasets["web"]))
-    assert weights["plain"] / weights["web"] == mean / 16
-    batches = loader.global_batches(datasets, batch_size=8, weights=weights)
-    with pytest.raises(InputError, match="not known how many tokens"):
-        batches.token_run(steps=9)
-    run = batches.token_run(steps=9, tokens_per_row={"plain": 16})
-    assert abs(run.tokens_of[0] - run.tokens_of[1]) <= 2 * LENGTH
-    plain = loader.global_batches(opened["plain"], batch_size=8)
-    assert plain.token_run(tokens=1_000, tokens_per_row=16).steps == 8
-    for wrong in (0, "16", 1.5):
-        with pytest.raises(InputError, match="tokens_per_row"):
-            plain.token_run(tokens=1_000, tokens_per_row=wrong)
-    with pytest.raises(InputError, match="a number of tokens, or a number of steps"):
-        plain.token_run()
-    for given in (None, {"web": 1}, 0.5):
-        with pytest.raises(InputError, match="shares are not those"):
-            loader.token_weights(datasets, given)
-    with pytest.raises(InputError, match="datasets of a mixture"):
-        loader.token_weights(opened["web"], {"": 1})
-
-
 def test_a_state_of_other_shares_is_refused_and_shows_them(opened):
     datasets = {name: opened[name] for name in ("web", "code")}
 

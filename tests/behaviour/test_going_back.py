@@ -33,10 +33,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest, states_of
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.doctor.dataset_place import DatasetPlace
-from gristmill.pipelines.doctor.dataset_state import look_at_jobs
-from gristmill.pipelines.text.contents import manifest_json, manifest_text
-from gristmill.pipelines.text.edition_history import edition_files, made_by
+from gristmill.pipelines.text.edition_history import edition_files
 from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -147,17 +144,6 @@ class TestRollback:
             roll_back(replaced, "train", 1)
         first.write_bytes(before[first.name])
         assert files_of(replaced) == before
-
-    def test_tfds_does_not_read_what_was_left(self, appended):
-        info = {
-            "name": "d",
-            "fileFormat": "array_record",
-            "splits": [{"name": "train", "shardLengths": ["5", "6", "7"]}],
-        }
-        path = pathlib.Path(appended, layout.TFDS_INFO_JSON)
-        path.write_text(json.dumps(info))
-        roll_back(appended, "train", 1)
-        assert not path.exists()
 
 
 @pytest.mark.slow
@@ -316,88 +302,6 @@ class TestClean:
     def test_nothing_there(self, tmp_path):
         with pytest.raises(NotADatasetError):
             clean(str(tmp_path))
-
-
-class TestShown:
-    def test_inspect(self, replaced):
-        text = run("inspect", replaced).output
-        assert "edition   2, by convert, replacing: 12 records" in text
-        assert "replaced  edition 1, by convert: 11 records" in text
-        assert "until `gristmill clean`" in text
-        assert "also" not in text
-        summary = json.loads(run("inspect", replaced, "--json").stdout)["summary"]
-        assert summary["train"]["replaced"][0]["editions"] == [1]
-        shards = [*pathlib.Path(replaced).glob("*record-0*")]
-        assert summary["train"]["replaced_bytes"] == sum(
-            p.stat().st_size for p in shards
-        )
-        run("clean", replaced)
-        assert "replaced " not in run("inspect", replaced).output
-
-    def test_what_made_an_edition(self, appended):
-        split = open_manifest(appended).splits["train"]
-        assert made_by(split, 1) == "convert"
-        assert made_by(split, 2) == "convert, appended to edition 1"
-        text = run("inspect", appended).output
-        assert "edition   2, by convert, appended to edition 1: 12 records" in text
-        roll_back(appended, "train", 1)
-        assert "replaced  editions 1 and 2" in run("inspect", appended).output
-
-    def test_what_made_an_edition_of_a_loop(self, tmp_path):
-        with Writer(tmp_path / "out") as writer:
-            writer.write(b"record")
-        split = open_manifest(tmp_path / "out").splits["train"]
-        assert made_by(split, 1) == "gristmill.dataset.Writer"
-
-    def test_a_command_meanwhile_has_deleted_a_table(self, replaced):
-        # Who prints what it has committed may be late.
-        manifest = open_manifest(replaced)
-        pathlib.Path(replaced, manifest.splits["train"].table).unlink()
-        assert "kept      an unknown size of replaced" in manifest_text(
-            manifest, replaced
-        )
-        found = json.loads(manifest_json(manifest, replaced))
-        assert found["summary"]["train"]["replaced_bytes"] is None
-
-    def test_commands(self, appended):
-        assert "edition 1\n  11 records" in run("rollback", appended, "1").output
-        found = json.loads(run("rollback", appended, "1", "--json").stdout)
-        assert found == {"split": "train", "editions": [1], "records": 11}
-        text = run("clean", appended, "--dry-run").output
-        assert "index/d-train.e00002.shards.npz" in text
-        assert "split train: edition 2 would be kept no longer" in text
-        found = json.loads(run("clean", appended, "--json").stdout)
-        assert (found["deleted"], found["editions"]) == (True, ["train.e00002"])
-        assert "deleted: 0 files" in run("clean", appended).output
-        done = CliRunner().invoke(cli, ["rollback", appended, "2"])
-        assert done.exit_code == 2
-        assert "no state of the split is known" in done.output
-
-    def test_verify_and_status_know_what_is_kept(self, replaced):
-        result = verify(replaced, workers=1)
-        assert (result.findings, list(result.leftovers)) == ((), [])
-        assert "edition 1 was replaced, and is kept" in read_status(replaced).text()
-        (first,) = pathlib.Path(replaced).glob("*record-00000-*")
-        first.unlink()
-        (finding,) = verify(replaced, workers=1).findings
-        assert first.name in str(finding)
-
-    def test_verify_names_what_clean_deletes(self, replaced, made):
-        clean(replaced)
-        gone = files_of(str(made / "replaced")).keys() - files_of(replaced).keys()
-        for name in gone:  # As if the deletion had been killed.
-            pathlib.Path(replaced, name).write_bytes(
-                (made / "replaced" / name).read_bytes()
-            )
-        assert {*verify(replaced, workers=1).leftovers} == gone
-        (finding,) = look_at_jobs(DatasetPlace(replaced))
-        assert finding.cure == f"gristmill clean {replaced}"
-        assert clean(replaced).files == len(gone)
-
-    def test_doctor_says_which_files_a_glob_matches(self, replaced):
-        (finding,) = look_at_jobs(DatasetPlace(replaced))
-        assert "d-train.array_record* matches files of replaced editions" in finding.why
-        assert "d-train.array_record-e00002-*" in finding.why
 
 
 class TestOtherReaders:

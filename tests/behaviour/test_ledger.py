@@ -25,7 +25,7 @@ from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.formats import FORMATS
 from tests.support import conversion
 from tests.support.conversion import prepared_of, read_output, shards_of
-from tests.support.input_files import WRITERS, rows_of
+from tests.support.input_files import rows_of
 from tests.support.ledger import FAULTS, FILE_FAULTS, FILES, LISTS, Case
 
 EACH = [
@@ -99,10 +99,6 @@ def clean(case: Case) -> list[bytes]:
 def folder() -> Iterator[pathlib.Path]:
     with tempfile.TemporaryDirectory() as directory:
         yield pathlib.Path(directory)
-
-
-def test_every_format_has_inputs():
-    assert {*FORMATS} <= WRITERS.keys()
 
 
 @pytest.mark.parametrize("format_name", EACH)

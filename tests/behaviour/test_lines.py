@@ -15,8 +15,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptRecordError,
-    InputError,
-    JobChangedError,
 )
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -39,7 +37,6 @@ from tests.support.conversion import (
     quarantined,
     read_output,
 )
-from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.line_files import (
     COMPRESS,
@@ -363,41 +360,6 @@ def test_too_much_damage_ends_the_conversion(tmp_path) -> None:
         convert(job)
 
 
-def test_a_map_gets_the_records(tmp_path) -> None:
-    (tmp_path / "in").write_bytes(FILES["text"])
-    job = job_of(
-        tmp_path / "in",
-        tmp_path / "out",
-        plan=PLANS[0],
-        map="tests.behaviour.test_lines:shout",
-        records=asked("text"),
-    )
-    convert(job)
-    want = [text.upper() for text in expected("text") if text]
-    assert read("text", tmp_path / "out") == want
-
-
-def shout(record: bytes) -> bytes | None:
-    return record.decode().upper().encode() or None
-
-
-def test_each_file_can_keep_its_shard(tmp_path) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(3):
-        rows = rows_of(20 * number + 1, seed=number)
-        (tmp_path / f"in/{number}.csv").write_bytes(csv_of(rows))
-    convert(
-        job_of(
-            tmp_path / "in",
-            tmp_path / "out",
-            plan=("match_shards", None),
-            records=asked("csv"),
-        )
-    )
-    split = open_manifest(str(tmp_path / "out")).splits["train"]
-    assert split.records == 1 + 21 + 41
-
-
 def test_a_dataset_says_what_its_records_hold(tmp_path) -> None:
     (tmp_path / "in").write_bytes(FILES["jsonl"])
     convert(job_of(tmp_path / "in", tmp_path / "out", records=asked("auto")))
@@ -411,20 +373,6 @@ def test_a_dataset_says_what_its_records_hold(tmp_path) -> None:
     np.testing.assert_array_equal(batch["score"], scores)
     source = open_manifest(str(tmp_path / "out")).splits["train"].source
     assert (source["format"], source["record"]) == ("jsonl", "example")
-
-
-def test_other_options_are_another_job(tmp_path) -> None:
-    (tmp_path / "in").write_bytes(FILES["jsonl"])
-    job = job_of(tmp_path / "in", tmp_path / "out", records=asked("jsonl"))
-    convert(job)
-    with pytest.raises((JobChangedError, InputError)):
-        convert(
-            job_of(
-                tmp_path / "in",
-                tmp_path / "out",
-                records=asked("jsonl", columns=("id",)),
-            )
-        )
 
 
 @pytest.mark.slow
@@ -498,22 +446,3 @@ def test_a_killed_command_goes_on(tmp_path, name) -> None:
             assert ended.status == 0, ended.error
             assert contents(output) == contents(tmp_path / "undisturbed")
     assert read(name, tmp_path / "undisturbed") == expected(name)
-
-
-@pytest.mark.slow
-def test_objects_of_a_bucket(tmp_path, monkeypatch) -> None:
-    with GcsServer("in", "out") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        for name, data in FILES.items():
-            server.objects.put("in", f"{name}/a", data[: data.rindex(b"\n") + 1])
-            job = job_of(
-                f"gs://in/{name}/*",
-                f"gs://out/{name}",
-                plan=("num_shards", 3),
-                records=asked(name),
-            )
-            convert(job)
-            dataset = loader.open(f"gs://out/{name}")
-            decode = bytes.decode if name == "text" else example_of
-            records = dataset.read(range(len(dataset)))
-            assert [decode(record) for record in records] == expected(name)

@@ -39,12 +39,6 @@ def test_no_wrong_byte_and_no_raw_error(
     assert all(found[reader, "refused"] > count / 2 for reader in OTHERS)
 
 
-@pytest.mark.soak
-@every_encoding
-def test_many_of_them(encoding: str, tmp_path: pathlib.Path) -> None:
-    run(encoding, range(1000, 1200), tmp_path)
-
-
 @pytest.mark.one_in(3)
 @every_encoding
 def test_good_files_are_read(

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,6 @@ from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
-    StorageChangedError,
     StorageError,
     UserFunctionError,
 )
@@ -34,7 +32,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.shards.shard_reader import first_records
-from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.drop_in import convert_tf_to_arrayrecord_disk
@@ -201,19 +198,6 @@ def test_finished_shards_are_kept_until_the_same_command_runs_again(
     assert storage_for(output).stat(shard.path) == made
     commit_shards([job], results)
     assert_whole(output, NEW, shards=3)
-
-
-def test_without_overwrite_nothing_is_replaced(source, output: str, old):
-    begin_job(replacing(source, output), overwrite=True)
-    with pytest.raises(JobChangedError, match="the plan was 2 shards, is 3 shards"):
-        begin_job(replacing(source, output))
-    assert without_new(files_of(output)) == old
-
-
-def test_the_same_bytes_as_where_nothing_was(source, output: str, old, tmp_path):
-    convert(replacing(source, output), overwrite=True)
-    convert(replacing(source, str(tmp_path / "fresh")))
-    assert unmarked(files_of(output)) == unmarked(files_of(str(tmp_path / "fresh")))
 
 
 @pytest.mark.slow
@@ -615,29 +599,6 @@ def test_inputs_among_the_new_files_are_refused(source, output: str, old):
         begin_job(job_of(place, output), overwrite=True)
 
 
-@pytest.mark.slow
-def test_a_disk_that_is_plainly_too_small(source, tmp_path, monkeypatch):
-    out = str(tmp_path / "out")
-    convert(replacing(source, out))
-    before = files_of(out)
-    split = open_manifest(out).splits["train"]
-    monkeypatch.setattr(LocalStorage, "free_bytes", lambda *_: split.file_bytes // 2)
-    with pytest.raises(StorageError, match="not enough space") as caught:
-        begin_job(replacing(source, out), overwrite=True)
-    assert f"expected: about {split.file_bytes:,} bytes" in str(caught.value)
-    assert f"{split.file_bytes // 2:,} bytes free" in str(caught.value)
-    with pytest.raises(StorageError, match="not enough space"):
-        run(
-            beam.Create(OLD),
-            WriteArrayRecords(out, name="data", num_shards=2, overwrite=True),
-        )
-    assert files_of(out) == before
-    # Of an input that is much smaller, or with other options, it is not known.
-    source.write_bytes(frames_of(OLD[:5]))
-    convert(replacing(source, out), overwrite=True)
-    assert_whole(out, OLD[:5], shards=3)
-
-
 FULL_DISK = """
 import resource, signal, sys
 from gristmill.pipelines.commands.main import main
@@ -664,24 +625,6 @@ def test_a_disk_that_fills_up(source, tmp_path):
     assert without_new(files_of(out)) == before
     convert(replacing(source, out), overwrite=True)
     assert_whole(out, OLD, shards=3)
-
-
-@pytest.mark.slow
-def test_the_command_says_that_both_need_space(source, tmp_path):
-    out = str(tmp_path / "out")
-    convert(replacing(source, out, 2))
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "gristmill", "convert", str(source), out),
-            *("--name=data", "--num-shards=3", "--overwrite", "--workers=1"),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "split train stays until the new one is finished" in done.stderr
-    assert "both need space" in done.stderr
 
 
 # Pipelines, drop-ins and writes.
@@ -786,13 +729,3 @@ def test_a_conversion_and_a_write_that_replace_the_same(source, output: str, old
         commit_shards([job], results)
     convert(job, overwrite=True)
     assert_whole(output, NEW, shards=3)
-
-
-def test_a_held_dataset_names_what_happened(source, output: str, old, tmp_path):
-    held = loader.open(output, cache_dir=str(tmp_path / "cache"))
-    convert(replacing(source, output), overwrite=True)
-    with pytest.raises(
-        (InvalidDatasetError, StorageChangedError), match=r"was replaced|written again"
-    ):
-        held.read(range(len(held)))
-    shutil.rmtree(tmp_path / "cache", ignore_errors=True)

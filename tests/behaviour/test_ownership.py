@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import pathlib
-from collections.abc import Callable
 
 import pytest
 
@@ -34,7 +32,6 @@ from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.gcs_server import GcsServer
 from tests.support.records import (
     frames_of,
-    read_array_records,
     text_records,
     write_array_records,
 )
@@ -106,43 +103,12 @@ class TestInputs:
             begin_job(job_of(f"{out}/{name}", out, names=BESIDE), overwrite=True)
         assert contents(out) == before
 
-    @pytest.mark.parametrize(
-        "spell",
-        [
-            lambda out, name: f"{out}/../{out.name}/{name}",
-            lambda out, name: os.path.relpath(out / name),
-            lambda out, name: str(out.parent / "link to directory" / name),
-            lambda out, name: str(out.parent / "link to file"),
-        ],
-        ids=["dots", "relative", "directory", "file"],
-    )
-    def test_however_the_path_is_spelled(
-        self, out: pathlib.Path, spell: Callable[[pathlib.Path, str], str]
-    ) -> None:
-        name = "data-train.array_record-00000-of-00001"
-        (out / name).write_bytes(frames_of(RECORDS))
-        (out.parent / "link to directory").symlink_to(out)
-        (out.parent / "link to file").symlink_to(out / name)
-        with pytest.raises(InputError, match="an input would be replaced"):
-            begin_job(job_of(spell(out, name), out, names=BESIDE), overwrite=True)
-        assert (out / name).read_bytes() == frames_of(RECORDS)
-
     def test_a_link_in_the_output_to_a_file_elsewhere(self, out, source):
         name = "data-train.array_record-00000-of-00001"
         (out / name).symlink_to(source)
         with pytest.raises(InputError, match="an input would be replaced"):
             begin_job(job_of(f"{out}/{name}", out, names=BESIDE), overwrite=True)
         assert (out / name).is_symlink()
-
-    def test_inputs_beside_the_shards_are_fine(self, out):
-        (out / "a.tfrecord").write_bytes(frames_of(RECORDS))
-        (out / "index").mkdir()
-        (out / "index" / "b.tfrecord").write_bytes(frames_of(RECORDS))
-        for overwrite in (False, True):
-            inputs = (f"{out}/a.tfrecord", f"{out}/index/b.tfrecord")
-            convert(job_of(inputs, out, names=BESIDE), overwrite=overwrite)
-        found = read_array_records(out / "x-e00002-00000-of-00001.arrayrecord")
-        assert found == RECORDS * 2
 
     def test_in_a_bucket(self, monkeypatch):
         with GcsServer("bucket") as server:

@@ -13,12 +13,10 @@ from typing import Any, NamedTuple
 import google_crc32c
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from gristmill import dataset, loader
 from gristmill.dataset.base.errors import (
     DataLossError,
-    GristmillError,
     InputError,
     JobChangedError,
     UserFunctionError,
@@ -30,7 +28,6 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
-from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
@@ -266,20 +263,6 @@ def test_a_function_before(tmp_path: pathlib.Path, workers: int) -> None:
     assert split.added_records == sum(sum(text.encode()) % 3 == 2 for text in TEXTS)
 
 
-@pytest.mark.parametrize("tokenizer", [None, "my_words:words"])
-def test_a_function_that_makes_examples_of_text(
-    tmp_path: pathlib.Path, tokenizer: str | None
-) -> None:
-    source = lines(tmp_path, TEXTS)
-    options = {"map": "my_words:example", "column": "ids", "tokenizer": tokenizer}
-    if tokenizer is not None:
-        with pytest.raises(InputError, match="return the text itself"):
-            pack(source, tmp_path / "out", **options)
-        return
-    pack(source, tmp_path / "out", **options)
-    assert [found.ids for found in documents_of(tmp_path / "out")] == ids_of(TEXTS)
-
-
 def test_another_tokenizer_is_another_job(tmp_path: pathlib.Path) -> None:
     source = tfrecords(tmp_path, TEXTS)
     first = pack(source, tmp_path / "out")
@@ -354,56 +337,6 @@ def test_damage_is_set_aside(tmp_path: pathlib.Path) -> None:
     assert found == [ids for ids in ids_of(TEXTS) if ids != lost]
     split = open_manifest(str(tmp_path / "out")).splits["train"]
     assert split.quarantined_regions == 1
-
-
-def test_the_command_says_what_it_did(tmp_path: pathlib.Path) -> None:
-    source = tfrecords(tmp_path, TEXTS)
-    command = [
-        *("pack", source, str(tmp_path / "out"), "--tokenizer=my_words:words"),
-        *("--length=64", "--num-shards=2", "--eos=</s>", "--workers=1"),
-    ]
-    result = CliRunner().invoke(cli, command, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    counts = packed_split(tmp_path / "out").counts
-    for text in (
-        f"{counts.documents:,} documents into rows of 64 tokens (best-fit)",
-        f"{counts.tokens:,}, 400 of them added; targets {counts.targets:,} = tokens - ",
-        f"{counts.cut_documents:,} documents in several pieces",
-        "every document, joined from the rows, with what was tokenised",
-        "M tokens/s",
-    ):
-        assert text in result.output
-
-
-@pytest.mark.slow
-def test_rows_can_be_read_as_any_records(tmp_path: pathlib.Path) -> None:
-    pack(tfrecords(tmp_path, TEXTS), tmp_path / "out", rows="example")
-    opened = loader.open(str(tmp_path / "out"))
-    decode = loader.ExampleDecoder.of(opened)
-    batch = decode(opened.read(range(len(opened))))
-    assert batch["inputs"].shape == (len(opened), LENGTH)
-    tokens = int((batch["inputs_segmentation"] > 0).sum())
-    assert tokens == packed_split(tmp_path / "out").counts.tokens
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"format": 3}, "format|version"),
-        ({"length": 0}, "cannot be read"),
-        ({"tokens": "many"}, "cannot be read"),
-        ({"digest": 3}, "cannot be read"),
-    ],
-    ids=str,
-)
-def test_descriptions_that_make_no_sense(
-    change: dict[str, Any], message: str, tmp_path: pathlib.Path
-) -> None:
-    pack(tfrecords(tmp_path, TEXTS[:20]), tmp_path / "out")
-    fields = dict(open_manifest(str(tmp_path / "out")).splits["train"].packed or {})
-    assert PackedSplit.parse(fields, where="here").encode() == fields
-    with pytest.raises(GristmillError, match=message):
-        PackedSplit.parse(fields | change, where="here")
 
 
 def test_files_without_documents_are_spans(tmp_path: pathlib.Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 import shutil
-import sys
 import tempfile
 
 import numpy as np
@@ -18,16 +17,12 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptInputError,
     InputError,
-    JobChangedError,
-    MissingPackageError,
     UserFunctionError,
 )
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.tables import encode_rows, features_of
 from tests.support.conversion import convert, job_of, quarantined, read_output
@@ -189,24 +184,6 @@ def test_the_features_stay_where_a_function_only_drops_records(tmp_path):
     assert sorted(split.features) == ["n"]
 
 
-def test_the_features_are_described_for_rows_alone(folder, tmp_path):
-    convert(job_of(folder / "0.parquet", tmp_path / "out"))
-    split = open_manifest(str(tmp_path / "out")).splits["train"]
-    assert sorted(split.features) == ["number", "score", "tags", "text"]
-    assert split.source["format"] == "parquet"
-
-
-def test_other_columns_are_another_job(tmp_path):
-    """A restart after the files were written again with another type of a column."""
-    path = tmp_path / "a.parquet"
-    write_parquet(path, pa.table({"n": [1, 2, 3]}))
-    job = job_of(path, tmp_path / "out", plan=("num_shards", 2))
-    make_shard(next(iter(shard_tasks(begin_job(job).prepared))))
-    write_parquet(path, pa.table({"n": [1.0, 2.0, 3.0]}))
-    with pytest.raises(JobChangedError):
-        begin_job(job)
-
-
 @pytest.mark.slow
 def test_a_killed_conversion_is_finished_by_the_next(folder, expected, tmp_path):
     check_kills(folder, tmp_path, expected)
@@ -249,17 +226,6 @@ def test_a_repository_keeps_its_splits(tmp_path):
     (batch,) = table.combine_chunks().to_batches()
     expected = encode_rows(batch, features_of(table.schema))
     assert read_output(tmp_path / "out") == expected
-
-
-def test_a_missing_pyarrow_is_named_before_anything_is_written(
-    folder, tmp_path, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingPackageError, match="pyarrow") as caught:
-        convert(job_of(folder, tmp_path / "out"))
-    assert "pip install 'gristmill[parquet]'" in caught.value.cure
-    assert not (tmp_path / "out").exists()
 
 
 VALUES = {

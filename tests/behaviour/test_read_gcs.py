@@ -2,18 +2,15 @@
 
 import concurrent.futures
 import dataclasses
-import fcntl
 import itertools
 import json
 import multiprocessing
-import os
 import pathlib
 import pickle
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,16 +22,13 @@ from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
     InvalidDatasetError,
-    NotADatasetError,
     StorageChangedError,
     StorageError,
     StorageMissingError,
 )
 from gristmill.loader.data.dataset import reader_of, shards_of
-from gristmill.loader.reading.host_files import locked
 from gristmill.loader.remote.http_answer import Answer
 from gristmill.loader.remote.http_connection import HttpConnection
-from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
@@ -182,28 +176,6 @@ def test_indexes_are_fetched_once_per_host(
     assert fetched() == 3  # That of the shard without records never.
 
 
-@BOTH_GROUP_SIZES
-def test_where_indexes_are_too_large_their_entries_are_read(
-    server: GcsServer, tmp_path: pathlib.Path
-) -> None:
-    options = dataclasses.replace(OPTIONS, index_bytes=1000)
-    dataset = open_c4(tmp_path, options)
-    assert dataset[ORDER] == EXPECTED
-    server.requests.clear()
-    server.sent_bytes = 0
-    kept = open_c4(tmp_path / "kept")
-    for record in (0, 3, 399, 400, len(RECORDS) - 1):
-        assert dataset[record] == RECORDS[record]
-        assert dataset.offset_bytes(record) == kept.offset_bytes(record)
-    assert dataset[[]] == []
-    assert dataset[:] == RECORDS
-    server.requests.clear()
-    assert dataset[[5, 205]] == [RECORDS[5], RECORDS[205]]
-    # Two chunks; and their entries, which are near each other in a small index.
-    assert sum(server.requests.values()) <= 2 + 2
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_damaged_or_foreign_index_is_noticed_by_its_head(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
@@ -305,13 +277,6 @@ def test_plain_files_and_patterns(
     server.objects.put("bucket", "t/x.array_record", path.read_bytes())
     with pytest.raises(InputError, match=r"(?s)transposed.*gs://bucket/t/x"):
         loader.open("gs://bucket/t/x.array_record")[3]
-
-
-def test_missing_objects_are_named(server: GcsServer) -> None:
-    with pytest.raises(NotADatasetError, match="gs://bucket/none"):
-        loader.open("gs://bucket/none")
-    with pytest.raises(StorageError, match=r"(?s)gs://other.*bucket"):
-        loader.open("gs://other/c4")
 
 
 # Faults that pass.
@@ -441,30 +406,6 @@ def test_an_answer_that_comes_late_is_taken(
     server.latency_seconds = 0.5  # Longer than the patience with each request.
     assert dataset[3] == RECORDS[3]
     assert dataset.request_counts.retries >= 1  # Two, or others on a busy machine.
-
-
-@pytest.mark.slow
-def test_nothing_is_done_while_all_wait_for_the_next_try(
-    server: GcsServer, opened: loader.Dataset
-) -> None:
-    warm(opened, server)
-    server.fail("503", "media", times=4)
-    cpu_started, started = time.thread_time(), time.monotonic()
-    assert opened[3] == RECORDS[3]
-    assert opened.request_counts.retries == 4
-    assert time.thread_time() - cpu_started < 0.3 * (time.monotonic() - started)
-
-
-def test_a_fetch_in_the_middle_of_another_is_refused(
-    server: GcsServer, opened: loader.Dataset
-) -> None:
-    fetcher = fetcher_of(opened)
-    wanted = ByteRange(opened.shard(0).path, 0, 9)
-    with pytest.raises(RuntimeError, match="inside of another"):
-        fetcher.fetch([wanted], lambda *_: fetcher.fetch([wanted], lambda *_: None))
-    answers = []
-    fetcher.fetch([wanted], lambda *answer: answers.append(answer))
-    assert [(number, len(data)) for number, data in answers] == [(0, 9)]
 
 
 @pytest.mark.parametrize("kind", ["503", "reset", "cut", "short", "stall", "flip"])
@@ -717,33 +658,6 @@ def test_a_damaged_file_of_this_host_is_fetched_again(
     assert open_c4(tmp_path)[ORDER] == EXPECTED
 
 
-def test_a_directory_that_cannot_be_made_is_named(
-    server: GcsServer, tmp_path: pathlib.Path
-) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    dataset = loader.open("gs://bucket/c4", cache_dir=tmp_path / "file" / "cache")
-    with pytest.raises(StorageError, match=r"(?s)/file/cache.*as cache_dir"):
-        dataset[3]
-
-
-def test_the_default_directory_is_this_user_s_own(
-    server: GcsServer,
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    temporary_in: Callable[[object], None],
-) -> None:
-    temporary_in(tmp_path)
-    monkeypatch.delenv("GRISTMILL_CACHE_DIR", raising=False)
-    assert loader.open("gs://bucket/c4")[3] == RECORDS[3]
-    own = tmp_path / f"gristmill-{os.getuid()}"
-    assert own.stat().st_mode & 0o077 == 0
-    assert len(list(own.rglob("*.index"))) == 1
-    shutil.rmtree(own)
-    own.symlink_to(tmp_path)
-    with pytest.raises(StorageError, match="belongs to another user"):
-        loader.open("gs://bucket/c4")[3]
-
-
 SCRIPT = """
 import itertools, sys, threading
 from gristmill import loader
@@ -802,34 +716,6 @@ def test_a_forked_process_gets_an_error_that_names_spawn(
         timeout=60,
     )
     assert "start worker processes with the method 'spawn'" in done.stdout
-
-
-def test_a_lock_is_not_kept_by_a_process_that_was_forked_meanwhile(
-    tmp_path: pathlib.Path,
-) -> None:
-    path = tmp_path / "lock"
-    with locked(str(path)):
-        child = subprocess.Popen(["sleep", "60"], pass_fds=_open_of(path))
-    try:
-        with open(path, "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    finally:
-        child.kill()
-        child.wait()
-
-
-def _open_of(path: pathlib.Path) -> list[int]:
-    """Returns the descriptors of this process that are open for a file."""
-    links = pathlib.Path("/proc/self/fd").iterdir()
-    return [int(link.name) for link in links if link.exists() and link.samefile(path)]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"in_flight": 0}, {"deadline_seconds": 0}, {"hedge_factor": 0.5}]
-)
-def test_options_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        ReadOptions(**wrong)
 
 
 @pytest.mark.slow

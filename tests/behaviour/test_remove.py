@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -42,7 +41,6 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.removal.run_removal import remove as run_removal
-from gristmill.pipelines.text.status import read_status
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import (
@@ -272,12 +270,6 @@ class TestRemoval:
             remove(output, [1], split="test")
         assert contents(tmp_path / "out") == before
 
-    def test_documents_of_records_are_refused(self, inputs, tmp_path):
-        output = str(tmp_path / "out")
-        convert(output, inputs / "old")
-        with pytest.raises(InputError, match="are not packed rows"):
-            run_removal(output, {"records": [[1, 0]]}, workers=1)
-
 
 class TestTheSameAgain:
     def test_numbers_are_removed_once(self, inputs, tmp_path):
@@ -439,18 +431,6 @@ class TestKinds:
         assert not any("e00002-00000" in file for file in files)
         assert {f"{number}.array_record" for number in range(3)} <= files.keys()
 
-    def test_that_tfds_reads(self, inputs, tmp_path):
-        """TFDS cannot describe files of two editions as one split."""
-        output, info = str(tmp_path / "out"), tmp_path / "out" / "dataset_info.json"
-        convert(output, inputs / "old")
-        described = {"name": "d", "fileFormat": "array_record"}
-        info.write_text(json.dumps(described | {"splits": [{"name": "train"}]}))
-        remove(output, [0])
-        assert not info.exists()
-        info.write_text(json.dumps(described | {"splits": [{"name": "test"}]}))
-        remove(output, [1])
-        assert info.exists()
-
     @pytest.mark.slow
     def test_a_dataset_that_was_made_of_it_knows_the_sources(self, inputs, tmp_path):
         output, copy = str(tmp_path / "out"), str(tmp_path / "copy")
@@ -563,15 +543,6 @@ class TestRaces:
         again = commit_removal(output, cuts)
         assert (first.records, again.records) == (2, 0)
         assert contents(tmp_path / "out") == before
-
-    def test_status_while_it_runs_and_after(self, inputs, tmp_path):
-        output = str(tmp_path / "out")
-        convert(output, inputs / "old")
-        for records in ([3, 59], [7]):
-            self.begun(output, records, shards=1)
-            assert read_status(output).committed
-            remove(output, records)
-            assert read_status(output).committed
 
 
 class TestDamage:

@@ -23,8 +23,6 @@ from gristmill.dataset.commit.editions import with_parts
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.view.answers.addresses import ask
-from gristmill.pipelines.view.answers.opened_datasets import Opened
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.removals import remove
@@ -115,12 +113,6 @@ class TestEditions:
         shard, number = (int(found[0]) for found in past.find([57]))
         now = loader.open(changed)
         assert now[now.shard(shard).first_record + number] == FIRST[57]
-
-    def test_there_are_no_others(self, changed):
-        # The fourth was made by one removal with the fifth.
-        for edition in (4, 6, 0, "1"):
-            with pytest.raises(InputError, match="edition of split train"):
-                loader.open(changed, edition=edition)
 
 
 def is_past(dataset: loader.Dataset) -> bool:
@@ -292,13 +284,6 @@ class TestState:
         assert "edition=1), as in the run" in str(caught.value)
         assert "extended(dataset, step=4)" in str(caught.value)
 
-    def test_a_state_of_no_removal_is_written_as_before(self, changed):
-        batches = grown(changed, (3,))
-        if is_past(batches.datasets[0]):
-            return
-        feed = batches.feed(process_index=0, process_count=1)
-        assert feed.get_state()["version"] == 2
-
 
 def test_packed_rows_keep_their_numbers(tmp_path):
     convert(tmp_path, [FIRST])
@@ -454,23 +439,3 @@ class TestProvenance:
         assert f"record   {record} of edition 1, removed since" in text
         found, _ = trace("--step", 14, "--row", 0)
         assert "removed_from" not in found
-
-    def test_a_page_shows_steps_of_removed_records(self, changed):
-        extended = grown(changed)
-        first = loader.open(changed, edition=1)
-        plain = loader.global_batches(first, **OPTIONS)
-        for batches in (extended, plain):
-            (dataset,) = batches.datasets
-            opened = Opened({"": dataset}, batches)
-            rows = ask(opened, "api/step?step=1&previews=1")["rows"]
-            assert [row["record"] for row in rows] == batches.indices(1).tolist()
-            for row in rows:
-                record = row["record"]
-                gone = record < 0 or dataset.is_removed(record)
-                assert (row["shard"], row["file"]) == (
-                    (-1, "(removed)") if gone else (row["shard"], row["file"])
-                )
-                assert (row["size_bytes"] is None) == gone
-            found = [ask(opened, f"api/quality?epoch={n}")["quality"] for n in (0, 2)]
-            assert (found[0] is None) == (batches is extended)
-            assert found[1] is not None

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import collections
-import contextlib
-import pathlib
 from collections.abc import Iterator
 
 import pytest
 
 from gristmill import loader
-from gristmill.pipelines.commands.main import main
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -105,15 +102,3 @@ def test_a_place_is_told_without_a_quarantine_that_is_not(server: GcsServer) -> 
     asked = requests_of(server)
     assert asked
     assert not [name for _, name in asked if "quarantine" in name]
-
-
-@pytest.mark.slow
-def test_a_page_asks_for_no_quarantine_that_is_not(
-    server: GcsServer, tmp_path: pathlib.Path
-) -> None:
-    conversion(server, OUTPUT, 2)
-    page = tmp_path / "page.html"
-    with contextlib.suppress(SystemExit):
-        main(["view", OUTPUT, "--html", str(page), "-q"])
-    assert page.exists()
-    assert not [name for _, name in requests_of(server) if "quarantine" in name]

@@ -166,18 +166,6 @@ def test_trace_names_the_way(source: pathlib.Path, tmp_path: pathlib.Path) -> No
     assert "through" not in text
 
 
-@pytest.mark.slow
-def test_functions_change_records(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    function = "tests.behaviour.test_reshard:shout"
-    text = run("convert", source, tmp_path / "new", f"--map={function}")
-    assert "700 records" in text
-    assert read_output(tmp_path / "new") == [record + b"!" for record in RECORDS]
-
-
-def shout(record: bytes) -> bytes:
-    return record + b"!"
-
-
 def test_datasets_of_every_origin(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
     """Indexed in place, and written by a loop: both know their shards by name."""
     (tmp_path / "files").mkdir()

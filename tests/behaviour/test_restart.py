@@ -330,22 +330,6 @@ class TestChanged:
         with pytest.raises(JobChangedError, match="the plan of shards differs"):
             take_output(other)
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"on_corrupt": "quarantine"},
-            {"max_corrupt": 5},
-            {"allow_empty_files": True},
-            {"check": "lengths"},
-        ],
-        ids=str,
-    )
-    def test_what_does_not_change_the_shards_may_change(self, job, change):
-        convert_shard(prepared_of(job), 0)
-        before = shard_file(job, 0).stat()
-        convert(dataclasses.replace(job, **change))
-        assert shard_file(job, 0).stat().st_ino == before.st_ino
-
     def test_a_process_that_lives_on_sees_what_changed(self, job):
         # Workers outlive a run: the description that they know can be an old one.
         first = prepared_of(job)
@@ -390,22 +374,6 @@ class TestChanged:
         with pytest.raises(JobChangedError, match="got:      none"):
             make_shard(task)
 
-    def test_the_description_survives_the_way_to_storage(self, job):
-        prepared = prepared_of(
-            dataclasses.replace(
-                job, plan=PlanOptions(kind="records_per_shard", value=33)
-            )
-        )
-        loaded = PreparedJob.load(job.output, job.name, job.split)
-        assert loaded is not None
-        assert loaded.job == prepared.job
-        assert loaded.fingerprint == prepared.fingerprint
-        assert list(loaded.files.paths) == list(prepared.files.paths)
-        shards = range(prepared.plan.shards)
-        assert [loaded.plan.ranges(s) for s in shards] == [
-            prepared.plan.ranges(s) for s in shards
-        ]
-
     @pytest.mark.parametrize("text", ["", "{}", "[]", '{"job": {"inputs": 3}}'])
     def test_a_description_that_cannot_be_read(self, job, text):
         prepared_of(job)
@@ -431,18 +399,6 @@ class TestCommitted:
         assert all(result.report is not None for result in results)
         assert states(job.output) == before
 
-    def test_committing_nothing_new_writes_nothing(self, job):
-        from gristmill.transforms.conversion.commit_shards import commit_shards
-        from gristmill.transforms.conversion.shard_tasks import ShardResult
-
-        manifest = convert(job).manifest
-        before = states(job.output)
-        task = next(shard_tasks(begin_job(job).prepared))
-        result = commit_shards([job], [ShardResult(task, None)])
-        assert result.committed_before == ("train",)
-        assert result.manifest == manifest
-        assert states(job.output) == before
-
     def test_changed_options_are_an_error(self, job):
         convert(job)
         before = states(job.output)
@@ -460,23 +416,6 @@ class TestCommitted:
         assert read_output(job.output) == RECORDS
         assert read_output(job.output, "test") == [b"one", b"two"]
         assert before.items() <= states(job.output).items()
-
-    def test_two_splits_at_once(self, job, tmp_path):
-        (tmp_path / "more").write_bytes(frames_of([b"one", b"two"]))
-        test = job_of(tmp_path / "more", job.output, split="test")
-        convert(job, test)
-        assert sorted(open_manifest(job.output).splits) == ["test", "train"]
-        assert read_output(job.output, "test") == [b"one", b"two"]
-
-    def test_another_name_is_refused_and_harms_nothing(self, job):
-        convert(job)
-        before = states(job.output)
-        for overwrite in (False, True):
-            with pytest.raises(InputError) as caught:
-                convert(dataclasses.replace(job, name="other"), overwrite=overwrite)
-            assert "expected: data" in str(caught.value)
-            assert "got:      other" in str(caught.value)
-            assert states(job.output) == before
 
     def test_a_split_without_description_is_known_by_the_dataset(self, job):
         convert(job)
@@ -602,22 +541,6 @@ class TestOutput:
         stranger.write_text("mine")
         with pytest.raises(InputError, match="00000-of-00099"):
             convert(job)
-
-    def test_a_file_where_the_output_should_be(self, job, tmp_path):
-        (tmp_path / "file").write_text("mine")
-        for output in (tmp_path / "file", tmp_path / "file" / "deeper"):
-            with pytest.raises(StorageError) as caught:
-                convert(dataclasses.replace(job, output=str(output)))
-            assert str(output) in str(caught.value)
-            assert "to do:" in str(caught.value)
-        assert (tmp_path / "file").read_text() == "mine"
-
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-    def test_an_output_that_is_not_writable(self, job, tmp_path):
-        (tmp_path / "out").mkdir(mode=0o555)
-        with pytest.raises(StorageError) as caught:
-            convert(job)
-        assert "check the permissions" in str(caught.value)
 
     # The system refuses to let a file grow, as a full disk does.
     FULL_DISK = """

@@ -111,12 +111,6 @@ def test_as_python_selects(tmp_path: pathlib.Path, seed: int) -> None:
     check_a_random_selection(tmp_path, seed)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(3, 1003))
-def test_as_python_selects_many_times(tmp_path: pathlib.Path, seed: int) -> None:
-    check_a_random_selection(tmp_path, seed)
-
-
 @pytest.fixture
 def output(tmp_path: pathlib.Path) -> str:
     found = examples(tmp_path, [50, 0, 61])
@@ -188,18 +182,6 @@ def test_what_cannot_be_selected_is_said(tmp_path: pathlib.Path, output: str) ->
     result = run("convert", output, tmp_path / "new", "--select", "score > 0.1")
     assert result.exit_code == 3
     assert "values of a column are damaged" in result.output
-
-
-def test_what_is_not_carried_along_is_said(tmp_path: pathlib.Path, output: str) -> None:
-    (tmp_path / "kept.py").write_text("def kept(record):\n    return record\n")
-    ran("convert", output, tmp_path / "again")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(tmp_path)
-        patch.syspath_prepend(str(tmp_path))
-        said = ran("convert", output, "again", "--map=kept:kept", "--overwrite")
-    assert f"the columns language, score of {output} are not carried along" in said
-    assert "the columns language, score of split train go with the records" in said
-    assert not loader.open(str(tmp_path / "again")).columns
 
 
 def test_appending_carries_columns_along(tmp_path: pathlib.Path, output: str) -> None:

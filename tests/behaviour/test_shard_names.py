@@ -8,12 +8,10 @@ import re
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.index import index
-from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import contents, job_of
-from tests.support.records import frames_of, text_records, write_array_records
+from tests.support.records import frames_of, text_records
 
 RECORDS = text_records(40)
 
@@ -49,10 +47,3 @@ def test_a_shard_in_the_place_of_a_file_of_the_dataset(tmp_path, out, name):
     job = job_of(tmp_path / name, out, names=names, plan=("match_shards", None))
     with pytest.raises(InputError, match="cannot be the name of a shard"):
         begin_job(job)
-
-
-def test_index_refuses_them_too(out):
-    write_array_records(out / "a\\b", RECORDS)
-    with pytest.raises(InputError, match="cannot be the name of a shard"):
-        index(IndexOptions(files=(f"{out}/a*b",), name="data"))
-    assert list(contents(out)) == ["a\\b"]

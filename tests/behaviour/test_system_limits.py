@@ -124,12 +124,6 @@ def test_few_open_files(command, place, tmp_path):
     check_few_open_files(command, place, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_few_open_files_with_every_command(command, place, tmp_path):
-    check_few_open_files(command, place, tmp_path)
-
-
 def check_few_open_files(command: str, place: pathlib.Path, tmp_path) -> None:
     done = run(
         *(command, place, tmp_path / "new", "--json"),
@@ -152,32 +146,3 @@ def test_little_address_space(command, place, tmp_path):
     check_message(done)
     if done.returncode:
         assert "ulimit -v" in done.stderr or "fewer workers" in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["inspect", "head", "status"])
-def test_commands_that_look_need_little_address_space(command, place, tmp_path):
-    limits = (250_000 << 10, 250_000 << 10)
-    done = run(
-        *(command, place, tmp_path / "new", "-q"),
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limits),
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
-def test_names_that_cannot_be_printed(tmp_path):
-    """A name of a file that is not UTF-8."""
-    name = b"caf\xe9.tfrecord"
-    write_tfrecords(tmp_path / "in", [b"a record"])
-    (tmp_path / "in").rename(tmp_path / name.decode("utf-8", "surrogateescape"))
-    for words in (["convert", name, "out", "-q"], ["inspect", "out", "-q"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "gristmill", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=120,
-            env={"PYTHONIOENCODING": "utf-8:strict"},
-        )
-        assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
-    assert "caf\\udce9.tfrecord" in done.stdout.decode("ascii")

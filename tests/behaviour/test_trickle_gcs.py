@@ -204,15 +204,6 @@ def test_an_answer_of_something_else_is_asked_for_again(
         assert not server.objects.buckets["in"]
 
 
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("operation", ["list", "stat", "media"])
-def test_answers_of_something_else_are_shown(server: GcsServer, operation: str) -> None:
-    server.fail("other", operation, times=999)
-    message = refused(lambda: CALLS[operation](storage_for("gs://in")))
-    assert "last: answer that is not from Cloud Storage: status 200" in message
-    assert "text/html, '<!DOCTYPE html> <p>Sign in'" in message
-
-
 @pytest.mark.parametrize("operation", ["list", "stat"])
 @pytest.mark.parametrize(
     "about",
@@ -234,10 +225,3 @@ def test_objects_that_are_not_described_are_an_error(
     message = refused(lambda: CALLS[operation](storage_for("gs://in")))
     assert "gs://in/a" in message
     assert "numbers for size and generation" in message
-
-
-def test_a_listing_without_end_is_an_error(server: GcsServer) -> None:
-    page = (200, JSON, '{"items": [], "nextPageToken": "again"}')
-    server.fail("other", "list", answer=page, times=999)
-    message = refused(lambda: storage_for("gs://in").match("gs://in/*"))
-    assert "the same page twice" in message

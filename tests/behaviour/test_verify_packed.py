@@ -16,7 +16,7 @@ import pytest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.join_documents import RECOUNTED
 from gristmill.dataset.packed.row_format import RowBatch
 from gristmill.dataset.packed.segment_index import SegmentIndex
@@ -139,17 +139,6 @@ def test_whole_rows(tmp_path) -> None:
     fields = json.loads(found.json())["packed"]
     assert fields["targets"] == counts.targets
     assert PackedCounts.of_dict(fields) == counts
-
-
-def test_rows_of_a_version_that_did_not_count_the_most_pieces_of_one(tmp_path) -> None:
-    before = [
-        dataclasses.replace(s, counts=dataclasses.replace(s.counts, most_pieces=0))
-        for s in WHOLE
-    ]
-    commit_packed(str(tmp_path), before)
-    found = verify(tmp_path)
-    assert not found.findings
-    assert found.packed == before[0].counts + before[1].counts
 
 
 @pytest.mark.slow
@@ -315,8 +304,3 @@ def test_damage_that_leaves_rows_unread(tmp_path) -> None:
     (finding,) = found.findings
     assert "cannot be decoded" in finding.what
     assert found.packed == WHOLE[0].counts
-
-
-def test_what_dataset_json_says_comes_back() -> None:
-    split = packed_split(WHOLE[0].counts)
-    assert PackedSplit.parse(split.encode(), where="here") == split

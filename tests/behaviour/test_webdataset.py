@@ -91,15 +91,6 @@ def test_every_plan_keeps_every_sample(folder, expected, tmp_path, plan, shards)
     assert not verify(str(tmp_path / "out")).findings
 
 
-def test_decoders_know_the_members(folder, tmp_path):
-    convert(job_of(folder / "0.tar", tmp_path / "out"))
-    dataset = loader.open(tmp_path / "out")
-    batch = loader.ExampleDecoder.of(dataset)(dataset.read([0, 39]))
-    samples = read_by_webdataset((folder / "0.tar").read_bytes())
-    assert [*batch["__key__"]] == [samples[0]["__key__"], samples[39]["__key__"]]
-    assert [*batch["jpg"]] == [samples[0]["jpg"], samples[39]["jpg"]]
-
-
 def with_key(record: bytes) -> bytes:
     """A function for --map that fails at one sample."""
     key = decode_example(record)["__key__"][0]
