@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from gristmill.dataset.metadata.manifest import Manifest
     from gristmill.dataset.metadata.shard_report import SourceSpan
     from gristmill.loader.api import GlobalBatches, global_batches, token_weights
-    from gristmill.loader.base.notebook import Description, describe
     from gristmill.loader.base.state_fields import Content
     from gristmill.loader.columns.column import Column
     from gristmill.loader.data.batches import Batches
@@ -73,7 +72,6 @@ __all__ = [
     "CorruptShardError",
     "Dataset",
     "DecodeError",
-    "Description",
     "DocumentPiece",
     "ExampleDecoder",
     "Feature",
@@ -110,7 +108,6 @@ __all__ = [
     "TokenDecoder",
     "Waiting",
     "WorkerDiedError",
-    "describe",
     "export_stats",
     "export_to_opentelemetry",
     "global_batches",

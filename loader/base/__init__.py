@@ -1,1 +1,1 @@
-"""Indices, content names, fields of states and tables for notebooks."""
+"""Indices, content names, fields of states and tables of text."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, NamedTuple, Self, cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError, OutOfRangeError, SystemLimitError
 from gristmill.loader.base.indices import IntArray, checked_count
-from gristmill.loader.base.notebook import table_html, table_text
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.past_states import removed_since
@@ -52,18 +51,15 @@ class Batches:
             datasets = ", ".join(f"{name}={dataset!r}" for name, dataset in named)
         return f"<{type(self).__name__} of {datasets}: {self.order_text}>"
 
-    def __str__(self) -> str:
-        return table_text(type(self).__name__, self._facts())
-
-    def _repr_html_(self) -> str:
-        return table_html(type(self).__name__, self._facts())
-
     @property
     def order_text(self) -> str:
         """The order in one line for people; for a mixture, with its shares."""
         steps = "without end" if self.steps is None else f"{self.steps:,}"
         schedule, text = self.schedule, f"batch_size {self.batch_size:,}, steps {steps}"
-        text += f", {self._shuffle_text(' shuffle')}"
+        first = schedule.orders[0]
+        sizes = ", ".join(f"{name} {n:,}" for name, n in vars(first.shuffle).items())
+        sizes = sizes and f" ({sizes})"
+        text += f", {first.shuffle.kind} shuffle{sizes}, seed {first.seed}"
         for what, shares in (
             ("rows", self._row_shares()),
             ("tokens", self._token_shares()),
@@ -75,27 +71,6 @@ class Batches:
         if len(phases) > 1 or schedule.resizes or schedule.extensions:
             text += ", until the first change at a step"
         return text
-
-    def _shuffle_text(self, noun: str = "") -> str:
-        first = self.schedule.orders[0]
-        sizes = ", ".join(f"{name} {n:,}" for name, n in vars(first.shuffle).items())
-        sizes = sizes and f" ({sizes})"
-        return f"{first.shuffle.kind}{noun}{sizes}, seed {first.seed}"
-
-    def _facts(self) -> Iterator[tuple[str, Any]]:
-        """Yields what people are shown of it, in lines and in notebooks."""
-        names = self.names or ("dataset",) * len(self.datasets)
-        for name, dataset in zip(names, self.datasets, strict=True):
-            yield name, repr(dataset)[1:-1]
-        yield "batch size", f"{self.batch_size:,} rows"
-        yield "steps", "without end" if self.steps is None else f"{self.steps:,}"
-        yield "shuffle", self._shuffle_text()
-        for what, shares in (
-            ("rows", self._row_shares()),
-            ("tokens", self._token_shares()),
-        ):
-            for name, share in zip(self.names, shares, strict=False):
-                yield f"{what} of {name}", f"{float(share):.2%}"
 
     def _row_shares(self) -> tuple[Fraction, ...]:
         """Returns the shares of a mixture's datasets in its rows, at step 0."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, overload
 
@@ -30,7 +29,6 @@ from gristmill.loader.base.indices import (
     checked_indices,
     counted_from_end,
 )
-from gristmill.loader.base.notebook import table_html
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.columns.column import Column
 from gristmill.loader.columns.joined_column import (
@@ -91,23 +89,6 @@ class Dataset(Sequence[bytes]):
             f"<Dataset {self._shards.name}: {len(self):,} records in "
             f"{self.num_shards:,} shard{'s' * (self.num_shards != 1)}>"
         )
-
-    def _repr_html_(self) -> str:
-        return table_html("Dataset", self._facts())
-
-    def _facts(self) -> Iterator[tuple[str, Any]]:
-        """Yields what notebooks show of it."""
-        yield "name", self._shards.name
-        yield (
-            "records",
-            f"{len(self):,} in {self.num_shards:,} shard{'s' * (self.num_shards != 1)}",
-        )
-        if self.mean_record_bytes is not None:
-            yield "mean record", f"{self.mean_record_bytes:,.0f} bytes"
-        if (self.edition or 0) > 1:
-            yield "edition", f"{self.edition:,}"
-        for name, spec in itertools.islice((self.features or {}).items(), 20):
-            yield f"feature {name}", spec.type or spec.dtype
 
     @property
     def path(self) -> str:

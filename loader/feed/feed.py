@@ -24,7 +24,6 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.system_limits import limits_named
 from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
-from gristmill.loader.base.notebook import table_html
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.read_ahead import Passes, ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
@@ -119,16 +118,6 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             f"{_describe_rows(self.rows, self.batches.batch_size_at(self._step))}, "
             f"{self._workers} workers, prefetch {self._prefetch}>"
         )
-
-    def _repr_html_(self) -> str:
-        batch_size = self.batches.batch_size_at(self._step)
-        facts = {
-            "step": f"{self._step:,}",
-            "rows": _describe_rows(self.rows, batch_size),
-            "workers": f"{self._workers}, prefetch {self._prefetch}",
-            "batches": repr(self.batches)[1:-1],
-        }
-        return table_html("Feed", facts.items())
 
     def __next__(self) -> Any:
         """Returns the batch of the next step.

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from gristmill.loader.base.notebook import table_text
+from gristmill.loader.base.table_text import table_text
 from gristmill.loader.provenance.found_record import PassedShard
 
 _PIECES_SHOWN = 8

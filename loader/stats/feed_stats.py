@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from gristmill.dataset.base.system_limits import usable_cores
-from gristmill.loader.base.notebook import table_text
+from gristmill.loader.base.table_text import table_text
 from gristmill.loader.reading.shard_list import NOT_CACHED, CacheCounts
 
 _MIB = 1 << 20

@@ -16,7 +16,7 @@ CELLS = (
     "from gristmill import loader\ndataset = loader.open('made/demo')\ndataset",
     "batches = loader.global_batches(dataset, batch_size=64, seed=1)\nbatches",
     "feed = batches.feed(process_index=0, process_count=1)\nbatch = next(feed)\nfeed",
-    "feed.close()\nloader.describe(batch)",
+    "feed.close()\nbatch[0]",
 )
 
 
@@ -58,8 +58,7 @@ def test_a_notebook(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "demo/train: 4,000 records in 8 shards, committed" in lines
     assert any(re.fullmatch(r"made/demo: whole; .* in [\d.]+ s", one) for one in lines)
     assert lines[-1] == "next: gristmill inspect made/demo"
-    titles = ("Dataset", "GlobalBatches", "Feed", "batch of 1 field")
-    for cell, title in zip(cells[2:], titles, strict=True):
+    begins = ("<Dataset ", "<GlobalBatches of ", "<Feed of ", "b'")
+    for cell, begin in zip(cells[2:], begins, strict=True):
         (output,) = cell.outputs
-        assert f"<caption>{title}</caption>" in output.data["text/html"]
-        assert output.data["text/plain"]
+        assert output.data["text/plain"].startswith(begin)
