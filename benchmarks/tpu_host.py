@@ -125,7 +125,7 @@ def measured(feed: loader.JaxFeed, steps: int) -> dict[str, str]:
         "fed": f"{steps / seconds:,.1f} batches/s, {stats.records / seconds:,.0f} "
         f"records/s, {stats.record_bytes / seconds / 1e6:,.1f} MB/s on this host",
         "sent": f"{stats.transfer_seconds / steps * 1e3:.2f} ms a batch",
-        "waits for": str(loader.waits_for(stats)),
+        "waiting": f"{stats.waiting_share:.0%} of the time",
     }
 
 

@@ -7,7 +7,6 @@ where one is not what the code says, or where the code has something that is on 
 from __future__ import annotations
 
 import ast
-import inspect
 import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -15,9 +14,6 @@ from collections.abc import Callable, Iterable, Iterator
 import click
 
 from gristmill.loader.maxtext.settings import SETTINGS, Only
-from gristmill.loader.stats.causes import Waiting
-from gristmill.loader.stats.feed_stats import FeedStats
-from gristmill.loader.stats.metrics import COUNTERS, GAUGES, WAITS_FOR, WAITS_FOR_TEXT
 from gristmill.pipelines.commands.main import cli, find_command
 from gristmill.pipelines.commands.messages import with_common_options
 from gristmill.transforms.beam import job_metrics
@@ -175,25 +171,8 @@ def _honoured(of: str | Only) -> str:
 
 # --- Metrics.
 
-_UNITS = {"_seconds": "seconds", "_bytes": "bytes"}
-
-
-_ABOUT_METRICS = """\
-# Metrics
-
-These are the counters of a feed; [jobs on Beam](#jobs-on-beam) follow. `feed.stats`
-has them, [`export_stats`](../train/waiting.md#exported-metrics) exports them to
-Prometheus and `export_to_opentelemetry` to OpenTelemetry, each with a label `feed`: the
-name given to the export. In Prometheus names have underscores, in OpenTelemetry dots.
-Times are added over all threads and workers of a host, so they can exceed the time that
-passed.
-
-"""
-
-
-_ABOUT_JOBS = f"""
-
-## Jobs on Beam
+_ABOUT_JOBS = f"""\
+# Metrics of jobs on Beam
 
 gristmill's transforms count on any Beam runner, in the namespace
 `{job_metrics.NAMESPACE}`. `result.metrics()` has the numbers; Dataflow shows them on
@@ -205,7 +184,7 @@ are listed, shards are planned, and the dataset is committed.
 
 
 def metrics_page() -> str:
-    """Returns the page of the metrics of feeds and of jobs."""
+    """Returns the page of the metrics of jobs on Beam."""
     jobs = [
         [f"`{name}`", kind, f"{text}."]
         for kind, metrics in (
@@ -214,48 +193,7 @@ def metrics_page() -> str:
         )
         for name, text in metrics.items()
     ]
-    lines = []
-    for field, text in (COUNTERS | GAUGES | {WAITS_FOR: WAITS_FOR_TEXT}).items():
-        ending = next((end for end in _UNITS if field.endswith(end)), "")
-        counter = field in COUNTERS
-        lines.append(
-            [
-                "" if field == WAITS_FOR else f"`{field}`",
-                f"`gristmill_feed_{field.replace('.', '_')}{'_total' * counter}` "
-                f"`gristmill.feed.{field.removesuffix(ending)}`",
-                "counter" if counter else "gauge",
-                _UNITS.get(ending, ""),
-                f"{text}.",
-            ]
-        )
-    shares = [
-        [f"`{name}`", " ".join(inspect.cleandoc(value.__doc__ or "").split())]
-        for name, value in vars(FeedStats).items()
-        if isinstance(value, property)
-    ]
-    causes = re.search(
-        r"cause: (.*?)\n    \w+:", inspect.cleandoc(Waiting.__doc__ or ""), re.DOTALL
-    )
-    if causes is None:
-        raise ValueError("the docstring of Waiting does not tell the causes")
-    return (
-        _ABOUT_METRICS
-        + rows(
-            "field of `stats` | exported as | kind | unit | meaning",
-            lines,
-        )
-        + "\n\nIn OpenTelemetry the unit is a field: `s`, and `By` for bytes.\n\n"
-        "## Causes\n\n"
-        f"`gristmill_feed_{WAITS_FOR}` also has a label `cause`: "
-        f"{' '.join(causes[1].split())}\n"
-        "[What a trainer waits for](../train/waiting.md) says how it is found and "
-        "what to do.\n\n"
-        "## Rates\n\nThese are computed from the fields:\n\n"
-        + rows("property of `stats` | meaning", shares)
-        + _ABOUT_JOBS
-        + rows("metric | kind | meaning", jobs)
-        + "\n"
-    )
+    return _ABOUT_JOBS + rows("metric | kind | meaning", jobs) + "\n"
 
 
 # --- Environment variables.

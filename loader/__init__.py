@@ -55,11 +55,7 @@ if TYPE_CHECKING:
     from gristmill.loader.reading.shard_list import CacheCounts
     from gristmill.loader.remote.read_options import ReadOptions
     from gristmill.loader.remote.request_limits import ReadCounts
-    from gristmill.loader.stats.causes import Waiting, waits_for
     from gristmill.loader.stats.feed_stats import FeedStats
-    from gristmill.loader.stats.metrics import HasStats
-    from gristmill.loader.stats.opentelemetry import export_to_opentelemetry
-    from gristmill.loader.stats.prometheus import export_stats
 
 __all__ = [
     "ArrayRecordDataSource",
@@ -84,7 +80,6 @@ __all__ = [
     "GlobalShuffle",
     "GristmillError",
     "HasFeatures",
-    "HasStats",
     "InputError",
     "JaxFeed",
     "Location",
@@ -106,17 +101,13 @@ __all__ = [
     "StateMismatchError",
     "SystemLimitError",
     "TokenDecoder",
-    "Waiting",
     "WorkerDiedError",
-    "export_stats",
-    "export_to_opentelemetry",
     "global_batches",
     "in_batches",
     "read_together",
     "rows_of",
     "to_jax",
     "token_weights",
-    "waits_for",
 ]
 
 # Imported when first used: a trainer that only opens a dataset needs nothing else.

@@ -61,7 +61,6 @@ MEASURE_ONE_PART = {
     "benchmarks/scale_verify.py": "the plan and the sum of a verification",
     "benchmarks/scale_write.py": "the plan and the commit of a write",
     "benchmarks/unique.py": "made-up digests, without records",
-    "benchmarks/waiting.py": "delays reads, and puts a dataset into a slow bucket",
     "benchmarks/writers.py": "the writers, without reading and checking",
     "benchmarks/zstd_frames.py": "the floor of reading: the frames inside chunks",
 }

@@ -123,8 +123,6 @@ MAXTEXT_REQUIRES = {
     "grain": "0.2.18",
     "jax": "0.11.1",
     "numpy": "2.1.3",
-    "opentelemetry-api": "1.44.0",
-    "prometheus-client": "0.26.0",
     "requests": "2.34.2",
     "rich": "15.0.0",
     "urllib3": "2.7.0",
@@ -135,7 +133,7 @@ MAXTEXT_REQUIRES = {
 def test_maxtext_can_share_an_environment() -> None:
     arguments = setup_arguments()
     extras = arguments["extras_require"]
-    ours = [*extras["gcs"], *extras["loader"], *extras["metrics"]]
+    ours = [*extras["gcs"], *extras["loader"]]
     for requirement in map(Requirement, [*arguments["install_requires"], *ours]):
         name = canonicalize_name(requirement.name)
         if name not in ("brotli", "cramjam"):
@@ -235,7 +233,6 @@ def test_metadata() -> None:
         "gigatoken",
         "jsonl",
         "loader",
-        "metrics",
         "parquet",
         "tf",
         "tokenizers",

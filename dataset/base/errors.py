@@ -306,8 +306,6 @@ _INSTALLED_BY = {
     "grain": "gristmill[loader]",
     "jax": "gristmill[loader]",
     "jinja2": "gristmill[tokenizers]",
-    "opentelemetry": "gristmill[metrics]",
-    "prometheus_client": "gristmill[metrics]",
     "pyarrow": "gristmill[parquet]",
     "requests": "gristmill[gcs]",
     "sentencepiece": "gristmill[tokenizers]",

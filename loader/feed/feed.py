@@ -44,7 +44,6 @@ from gristmill.loader.stats.feed_stats import (
     Meter,
     ReadBatch,
     span,
-    usable_processors,
 )
 
 RowsOf: TypeAlias = Callable[[int], Rows]
@@ -104,7 +103,7 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
         self._step = checked_count(start_step, what="start_step", least=0, most=most)
         self.rows = self._rows_from(self._step, batches)
         self._order = state_of(batches, self._step)
-        self._meter, self._processors = Meter(), usable_processors()
+        self._meter = Meter()
 
     @property
     def _parent(self) -> NoReturn:
@@ -259,8 +258,6 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
             ready_batches=ready,
             prefetch=self._prefetch,
             workers=self._workers,
-            makers=self._workers or self._prefetch,
-            processors=self._processors,
         )
 
     def close(self) -> None:

@@ -189,8 +189,6 @@ class JaxFeed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no type
             ready_batches=feed.ready_batches + len(ready),
             prefetch=feed.prefetch + self._ahead,
             workers=feed.workers,
-            makers=feed.makers,
-            processors=feed.processors,
         )
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import sys
 import threading
@@ -17,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
-from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.loader.base.table_text import table_text
 from gristmill.loader.reading.shard_list import NOT_CACHED, CacheCounts
 
@@ -86,7 +84,6 @@ class FeedStats:
         wait_seconds: Time that it waited for all others.
         busy_seconds: Time that it worked, from receiving a batch to requesting the
             next.
-        busy_cpu_seconds: The part of it in which a processor worked for its thread.
         read_seconds: Time it took to read the batches, in all threads or workers.
         read_cpu_seconds: The part of it in which a processor was busy.
         read_queued_seconds: The part of it spent waiting for a processor; the rest is
@@ -101,8 +98,6 @@ class FeedStats:
         prefetch: Batches to keep ready; there can be more if small ones are read
             together.
         workers: Processes that read and decode; 0 for threads.
-        makers: Workers or threads that read and decode, each a batch at a time.
-        processors: Number of processors that the feed's process may use at a time.
         cache: Counts of the cache of shards in object storage, in all workers.
     """
 
@@ -113,7 +108,6 @@ class FeedStats:
     startup_seconds: float = 0.0
     wait_seconds: float = 0.0
     busy_seconds: float = 0.0
-    busy_cpu_seconds: float = 0.0
     read_seconds: float = 0.0
     read_cpu_seconds: float = 0.0
     read_queued_seconds: float = 0.0
@@ -125,8 +119,6 @@ class FeedStats:
     ready_batches: int = 0
     prefetch: int = 0
     workers: int = 0
-    makers: int = 0
-    processors: int = 0
     cache: CacheCounts = NOT_CACHED
 
     def __sub__(self, before: FeedStats) -> FeedStats:
@@ -196,7 +188,6 @@ COUNTS = (
     "startup_seconds",
     "wait_seconds",
     "busy_seconds",
-    "busy_cpu_seconds",
     *SUMS,
 )
 
@@ -206,24 +197,15 @@ class Meter:
 
     Args:
         now: Returns the time in seconds.
-        cpu_now: Returns the processor time of this thread in seconds.
     """
 
-    def __init__(
-        self,
-        now: Callable[[], float] = time.perf_counter,
-        cpu_now: Callable[[], float] = time.thread_time,
-    ) -> None:
-        self._now, self._cpu_now = now, cpu_now
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
         # Replaced by every batch: another thread may ask for the stats.
         self._sums: dict[str, Any] = {name: getattr(FeedStats, name) for name in COUNTS}
         self._given_at: float | None = None
         # When the trainer asked for the batch that it waits for.
         self._asked_at: float | None = None
-        # The processor time of the trainer's thread when it got a batch, and that
-        # thread; the time it has used since then.
-        self._cpu_from = (0, 0.0)
-        self._busy_cpu = 0.0
 
     @property
     def stats(self) -> FeedStats:
@@ -235,10 +217,7 @@ class Meter:
         self._given_at = None
 
     def asked(self) -> None:
-        """Records that the trainer now requests a batch, in this thread."""
-        thread, cpu = self._cpu_from
-        same = thread == threading.get_ident()
-        self._busy_cpu = self._cpu_now() - cpu if same else 0.0
+        """Records that the trainer now requests a batch."""
         self._asked_at = self._now()
 
     def failed(self) -> None:
@@ -258,11 +237,8 @@ class Meter:
         new["startup_seconds" if first else "wait_seconds"] += now - asked_at
         worked = 0.0 if self._given_at is None else asked_at - self._given_at
         new["busy_seconds"] = old["busy_seconds"] + worked
-        cpu = 0.0 if first else self._busy_cpu
-        new["busy_cpu_seconds"] = old["busy_cpu_seconds"] + cpu
         self._sums = new
         self._given_at, self._asked_at = now, None
-        self._cpu_from = threading.get_ident(), self._cpu_now()
 
     def current(self, **now: int) -> FeedStats:
         """Returns the stats with current values. Another thread may call it.
@@ -338,23 +314,6 @@ def thread_times() -> ThreadTimes:
     """Returns the times of this thread."""
     queued = this_thread.counts.queued_seconds()
     return ThreadTimes(time.perf_counter(), time.thread_time(), queued)
-
-
-def usable_processors(limit_path: str = "/sys/fs/cgroup/cpu.max") -> int:
-    """Returns how many processors this process may use at a time.
-
-    The ones that it may run on, but at most a container's limit, rounded up.
-
-    Args:
-        limit_path: The file with the limit.
-    """
-    processors = usable_cores()
-    try:
-        with open(limit_path, encoding="ascii") as file:
-            quota, period = file.read().split()
-        return max(1, min(processors, math.ceil(int(quota) / int(period))))
-    except (OSError, ValueError):  # No limit is "max".
-        return processors
 
 
 WAIT = "gristmill.wait"

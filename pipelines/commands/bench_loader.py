@@ -162,7 +162,7 @@ def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
     elif cause == "storage" and shuffle == "global":
         again = command_line(without=("shuffle",))
         next_step(*again, "--shuffle", "block", why="with larger reads")
-    elif cause in ("workers", "decode", "read") and workers < cores:
+    elif cause in ("decode", "read") and workers < cores:
         again = command_line(without=("workers",))
         next_step(*again, "--workers", cores, why="with a process for each core")
 

@@ -1,4 +1,4 @@
-"""A run on Kubernetes: manifests, alerts and dashboard fit each other and a feed."""
+"""A run on Kubernetes: manifests and alerts fit each other and a feed."""
 
 from __future__ import annotations
 

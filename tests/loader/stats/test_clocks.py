@@ -1,4 +1,4 @@
-"""The clocks of a thread, and how many processors a process may use."""
+"""The clocks of a thread, and spans of feeds in a trace of JAX."""
 
 from __future__ import annotations
 
