@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import struct
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -96,6 +97,12 @@ def alike(found: dict[Any, dict[str, Any]]) -> dict[str, Any]:
     first, *others = found.values()
     assert all(other == first for other in others), found
     return first
+
+
+@functools.cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """Returns a directory for datasets that several cases of this process use."""
+    return tempfile.TemporaryDirectory(prefix="golden-")
 
 
 def digest(items: Iterable[bytes]) -> str:

@@ -2,17 +2,13 @@
 
 import functools
 import gzip
-import hashlib
 import io
 import json
-import os
 import pathlib
 import random
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +17,16 @@ import pyarrow.parquet as pq
 from gristmill import loader
 from gristmill.dataset import ColumnWriter, encode_example, encode_frame
 from tests.golden.cases import case
-from tests.golden.command import gristmill
+from tests.golden.facts import (
+    bucket,
+    command,
+    convert,
+    digest,
+    digest_of_array,
+    folder,
+)
+from tests.golden.inputs import stored_gzip
 from tests.support.buckets import upload
-from tests.support.gcs_server import GcsServer
 
 FEATURES = {
     "id": loader.FixedFeature("int64"),
@@ -32,12 +35,6 @@ FEATURES = {
     "text": loader.FixedFeature(bytes),
     "tokens": loader.RaggedFeature("int32"),
 }
-
-
-@functools.cache
-def folder() -> tempfile.TemporaryDirectory[str]:
-    """Returns a directory for datasets of the cases that this process runs."""
-    return tempfile.TemporaryDirectory(prefix="golden-")
 
 
 def example(number: int) -> bytes:
@@ -64,7 +61,7 @@ def sources() -> tuple[pathlib.Path, ...]:
     for number in range(3):
         frames = b"".join(encode_frame(example(40 * number + n)) for n in range(40))
         files.append(pathlib.Path(folder().name, f"{number}.tfrecord"))
-        files[-1].write_bytes(gzip.compress(frames) if number == 1 else frames)
+        files[-1].write_bytes(stored_gzip(frames) if number == 1 else frames)
     return tuple(files)
 
 
@@ -72,7 +69,7 @@ def sources() -> tuple[pathlib.Path, ...]:
 def records() -> str:
     """Returns a dataset of 120 examples in four shards, with columns."""
     output = f"{folder().name}/records"
-    gristmill("convert", *sources(), output, "--num-shards", 4, "--workers", 1)
+    convert(*sources(), output, "--num-shards", 4)
     with ColumnWriter(output, {"weight": "float32", "language": "text"}) as writer:
         weight = np.arange(120, dtype=np.float32) / 4
         writer.write({"weight": weight, "language": ["de", "en", "fr"] * 40})
@@ -86,7 +83,7 @@ def rows() -> str:
     inputs = (sources()[0], sources()[2])
     options = ("--column", "tokens", "--length", 8, "--match-shards", "--eos", 1)
     size = ("--vocabulary-size", 1000)
-    gristmill("pack", *inputs, output, *options, *size, "--workers", 1)
+    command("pack", *inputs, output, *options, *size, "--workers", 1)
     return output
 
 
@@ -96,14 +93,11 @@ def examples(**options: Any) -> loader.GlobalBatches:
     return loader.global_batches(loader.open(records()), **options)
 
 
-def digest(value: Any) -> str:
-    """Returns a digest of an array or a ragged one, with its type and shape."""
+def digest_of(value: Any) -> str:
+    """Returns a digest of an array, or of a ragged one."""
     if isinstance(value, loader.Ragged):
-        return digest(value.values) + digest(value.row_splits)
-    array = np.asarray(value)
-    raw = repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
-    kind = f"{array.dtype} {array.shape} ".encode()
-    return hashlib.sha256(kind + raw).hexdigest()[:16]
+        return digest_of_array(value.values) + digest_of_array(value.row_splits)
+    return digest_of_array(value)
 
 
 def shown(value: Any) -> str:
@@ -121,7 +115,7 @@ def facts(batches: Iterator[Any], steps: int = 12) -> dict[str, Any]:
         name: [
             shown(found[0][name]),
             shown(found[-1][name]),
-            digest(np.array([digest(batch[name]) for batch in found])),
+            digest(digest_of(batch[name]).encode() for batch in found),
         ]
         for name in found[0]
     }
@@ -162,7 +156,7 @@ def decoder_of_a_table(here: pathlib.Path) -> dict[str, Any]:
         }
     )
     pq.write_table(table, here / "table.parquet", row_group_size=16)
-    gristmill("convert", here / "table.parquet", here / "out", "--workers", 1)
+    convert(here / "table.parquet", here / "out")
     data = loader.open(here / "out")
     decode = loader.ExampleDecoder.of(data, defaults={"score": -1.0})
     batches = loader.global_batches(data, batch_size=10, epochs=2, shuffle="block")
@@ -197,7 +191,7 @@ def mixture_of_rows_by_tokens(_: pathlib.Path) -> dict[str, Any]:
 @case
 def mixture_of_records(here: pathlib.Path) -> dict[str, Any]:
     other = here / "other"
-    gristmill("convert", sources()[1], other, "--workers", 1)
+    convert(sources()[1], other)
     datasets = {"web": loader.open(records()), "books": loader.open(other)}
     weights = {"web": 2, "books": 1}
     batches = loader.global_batches(datasets, batch_size=9, seed=3, weights=weights)
@@ -304,20 +298,18 @@ def a_source_of_grain(_: pathlib.Path) -> dict[str, Any]:
 
 
 @case
-def read_from_a_bucket(_: pathlib.Path) -> dict[str, Any]:
-    decode = loader.ExampleDecoder(FEATURES)
-    with GcsServer("bucket") as server:
-        environment = {"STORAGE_EMULATOR_HOST": server.url}
-        with mock.patch.dict(os.environ, environment):
-            upload(server, records(), "records")
-            data = loader.open("gs://bucket/records")
-            found = {}
-            for shuffle in ("global", "block"):
-                batches = loader.global_batches(
-                    data, batch_size=12, seed=4, shuffle=shuffle
-                )
-                with alone(batches, decode=decode, columns=["weight"]) as feed:
-                    found[shuffle] = facts(feed)
+def read_from_a_bucket(here: pathlib.Path) -> dict[str, Any]:
+    decode, found = loader.ExampleDecoder(FEATURES), {}
+    local = records()
+    with bucket(here) as server:
+        upload(server, local, "records")
+        data = loader.open("gs://bucket/records")
+        for shuffle in ("global", "block"):
+            batches = loader.global_batches(
+                data, batch_size=12, seed=4, shuffle=shuffle
+            )
+            with alone(batches, decode=decode, columns=["weight"]) as feed:
+                found[shuffle] = facts(feed)
     return found
 
 
@@ -351,13 +343,13 @@ def traces_to_frames(_: pathlib.Path) -> dict[str, Any]:
         raw = pathlib.Path(origin.source_path).read_bytes()
         raw = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
         assert raw[origin.source_offset_bytes :].startswith(encode_frame(record))
-        seen = gristmill(
+        seen = command(
             *("trace", records(), "--step", step, "--row", row, *ORDER, "--json")
         )
         told = [*leaves(json.loads(seen))]
         expected = {origin.source_offset_bytes, origin.source_path, origin.record}
         assert expected <= {*told}
-        back = gristmill(
+        back = command(
             *("trace", records(), "--record", origin.record, *ORDER, "--json"),
             *("--first-epoch", origin.epoch, "--stop-epoch", origin.epoch + 1),
         )
@@ -385,7 +377,7 @@ def traces_of_other_sources(here: pathlib.Path) -> dict[str, Any]:
         ("dataset", records(), ("--num-shards", 2)),
     ):
         output = here / name
-        gristmill("convert", inputs, output, *options, "--workers", 1)
+        convert(inputs, output, *options)
         batches = loader.global_batches(loader.open(output), batch_size=5, seed=2)
         found[name] = [place(batches.locate(step, 3)) for step in (0, 1, 2, 77)]
     return found
@@ -413,7 +405,7 @@ def traces_of_tokens(_: pathlib.Path) -> dict[str, Any]:
             span = f"{piece.begin_token} {piece.end_token} {piece.first_token}"
             found.append(f"{step} {row} {span}: {place(piece)}, {json.dumps(seen)}")
     (piece,) = batches.locate(2, 1, token=3).pieces
-    told = gristmill(
+    told = command(
         *("trace", rows(), "--batch-size", 4, "--seed", 5, "--step", 2, "--row", 1),
         *("--token", 3, "--json"),
     )
@@ -425,7 +417,7 @@ def traces_of_tokens(_: pathlib.Path) -> dict[str, Any]:
 @case
 def traces_of_a_mixture(here: pathlib.Path) -> dict[str, Any]:
     other = here / "other"
-    gristmill("convert", sources()[1], other, "--workers", 1)
+    convert(sources()[1], other)
     datasets = {"web": loader.open(records()), "books": loader.open(other)}
     batches = loader.global_batches(
         datasets, batch_size=9, weights={"web": 1, "books": 1}
@@ -472,7 +464,7 @@ def accounts_of_sources(_: pathlib.Path) -> dict[str, Any]:
         ("rows", rows(), 3, (sources()[0], sources()[2])),
         ("rows, epochs", rows(), 30, (sources()[0], sources()[2])),
     ):
-        told = gristmill("account", data, *ORDER, "--steps", steps, "--json")
+        told = command("account", data, *ORDER, "--steps", steps, "--json")
         result = json.loads(told)
         found[name] = {file.name: counts(result, file.name) for file in files}
     return found

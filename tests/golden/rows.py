@@ -1,7 +1,6 @@
 """Rows of tokens: documents and conversations."""
 
 import functools
-import hashlib
 import importlib.util
 import itertools
 import json
@@ -19,7 +18,7 @@ import tokenizers
 from gristmill import loader
 from gristmill.dataset import encode_example, encode_frame
 from tests.golden.cases import case
-from tests.golden.command import gristmill
+from tests.golden.facts import command, convert, digest, digest_of_array
 from tests.support.tokenizer_files import (
     END,
     published,
@@ -80,13 +79,8 @@ def pack(
     several = inputs if isinstance(inputs, list) else [inputs]
     length = () if "--length" in options else ("--length", 64)
     output = folder / name.replace(" ", "-")
-    gristmill("pack", *several, output, *length, *options, "--workers", 1)
+    command("pack", *several, output, *length, *options, "--workers", 1)
     return loader.open(output)
-
-
-def digest(data: bytes) -> str:
-    """Returns a digest of bytes."""
-    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def shown(values: Any, limit: int = 24) -> str:
@@ -103,12 +97,8 @@ def runs(row: Any) -> str:
 def facts(data: loader.Dataset, **options: Any) -> dict[str, Any]:
     """Returns the arrays of all rows: digests, and the beginnings of two."""
     arrays = loader.PackedRows.of(data, names=ARRAYS, **options)(list(data))
-    raw = {
-        name: str(array.dtype).encode() + array.tobytes()
-        for name, array in arrays.items()
-    }
+    digests = {name: digest_of_array(array) for name, array in arrays.items()}
     plain = ("inputs", "targets", "segments", "positions")
-    trained = b"".join(raw[name] for name in ARRAYS.values() if name in raw)
     return {
         "rows": len(data),
         "tokens": int((arrays["segments"] > 0).sum()),
@@ -116,8 +106,8 @@ def facts(data: loader.Dataset, **options: Any) -> dict[str, Any]:
         "trained": int(arrays["trained targets"].sum()),
         "ids": [shown(row) for row in arrays["inputs"][:2]],
         "segments": [runs(row) for row in arrays["segments"][:2]],
-        "digests": " ".join(digest(raw[name]) for name in plain),
-        "trained digest": digest(trained),
+        "digests": {name: digests.pop(name) for name in plain},
+        "trained digest": digest(digests[name].encode() for name in sorted(digests)),
     }
 
 
@@ -223,8 +213,8 @@ def letters(documents: list[str]) -> list[list[int]]:
     return [list(text.lower().encode()) for text in documents]
 
 
-letters.vocabulary_size = 257  # type: ignore[attr-defined]
-letters.special_ids = {"</s>": 256}  # type: ignore[attr-defined]
+letters.vocabulary_size = 257
+letters.special_ids = {"</s>": 256}
 
 
 def twice(line: bytes) -> list[bytes]:
@@ -278,7 +268,7 @@ def formats_of_documents(folder: pathlib.Path) -> dict[str, Any]:
     pq.write_table(pa.table({"n": range(60), "body": documents}), table)
     lines = write_lines(folder / "l.jsonl", ({"n": 1, "body": t} for t in documents))
     converted = folder / "converted"
-    gristmill("convert", frames, converted, "--num-shards", 1, "--workers", 1)
+    convert(frames, converted, "--num-shards", 1)
     found = {}
     for name, file in (
         ("tfrecord", frames),
@@ -307,7 +297,7 @@ def rows_as_examples(folder: pathlib.Path) -> dict[str, Any]:
     return {
         "rows": facts(data),
         "examples": {
-            name: [digest(ragged.values.tobytes()), shown(ragged.values)]
+            name: [digest_of_array(ragged.values), shown(ragged.values)]
             for name, ragged in arrays.items()
         },
     }
