@@ -1,1 +1,562 @@
 """Changes of datasets, and what Python writers make."""
+
+import collections
+import json
+import pathlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gristmill import loader
+from gristmill.dataset import (
+    ColumnWriter,
+    FeatureSpec,
+    Writer,
+    WriterOptions,
+    commit_columns,
+    commit_parts,
+    encode_example,
+)
+from tests.golden import facts, inputs
+from tests.golden.cases import case
+
+_PLAIN = ("--compression", "uncompressed")
+
+
+def _source(
+    folder: pathlib.Path, name: str, count: int, seed: int = 0, *, words: int = 30
+) -> pathlib.Path:
+    """Writes a TFRecord file of examples `id`, `text`, and returns its path."""
+    rows = inputs.rows(count, seed=seed, words=words)
+    examples = [encode_example({k: row[k] for k in ("id", "text")}) for row in rows]
+    data = inputs.tfrecord(examples)
+    return inputs.write(folder, **{f"{name}__tfrecord": data}) / f"{name}.tfrecord"
+
+
+def _dataset(
+    folder: pathlib.Path,
+    count: int = 60,
+    *options: object,
+    shards: int = 3,
+    words: int = 30,
+) -> pathlib.Path:
+    """Converts a file of so many examples, without compression."""
+    source, out = _source(folder / "in", "a", count, words=words), folder / "out"
+    facts.convert(source, out, "--num-shards", shards, *_PLAIN, *options)
+    return out
+
+
+def _append(out: pathlib.Path, source: pathlib.Path, *options: object) -> None:
+    facts.command("append", out, source, "--workers", 1, *options)
+
+
+def _found(
+    out: pathlib.Path, at: Iterable[int] = (), *, edition: int | None = None
+) -> dict[str, Any]:
+    """Returns the facts of a dataset that `verify` finds whole."""
+    facts.command("verify", out, "--workers", 1)
+    found = facts.of_dataset(out, edition=edition)
+    columns = facts.of_columns(out) if edition is None else {}
+    return (
+        found
+        | ({"columns": columns} if columns else {})
+        | ({"places": facts.places(out, at)} if at else {})
+    )
+
+
+def _jsonl(folder: pathlib.Path, rows: Iterable[dict[str, Any]]) -> pathlib.Path:
+    return inputs.write(folder, rows__jsonl=inputs.jsonl(rows)) / "rows.jsonl"
+
+
+# Append, replace, go back
+
+
+@case
+def append_twice(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder)
+    _append(out, _source(folder / "in", "b", 25, seed=1), "--num-shards", 2)
+    _append(out, _source(folder / "in", "c", 11, seed=2))
+    found = _found(out, [0, 59, 60, 84, 85, 95])
+    return found | {"first": facts.of_dataset(out, edition=1)["all"]}
+
+
+@case
+def append_to_groups(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder, 70, "--group-size", 16)
+    _append(out, _source(folder / "in", "b", 45, seed=1), "--num-shards", 2)
+    return _found(out, [69, 70, 114])
+
+
+@case
+def append_other_format(folder: pathlib.Path) -> dict[str, Any]:
+    source = inputs.write(folder / "in", a__jsonl=inputs.jsonl(inputs.rows(30)))
+    facts.convert(source, folder / "out", "--num-shards", 2)
+    more = inputs.write(folder / "more")
+    inputs.parquet(more / "b.parquet", inputs.rows(20, seed=1))
+    _append(folder / "out", more / "b.parquet")
+    return _found(folder / "out", [29, 30, 49])
+
+
+@case
+def append_the_same_files(folder: pathlib.Path) -> dict[str, Any]:
+    """They are refused, and the dataset stays as it is."""
+    out = _dataset(folder)
+    argv = ("append", out, folder / "in" / "a.tfrecord", "--workers", 1)
+    return {"refused": facts.tried(*argv).code} | _found(out)
+
+
+@case
+def overwrite_and_roll_back(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder)
+    options = ("--overwrite", "--keep-replaced", "--num-shards", 2)
+    facts.convert(_source(folder / "in", "b", 25, seed=1), out, *options)
+    after = _found(out, [0, 24])
+    facts.command("rollback", out, 1)
+    before = _found(out, [0, 59])
+    facts.command("rollback", out, 2)
+    assert _found(out, [0, 24]) == after
+    return {"after": after, "before": before}
+
+
+@case
+def overwrite(folder: pathlib.Path) -> dict[str, Any]:
+    """Only one split of two is replaced."""
+    out = _dataset(folder)
+    other, source = (_source(folder / "in", n, 25, seed=ord(n)) for n in "bc")
+    facts.convert(other, out, "--split", "test", "--num-shards", 2)
+    facts.convert(source, out, "--num-shards", 2, "--overwrite")
+    return {s: facts.of_dataset(out, s) for s in ("train", "test")}
+
+
+@case
+def roll_back_an_append(folder: pathlib.Path) -> dict[str, Any]:
+    """Then append other records, and delete what is replaced."""
+    out = _dataset(folder)
+    _append(out, _source(folder / "in", "b", 25, seed=1))
+    facts.command("rollback", out, 1)
+    back = _found(out)
+    _append(out, _source(folder / "in", "c", 11, seed=2))
+    facts.command("clean", out)
+    return {"back": back, "after": _found(out, [59, 60, 70])}
+
+
+# Columns
+
+
+@case
+def attach_by_key(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder)
+    rows = [
+        {"key": n, "score": n / 7, "lang": "de" if n % 3 else "en", "v": [n, -n]}
+        for n in reversed(range(60))
+    ]
+    facts.command("attach", out, _jsonl(folder, rows), "--key", "id=key")
+    return _found(out)
+
+
+@case
+def attach_by_number(folder: pathlib.Path) -> dict[str, Any]:
+    """Of a dataset of two editions; some have no row, and some have two."""
+    out = _dataset(folder)
+    _append(out, _source(folder / "in", "b", 25, seed=1))
+    rows = [{"n": n, "good": n % 2 == 0, "name": f"ü{n}"} for n in range(0, 85, 3)]
+    rows += [{"n": 3, "good": True, "name": "last"}]
+    missing = json.dumps({"good": False, "name": ""})
+    options = ("--number", "n", "--missing", missing, "--repeated", "last")
+    facts.command("attach", out, _jsonl(folder, rows), *options)
+    return _found(out)
+
+
+@case
+def attach_by_function(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder)
+    function = ("--map", "tests.golden.functions:measures")
+    facts.command("attach", out, *function, "--workers", 1)
+    here = facts.of_columns(out)
+    facts.command("attach", out, *function, "--overwrite", "--runner", "FnApiRunner")
+    return facts.alike({"here": here, "Beam": facts.of_columns(out)})
+
+
+@case
+def attach_again(folder: pathlib.Path) -> dict[str, Any]:
+    """A column is replaced, and another one stays."""
+    out = _dataset(folder, 20)
+    for number, column in enumerate(("a", "b", "a")):
+        rows = [{"id": n, column: n * 10**number} for n in range(20)]
+        options = ("--key", "id", *(("--overwrite",) if number == 2 else ()))
+        facts.command("attach", out, _jsonl(folder / str(number), rows), *options)
+    return facts.of_columns(out)
+
+
+@case
+def columns_carried_along(folder: pathlib.Path) -> dict[str, Any]:
+    """Columns through a removal, a conversion of the dataset, and an append of it."""
+    out = _dataset(folder)
+    rows = [{"id": n, "score": n / 7, "lang": f"l{n}"} for n in range(60)]
+    facts.command("attach", out, _jsonl(folder, rows), "--key", "id")
+    where = "lang in ('l7', 'l8', 'l59')"
+    facts.command("remove", out, "--where", where, "--workers", 1)
+    facts.convert(out, folder / "again", "--num-shards", 2)
+    return {"removed": _found(out), "again": _found(folder / "again")}
+
+
+@case
+def column_writer(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder)
+    with ColumnWriter(out, {"score": "float32", "lang": "text"}) as writer:
+        for begin in range(0, 60, 7):
+            numbers = range(begin, min(begin + 7, 60))
+            score = np.array(numbers, np.float32) / 3
+            writer.write({"score": score, "lang": [f"l{n}" for n in numbers]})
+    return facts.of_columns(out)
+
+
+@case
+def column_writer_in_parts(folder: pathlib.Path) -> dict[str, Any]:
+    """Two parts, of which one is written in two attempts."""
+    out = _dataset(folder, 60, shards=5)
+    columns = {"logits": ("float16", (3,))}
+
+    def write(part: int, stop: int = 60) -> None:
+        given = {"source": "teacher", "part": part, "parts": 2, "resume": True}
+        with ColumnWriter(out, columns, **given) as writer:  # type: ignore[arg-type]
+            for n in range(writer.position_records, writer.records.stop):
+                if n == stop:
+                    raise TimeoutError
+                writer.write({"logits": np.full((1, 3), n, np.float16)})
+
+    write(0)
+    try:
+        write(1, stop=52)
+    except TimeoutError:
+        write(1)
+    commit_columns(out, columns, source="teacher")  # type: ignore[arg-type]
+    return facts.of_columns(out)
+
+
+# Duplicates and selections
+
+
+def _with_duplicates(folder: pathlib.Path) -> pathlib.Path:
+    words = ["one", "Two", "two", "three", "one", "ONE ", "three", "four"]
+    rows = [
+        {"id": n % 11, "text": words[n % 8] if n % 5 else f"own {n}"} for n in range(50)
+    ]
+    source = inputs.write(folder / "in", a__jsonl=inputs.jsonl(rows))
+    facts.convert(source, folder / "out", "--num-shards", 3)
+    return folder / "out"
+
+
+@case
+def unique(folder: pathlib.Path) -> dict[str, Any]:
+    """Which records are duplicates of which first one."""
+    out = _with_duplicates(folder)
+    found = {}
+    for kind in ("text", "normalised", "record"):
+        beside = ("--certificate", folder / kind, "--workers", 1)
+        facts.command("unique", out, "--by", kind, "--overwrite", *beside)
+        first = np.asarray(loader.open(out).column("duplicate_of")).tolist()
+        groups = collections.defaultdict(list)
+        for number, kept in enumerate(first):
+            if kept >= 0:
+                groups[str(kept)].append(number)
+        found[kind] = {kept: str(numbers) for kept, numbers in groups.items()}
+    return found
+
+
+@case
+def unique_on_beam(folder: pathlib.Path) -> dict[str, Any]:
+    out = _with_duplicates(folder)
+    beside = ("--certificate", folder / "list", "--runner", "FnApiRunner")
+    facts.command("unique", out, "--by", "text", *beside)
+    facts.command("remove", out, "--where", "duplicate_of >= 0", "--workers", 1)
+    return _found(out, [0, 1, 15])
+
+
+def _with_columns(folder: pathlib.Path) -> pathlib.Path:
+    out = _dataset(folder)
+    _append(out, _source(folder / "in", "b", 25, seed=1))
+    rows = [
+        {"n": n, "score": n % 10 / 10, "lang": ("de", "en", "fr")[n % 3]}
+        for n in range(85)
+    ]
+    facts.command("attach", out, _jsonl(folder, rows), "--number", "n")
+    return out
+
+
+_CONDITIONS = (
+    "score > 0.5 and lang in ('de', 'fr')",
+    "not (lang == 'en' or score <= 0.2)",
+    "score == 0.3",
+)
+
+
+@case
+def select(folder: pathlib.Path) -> dict[str, Any]:
+    """In the loader, and as a dataset that `convert` writes."""
+    out = _with_columns(folder)
+    found = {}
+    for number, condition in enumerate(_CONDITIONS):
+        chosen = loader.open(out).select(condition)
+        written = folder / f"selected{number}"
+        facts.convert(out, written, "--select", condition, "--num-shards", 2)
+        made = _found(written)
+        assert made["all"] == facts.of_records(chosen)
+        scores = np.asarray(chosen.column("score"))
+        assert (
+            scores.tolist() == np.asarray(loader.open(written).column("score")).tolist()
+        )
+        found[condition] = made
+    mask = np.arange(85) % 4 == 1
+    found["mask"] = {"all": facts.of_records(loader.open(out).select(mask))}
+    return found
+
+
+# Reshard
+
+
+@case
+def reshard_copied(folder: pathlib.Path) -> dict[str, Any]:
+    """Chunks are copied: of two editions, into more shards, fewer and as many."""
+    out = _dataset(folder, shards=2, words=800)
+    more = _source(folder / "in", "b", 45, seed=1, words=1200)
+    _append(out, more, "--num-shards", 1)
+    found = {}
+    for shards in (1, 2, 7):
+        made = folder / f"made{shards}"
+        facts.convert(out, made, "--num-shards", shards, *_PLAIN)
+        found[str(shards)] = _found(made, [0, 59, 60, 104])
+    facts.convert(out, folder / "same", "--match-shards", *_PLAIN)
+    found["same"] = _found(folder / "same", [0, 104])
+    return found
+
+
+@case
+def reshard_encoded(folder: pathlib.Path) -> dict[str, Any]:
+    """Into groups, into groups of another size, and out of groups."""
+    out = _dataset(folder, 90, shards=1, words=800)
+    found = {}
+    for size in (16, 5, 1):
+        made = folder / f"made{size}"
+        facts.convert(out, made, "--num-shards", 4, "--group-size", size, *_PLAIN)
+        found[str(size)] = _found(made, [0, 50, 89])
+        out = made
+    return found
+
+
+@case
+def reshard_groups_copied(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder, 90, "--group-size", 8, shards=1, words=800)
+    options = ("--group-size", 8, "--num-shards", 4, *_PLAIN)
+    facts.convert(out, folder / "made", *options)
+    return _found(folder / "made", [0, 50, 89])
+
+
+@case
+def reshard_on_beam(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder)
+    options = ("--num-shards", 2, *_PLAIN)
+    facts.command("convert", out, folder / "made", *options, "--runner", "FnApiRunner")
+    return _found(folder / "made", [0, 59])
+
+
+@case
+def reshard_in_bucket(folder: pathlib.Path) -> dict[str, Any]:
+    """Made in a bucket, changed there, and read back to this disk."""
+    with facts.bucket(folder):
+        first, out = _source(folder / "in", "a", 60), "gs://bucket/out"
+        facts.convert(first, out, "--num-shards", 3, *_PLAIN)
+        more = _source(folder / "in", "b", 25, seed=1)
+        facts.command("append", out, more, "--workers", 1)
+        (folder / "gone").write_text("7\n80\n")
+        facts.command("remove", out, "--records", folder / "gone", "--workers", 1)
+        facts.convert(out, folder / "made", "--num-shards", 2, *_PLAIN)
+        there = facts.of_dataset(out) | {"places": facts.places(out, [0, 7, 82])}
+    return {"there": there, "here": _found(folder / "made", [0, 82])}
+
+
+# Remove
+
+
+@case
+def remove_by_number(folder: pathlib.Path) -> dict[str, Any]:
+    """From two shards of three; the earlier edition stays."""
+    out = _dataset(folder)
+    (folder / "gone").write_text("0\n1\n17\n59\n")
+    facts.command("remove", out, "--records", folder / "gone", "--workers", 1)
+    found = _found(out, [0, 14, 15, 55])
+    return found | {"first": facts.of_dataset(out, edition=1)["all"]}
+
+
+@case
+def remove_by_place_and_value(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder)
+    place = loader.global_batches(
+        loader.open(out), batch_size=1, shuffle="none"
+    ).locate(30, 0)
+    names = f"{place.source_path}@{place.source_offset_bytes}\n"
+    (folder / "places").write_text(names)
+    facts.command("remove", out, "--records", folder / "places", "--workers", 1)
+    (folder / "ids").write_text("31\n5\n")
+    value = ("--records", folder / "ids", "--column", "id", "--workers", 1)
+    facts.command("remove", out, *value)
+    return _found(out, [4, 5, 28, 29, 56])
+
+
+@case
+def remove_from_groups(folder: pathlib.Path) -> dict[str, Any]:
+    """Whole groups, parts of groups, and a whole shard; then append, and go back."""
+    out = _dataset(folder, 90, "--group-size", 8)
+    sizes = [int(shard.split()[0]) for shard in facts.of_dataset(out)["shards"]]
+    gone = [3, *range(8, 16), *range(sizes[0], sizes[0] + sizes[1]), 89]
+    (folder / "gone").write_text("".join(f"{n}\n" for n in gone))
+    facts.command("remove", out, "--records", folder / "gone", "--workers", 1)
+    removed = _found(out, [0, 3, 7, 8, 40])
+    _append(out, _source(folder / "in", "b", 25, seed=1))
+    appended = _found(out, [50])
+    facts.command("rollback", out, 1)
+    return {"removed": removed, "appended": appended, "back": _found(out)["all"]}
+
+
+@case
+def remove_and_erase(folder: pathlib.Path) -> dict[str, Any]:
+    """No file of the dataset has the record then."""
+    out = _dataset(folder)
+    secret = loader.open(out)[17]
+    (folder / "gone").write_text("17\n")
+    argv = ("remove", out, "--records", folder / "gone", "--erase", "--workers", 1)
+    assert any(secret in path.read_bytes() for path in out.rglob("*") if path.is_file())
+    facts.command(*argv)
+    held = [path for path in out.rglob("*") if path.is_file()]
+    assert not any(secret in path.read_bytes() for path in held)
+    return _found(out, [16, 17])
+
+
+@case
+def trace_through_changes(folder: pathlib.Path) -> dict[str, Any]:
+    """Places after an append, a reshard, a removal and another reshard."""
+    out = _dataset(folder)
+    _append(out, _source(folder / "in", "b", 45, seed=1), "--num-shards", 2)
+    facts.convert(out, folder / "made", "--num-shards", 4, "--group-size", 4)
+    found = {"resharded": facts.places(folder / "made", [0, 30, 61, 104])}
+    (folder / "gone").write_text("3\n61\n62\n")
+    argv = ("--records", folder / "gone", "--workers", 1)
+    facts.command("remove", out, *argv)
+    return found | {"removed": facts.places(out, [2, 3, 59, 60, 101])}
+
+
+@case
+def trace_lines_through_changes(folder: pathlib.Path) -> dict[str, Any]:
+    files = {f"{n}__jsonl": inputs.jsonl(inputs.rows(30, seed=n)) for n in range(2)}
+    source = inputs.write(folder / "in", **files)
+    facts.convert(source, folder / "out", "--num-shards", 3)
+    (folder / "gone").write_text("3\n31\n")
+    argv = ("--records", folder / "gone", "--workers", 1)
+    facts.command("remove", folder / "out", *argv)
+    return {"removed": facts.places(folder / "out", [2, 3, 29, 30, 57])}
+
+
+# Index in place
+
+
+@case
+def index(folder: pathlib.Path) -> dict[str, Any]:
+    """Files of two splits, by another writer."""
+    data = inputs.write(folder / "data")
+    for split, counts in {"train": (20, 35), "test": (9,)}.items():
+        for n, count in enumerate(counts):
+            name = f"odd-{split}.array_record-{n:05d}-of-{len(counts):05d}"
+            kept = inputs.records(count, seed=count)
+            inputs.array_record(data / name, kept, group_size=1 + 3 * n)
+    facts.command("index", data, "--workers", 1)
+    facts.command("verify", data, "--workers", 1)
+    return {split: facts.of_dataset(data, split) for split in ("train", "test")}
+
+
+# Python writers
+
+
+@case
+def writer(folder: pathlib.Path) -> dict[str, Any]:
+    """Shards by bytes, records that are empty and large, and a restart."""
+    kept = [*inputs.records(80), b"x" * 5000, *inputs.records(20, seed=1)]
+
+    def write(stop: int = -1) -> None:
+        with Writer(folder / "out", shard_bytes=2000, resume=True) as made:
+            for n in range(made.position_records, len(kept)):
+                if n == stop:
+                    raise TimeoutError
+                made.write(kept[n])
+
+    try:
+        write(stop=61)
+    except TimeoutError:
+        write()
+    return _found(folder / "out")
+
+
+@case
+def writer_in_groups(folder: pathlib.Path) -> dict[str, Any]:
+    options = WriterOptions(group_size=16, compression="uncompressed")
+    features = {"id": FeatureSpec(kind="int64", dtype="int64", shape=())}
+    with Writer(
+        folder / "out", split="test", writer=options, features=features
+    ) as made:
+        for n in range(50):
+            made.write(encode_example({"id": n}))
+    described = loader.open(folder / "out").features or {}
+    return _found(folder / "out") | {"features": sorted(described)}
+
+
+@case
+def writer_in_parts(folder: pathlib.Path) -> dict[str, Any]:
+    """Written in another order than that of the parts."""
+    for part in (2, 0, 1):
+        options = {"part": part, "parts": 3, "shard_bytes": 900}
+        with Writer(folder / "out", **options) as made:  # type: ignore[arg-type]
+            for item in inputs.records(10 * (part + 1), seed=part):
+                made.write(item)
+    commit_parts(folder / "out")
+    return _found(folder / "out")
+
+
+@case
+def writer_replaces(folder: pathlib.Path) -> dict[str, Any]:
+    out = _dataset(folder)
+    with Writer(out, name="out", overwrite=True, keep_replaced=True) as made:
+        for item in inputs.records(30, seed=5):
+            made.write(item)
+    return {"now": _found(out), "before": _found(out, edition=1)}
+
+
+def _written(folder: pathlib.Path, elements: list[Any], **options: Any) -> Any:
+    import apache_beam as beam
+
+    from gristmill import transforms
+
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        _ = (
+            pipeline
+            | beam.Create(elements)
+            | transforms.WriteArrayRecords(folder / "out", **options)
+        )
+    return _found(folder / "out")
+
+
+@case
+def write_array_records(folder: pathlib.Path) -> dict[str, Any]:
+    return {
+        "counted": _written(folder / "a", inputs.records(80), num_shards=3),
+        "sized": _written(folder / "b", inputs.records(80), shard_bytes=1500),
+    }
+
+
+@case
+def write_array_records_by_key(folder: pathlib.Path) -> dict[str, Any]:
+    keyed = [(f"k{n % 23}", item) for n, item in enumerate(inputs.records(80))]
+    found = {
+        str(step): _written(folder / str(step), keyed[::step], num_shards=3, keyed=True)
+        for step in (1, -1)
+    }
+    return facts.alike(found)

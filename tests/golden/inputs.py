@@ -43,7 +43,7 @@ def records(count: int, *, seed: int = 0, words: int = 30) -> list[bytes]:
     return found
 
 
-def rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
+def rows(count: int, *, seed: int = 0, words: int = 30) -> list[dict[str, Any]]:
     """Returns rows of a table: an integer, a text, a number and a boolean."""
     return [
         {
@@ -52,7 +52,7 @@ def rows(count: int, *, seed: int = 0) -> list[dict[str, Any]]:
             "score": number / 8 - 3,
             "good": number % 3 == 0,
         }
-        for number, text in enumerate(texts(count, seed=seed))
+        for number, text in enumerate(texts(count, seed=seed, words=words))
     ]
 
 
