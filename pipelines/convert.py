@@ -66,7 +66,6 @@ from gristmill.transforms.conversion.shard_tasks import (
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,
-    comparison_of,
     waits_for_storage,
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
@@ -165,13 +164,6 @@ def convert(
             tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
             conversion_shown(todo, directory, job=jobs[0], show=show_progress),
         ):
-            for prepared in todo:
-                _find_duplicates(
-                    prepared,
-                    anew=overwrite,
-                    workers=workers,
-                    beam_options=beam_options,
-                )
             if beam_options is None:
                 result = _run_here(left, todo, directory, options, workers)
             else:
@@ -236,28 +228,6 @@ def _look_at(files: Sequence[FileInfo], *, workers: int) -> list[Look]:
         return look_at(files)
     look = functools.partial(map_unordered, look_at_part, workers=workers)
     return looks_of(files, look)
-
-
-def _find_duplicates(
-    prepared: PreparedJob,
-    *,
-    anew: bool,
-    workers: int | None,
-    beam_options: Sequence[str] | None,
-) -> None:
-    """Finds the duplicates that a job leaves out, unless an earlier run did."""
-    job, path, by = prepared.job, prepared.certificate, comparison_of(prepared.job)
-    if path is None or by is None or not (anew or storage_for(path).stat(path) is None):
-        return
-    from gristmill.pipelines.duplicates.find import find_duplicates, find_on_beam
-
-    work_dir = layout.temporary_dir(job.output, job.name, job.split)
-    where = prepared, by, path
-    work_dir = layout.join(work_dir, "duplicates")
-    if beam_options is None:
-        find_duplicates(*where, work_dir=work_dir, workers=workers)
-    else:
-        find_on_beam(*where, work_dir=work_dir, beam_options=beam_options)
 
 
 def _calls_function(job: ConversionJob) -> bool:

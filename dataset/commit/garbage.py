@@ -71,9 +71,6 @@ class NamedFiles:
             described |= {edition.table, *(path(manifest.name, key) for path in paths)}
             lists = [removed.get("list") for _, removed in edition.removals()]
             others = edition.source.get("file_list"), *lists
-            duplicates = edition.source.get("duplicates")
-            if isinstance(duplicates, dict):
-                others += (duplicates.get("certificate"),)
             others += (*(column.get("table") for column in edition.columns.values()),)
             described |= {path for path in others if isinstance(path, str)}
         names = [np.empty(0, "S1"), *(encode_names(table.paths) for table in tables)]

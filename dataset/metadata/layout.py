@@ -12,7 +12,6 @@ c4/                                           the dataset's directory
     c4-train.inputs.npz                       from which files
     c4-train.e00002.shards.npz                the same files of the second edition
     c4-train.e00003.removed.npz               records that edition 3 leaves out
-    c4-train.0123456789abcdef.duplicates      those that a conversion has left out
     c4-train.score-0123456789abcdef.columns.npz  only of columns: the table of one
     c4-train.attach-0123456789abcdef.json     while columns are being attached
   c4-train.array_record-e00002-00000-of-00003 shards of the second edition
@@ -135,7 +134,6 @@ def described_edition(path: str, name: str, split: str) -> int | None:
     if not path.startswith(own):
         return None
     kinds = "job[.]json|(?:inputs|shards|removed)[.]npz|write[.]json"
-    kinds += "|[0-9a-f]{16}[.]duplicates"
     found = re.fullmatch(rf"(?:[.]e([0-9]{{5,9}}))?[.](?:{kinds})", path[len(own) :])
     return int(found[1] or 1) if found else None
 
@@ -257,11 +255,6 @@ def write_path(name: str, split: str) -> str:
 def removed_path(name: str, split: str) -> str:
     """Returns the path of the list of records that an edition leaves out."""
     return join(INDEX_DIR, f"{name}-{split}.removed.npz")
-
-
-def duplicates_path(name: str, split: str, job: str) -> str:
-    """Returns the path of the certificate of duplicates that a job leaves out."""
-    return join(INDEX_DIR, f"{name}-{split}.{job}.duplicates")
 
 
 def result_path(name: str, split: str, job: str) -> str:

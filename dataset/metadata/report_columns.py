@@ -29,19 +29,12 @@ _MORE_COLUMNS = {
     "read_high": "<u8",
     "changed_records": "<i8",
     "null_rows": "<i8",
-    "duplicate_records": "<i8",
-    "duplicate_raw_bytes": "<i8",
-    "duplicate_low": "<u8",
-    "duplicate_high": "<u8",
 }
 _READ_COLUMNS = ("read_records", "read_raw_bytes", "read_low", "read_high")
-_LEFT_OUT_COLUMNS = tuple(name.replace("read", "duplicate") for name in _READ_COLUMNS)
 _WRITTEN_COLUMNS = ("records", "raw_bytes", "digest_low", "digest_high")
 _more_values = operator.attrgetter(
     *("shard_index", "read.records", "read.raw_bytes", "read.low", "read.high"),
     *("changed_records", "null_rows"),
-    *("duplicates.records", "duplicates.raw_bytes", "duplicates.low"),
-    "duplicates.high",
 )
 
 
@@ -85,14 +78,13 @@ class ShardReports(Sequence[ShardReport]):
         fields = self.table.report_fields(begin, end)
         more = [self._more[name][begin:end].tolist() for name in _MORE_COLUMNS]
         for own, shard_index, *numbers in zip(fields, *more, strict=True):
-            read, (changed, nulls), lost = numbers[:4], numbers[4:6], numbers[6:]
+            read, (changed, nulls) = numbers[:4], numbers[4:]
             yield ShardReport(
                 shard_index=shard_index,
                 job=self._job,
                 read=_digest_of(*read),
                 changed_records=changed,
                 null_rows=nulls,
-                duplicates=_digest_of(*lost),
                 **own,
             )
 
@@ -104,17 +96,14 @@ class ShardReports(Sequence[ShardReport]):
         """
         table, more = self.table.columns, self._more
         kept = more["read_records"] - table["dropped_records"]
-        kept = kept - more["duplicate_records"]
         packed = self.table.is_packed
         found = table["records"]
         if packed:
             found = table["packed_documents"] + table["packed_empty_documents"]
         wrong = found != kept + table["added_records"]
         if not (mapped or packed):
-            for ours, theirs, lost in zip(
-                _WRITTEN_COLUMNS, _READ_COLUMNS, _LEFT_OUT_COLUMNS, strict=True
-            ):
-                wrong |= table[ours] != more[theirs] - more[lost]
+            for ours, theirs in zip(_WRITTEN_COLUMNS, _READ_COLUMNS, strict=True):
+                wrong |= table[ours] != more[theirs]
         rows: list[int] = np.flatnonzero(wrong).tolist()
         return rows
 
@@ -122,11 +111,6 @@ class ShardReports(Sequence[ShardReport]):
     def read(self) -> RecordsDigest:
         """The digest of all records read."""
         return total_digest(*(self._more[name] for name in _READ_COLUMNS))
-
-    @property
-    def duplicates(self) -> RecordsDigest:
-        """The digest of all records that were left out as duplicates."""
-        return total_digest(*(self._more[name] for name in _LEFT_OUT_COLUMNS))
 
     @property
     def changed_records(self) -> int:

@@ -45,7 +45,7 @@ class SourceSpan:
 class ShardReport:
     """Counts and checksums of one finished shard.
 
-    Records in = records out + dropped - added + duplicates, where records in are the
+    Records in = records out + dropped - added, where records in are the
     good frames; regions set aside are counted apart.
 
     Attributes:
@@ -60,7 +60,6 @@ class ShardReport:
         added_records: Records that it returned beyond one each.
         changed_records: Records that it replaced by others.
         null_rows: Rows of the inputs that were left out for their nulls.
-        duplicates: Digest of the records that were left out as duplicates of others.
         quarantined_regions: Damaged regions of the inputs that were set aside.
         quarantined_bytes: Their size.
         spans: Where the records came from, in order.
@@ -81,7 +80,6 @@ class ShardReport:
     added_records: int = 0
     changed_records: int = 0
     null_rows: int = 0
-    duplicates: RecordsDigest = NO_RECORDS
     quarantined_regions: int = 0
     quarantined_bytes: int = 0
     spans: tuple[SourceSpan, ...] = ()
@@ -99,8 +97,6 @@ class ShardReport:
             del fields["changed_records"]
         if not self.null_rows:
             del fields["null_rows"]
-        if not self.duplicates.records:
-            del fields["duplicates"]
         for name in OPTIONAL if self.packed is not None else ():
             if not fields["packed"][name]:
                 del fields["packed"][name]
@@ -123,7 +119,6 @@ class ShardReport:
                 | {
                     "read": RecordsDigest(**fields["read"]),
                     "written": RecordsDigest(**fields["written"]),
-                    "duplicates": RecordsDigest(**fields.get("duplicates", {})),
                     "spans": tuple(SourceSpan(**span) for span in fields["spans"]),
                     "packed": PackedCounts(**fields["packed"])
                     if "packed" in fields

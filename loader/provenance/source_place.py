@@ -68,11 +68,6 @@ def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str,
             )
             + ": the place of each record was not kept"
         }
-    if "duplicates" in split.source:
-        return file_and_range(spans, files) | {
-            "source_note": "duplicates were left out, and the place of each record was "
-            "not kept"
-        }
     ends = np.cumsum([span.records for span in spans])
     if not spans or ends[-1] != info.records:
         return {"source_note": "the ranges of the inputs do not add up to the shard"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gristmill.pipelines.commands.jobs import run_beside_dataflow
-from gristmill.pipelines.commands.messages import is_quiet, next_command, next_step
+from gristmill.pipelines.commands.messages import is_quiet, next_step
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import beam_runner
@@ -261,6 +261,3 @@ def unique(options: UniqueOptions, *, as_json: bool) -> None:
             click.echo(attached.text())
     if attached is not None:
         next_step("inspect", options.input[0])
-    else:
-        line = f"gristmill verify --certificate {found.certificate}"
-        next_command(line, why="pairs compared byte by byte")

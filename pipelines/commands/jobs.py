@@ -21,7 +21,7 @@ from gristmill.pipelines.options.definitions import (
     LaunchOptions,
     VerifyOptions,
 )
-from gristmill.pipelines.options.option import flag, integer, worker_count
+from gristmill.pipelines.options.option import worker_count
 from gristmill.pipelines.options.packing import PackingOptions
 
 if TYPE_CHECKING:
@@ -47,39 +47,20 @@ class WorkerOptions:
     workers: int | None = worker_count()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CertificateOptions:
-    """What is checked of a certificate of duplicates."""
-
-    certificate: bool = flag(
-        "DATASET is the certificate of gristmill unique. Pairs of a removed record and "
-        "the one that is kept are read again, and compared byte by byte."
-    )
-    pairs: int = integer(
-        "With --certificate: number of pairs to compare, chosen at random; 0 for all.",
-        1000,
-        least=0,
-    )
-
-
-def _job_command(
-    name: str, *more: type[Any]
-) -> Callable[[Callable[..., None]], click.Command]:
+def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
     """Makes a function a command with the options of a pipeline and of its launch.
 
-    The function gets the pipeline's options, where to run, `more` options for this
-    machine alone, and how to print. With the runner of Dataflow, the job is submitted
-    instead.
+    The function gets the pipeline's options, where to run, and how to print. With the
+    runner of Dataflow, the job is submitted instead.
     """
 
     def decorated(run: Callable[..., None]) -> click.Command:
-        @command(name, COMMANDS[name], WorkerOptions, LaunchOptions, *more)
+        @command(name, COMMANDS[name], WorkerOptions, LaunchOptions)
         @functools.wraps(run)
         def job(
             options: Any,
             local: WorkerOptions,
             launch: LaunchOptions,
-            *others: Any,
             as_json: bool,
         ) -> None:
             where = run_of(launch, local.workers)
@@ -89,7 +70,7 @@ def _job_command(
                 submission = submit(options, launch, where.beam_options)
                 click.echo(submission.json() if as_json else submission.text())
             else:
-                run(options, where, *others, as_json=as_json)
+                run(options, where, as_json=as_json)
 
         return job
 
@@ -240,29 +221,15 @@ def index(options: IndexOptions, where: JobRun, *, as_json: bool) -> None:
     next_step("verify", directory)
 
 
-@_job_command("verify", CertificateOptions)
-def verify(
-    options: VerifyOptions, where: JobRun, more: CertificateOptions, *, as_json: bool
-) -> None:
+@_job_command("verify")
+def verify(options: VerifyOptions, where: JobRun, *, as_json: bool) -> None:
     """Check every byte of a dataset against its checksums.
 
-    DATASET is the directory of a committed dataset, or a certificate. Nothing is
-    changed. If anything is wrong, the exit code is 3, and the output says what to do.
+    DATASET is the directory of a committed dataset. Nothing is changed. If anything is
+    wrong, the exit code is 3, and the output says what to do.
     """
     from gristmill.pipelines.verify import verify
 
-    if more.certificate:
-        from gristmill.dataset.base.errors import InputError
-        from gristmill.pipelines.duplicates.verify_pairs import verify_certificate
-
-        if where.beam_options is not None:
-            raise InputError(
-                "pairs of a certificate are compared on this machine",
-                cure="leave --runner out",
-            )
-        checked = verify_certificate(options.dataset, pairs=more.pairs)
-        click.echo(checked.json() if as_json else checked.text())
-        return
     given = dataclasses.asdict(options) | where._asdict()
     found = verify(**given, show_progress=not is_quiet())
     click.echo(found.json() if as_json else found.text())

@@ -12,6 +12,8 @@ _INSTEAD = {
     "status": "`gristmill inspect DATASET` says how far a job is",
     "--check": "leave it out; every record is compared with its source",
     "--records-per-shard": "give --num-shards N or --shard-size SIZE",
+    "--unique": "`gristmill unique DATASET` adds the column duplicate_of; then convert "
+    "or pack it with --select 'duplicate_of < 0'",
 }
 
 

@@ -179,7 +179,6 @@ def _job_of(
             select=options.select or "",
         ),
         pack=pack,
-        unique=options.unique or "",
     )
 
 

@@ -97,18 +97,6 @@ class ConvertOptions:
         group="Source",
         example="score > 0.5",
     )
-    unique: str | None = option(
-        "text",
-        "Leave out duplicates",
-        "Take only the first of records with the same text, record (the stored bytes) "
-        "or normalised text (NFKC, lower case, white space collapsed); text:NAME names "
-        "the column. They are compared before --map.",
-        shown="none",
-        metavar="KIND",
-        regex="record|(text|normalised)(:.+)?",
-        group="Source",
-        example="text",
-    )
     map: str | None = option(
         "text",
         "Function on records",
@@ -296,7 +284,6 @@ class AppendOptions(ConvertOptions):
         "Never deletes anything that is committed.",
     )
     keep_replaced: None = None  # Nothing is replaced.
-    unique: None = None  # The records that are there are not compared.
 
 
 def command_of(options: ConvertOptions, *, workers: int | None = None) -> str:

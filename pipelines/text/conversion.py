@@ -82,11 +82,6 @@ class Outcome:
             )
             if nulls := split.source.get("null_rows"):
                 lines.append(f"  nulls        {plural(nulls, 'row')} left out")
-            if found := split.source.get("duplicates"):
-                lines.append(
-                    f"  duplicates   {plural(found['records'], 'record')} left out, by "
-                    f"{found['by']}, listed in {found['certificate']}"
-                )
             if (mapped := map_text(split)) is not None:
                 lines.append(f"  --map        {mapped}")
             if (selected := selected_text(split)) is not None:

@@ -634,12 +634,6 @@ ROWS = [
         "account d --batch-size 2 --steps 1",
     ),
     Row(
-        "pipelines/commands/jobs.py verify",
-        "unique d --by record\n"
-        "verify --certificate duplicates.certificate --runner FnApiRunner",
-        "verify --certificate duplicates.certificate",
-    ),
-    Row(
         "pipelines/duplicates/search.py search",
         "convert a.jsonl two\nconvert a.jsonl two --split test\nunique two --by record",
         "unique two --by record --split test",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import random
@@ -12,19 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gristmill import loader
-from gristmill.dataset.base.errors import (
-    DataLossError,
-    GristmillError,
-    InputError,
-    JobChangedError,
-)
-from gristmill.dataset.duplicates.certificate import open_certificate
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
-from gristmill.transforms import ConvertFiles
-from gristmill.transforms.jobs.pack_options import ChatOptions, PackOptions
-from tests.support.conversion import contents, job_of, prepared_of, read_output
+from tests.support.conversion import job_of, prepared_of, read_output
 from tests.support.duplicates import (
     FORMATS,
     expected_of,
@@ -36,8 +26,6 @@ from tests.support.duplicates import (
 )
 from tests.support.kills import Killer
 from tests.support.line_files import jsonl_of
-
-IN_MEMORY = ("--runner=FnApiRunner",)
 
 
 def run(*arguments: object) -> Result:
@@ -57,64 +45,6 @@ def written(folder: pathlib.Path, count: int = 300) -> pathlib.Path:
     return path
 
 
-PLANS = [("num_shards", 4), ("records_per_shard", 37), ("match_shards", None)]
-
-
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
-@pytest.mark.parametrize("kind", [*FORMATS, "parquet"])
-def test_a_conversion_leaves_duplicates_out(tmp_path, kind, plan) -> None:
-    by = random.Random(f"{kind}{plan}").choice(["text", "record", "normalised"])
-    pattern = write_inputs(tmp_path / "in", random.Random(6), kind)
-    whole = kind in ("tar", "txt")
-    options = {"records": options_of(kind), "plan": plan, "name": "data"}
-    if kind == "tar":
-        by = "record"
-    convert([job_of(pattern, tmp_path / "all", **options)])
-    job = job_of(pattern, tmp_path / "out", unique=by, **options)
-    outcome = convert([job])
-    records = read_output(tmp_path / "all")
-    assert read_output(tmp_path / "out") == first_of_each(records, by, whole=whole)
-    split = outcome.manifest.splits["train"]
-    found = split.source["duplicates"]
-    assert split.source["records"] == len(records)
-    assert split.records + found["records"] == len(records)
-    assert f"{found['records']} records left out, by {found['by']}" in outcome.text()
-    certificate = open_certificate(str(tmp_path / "out" / found["certificate"]))
-    assert (certificate.records.records, certificate.removed) == (
-        len(records),
-        found["records"],
-    )
-    result = run("verify", "--certificate", certificate.path, "--pairs", 0)
-    assert result.exit_code == 0, result.output
-    assert run("verify", tmp_path / "out").exit_code == 0
-    assert convert([job]).committed_before == ("train",)
-
-
-def test_on_beam_it_makes_the_same_files(tmp_path: pathlib.Path) -> None:
-    path = written(tmp_path)
-    for name, options in (("here", None), ("beam", [*IN_MEMORY])):
-        job = job_of(path, tmp_path / name, plan=("num_shards", 3), unique="text")
-        convert([job], beam_options=options)
-    assert contents(tmp_path / "here") == contents(tmp_path / "beam")
-    job = job_of(path, tmp_path / "graph", unique="text")
-    with pytest.raises(InputError, match="before the pipeline runs"):
-        ConvertFiles(jobs=(job,))
-
-
-def test_packed_rows_hold_each_text_once(tmp_path: pathlib.Path) -> None:
-    path = written(tmp_path)
-    pack = PackOptions(length=16, tokenizer="tests.behaviour.test_unique:tokens")
-    job = job_of(path, tmp_path / "out", pack=pack, unique="normalised")
-    split = convert([job]).manifest.splits["train"]
-    found = split.source["duplicates"]
-    assert split.packed is not None
-    documents = split.packed["documents"] + split.packed["empty_documents"]
-    assert documents + found["records"] == 300
-    chat = dataclasses.replace(pack, chat=ChatOptions(template="t.jinja"))
-    with pytest.raises(InputError, match="conversations"):
-        job_of(path, tmp_path / "chat", pack=chat, unique="text")
-
-
 def tokens(texts: list[str]) -> list[list[int]]:
     return [[*text.encode()] for text in texts]
 
@@ -122,21 +52,23 @@ def tokens(texts: list[str]) -> list[list[int]]:
 tokens.vocabulary_size = 256  # type: ignore[attr-defined]
 
 
-def test_another_certificate_is_refused(tmp_path: pathlib.Path) -> None:
-    path = written(tmp_path)
-    job = job_of(path, tmp_path / "out", unique="text")
-    other = job_of(written(tmp_path, 200), tmp_path / "other", unique="text")
-    convert([other])
-    written(tmp_path)
-    prepared = prepared_of(job)
-    assert prepared.certificate is not None
-    (there,) = (tmp_path / "other" / "index").glob("*.duplicates")
-    pathlib.Path(prepared.certificate).write_bytes(there.read_bytes())
-    with pytest.raises(DataLossError, match="not those of the certificate"):
-        convert([job])
-    convert([job], overwrite=True)
-    with pytest.raises(JobChangedError):
-        convert([job_of(path, tmp_path / "out", unique="record")])
+@pytest.mark.parametrize("kind", [*FORMATS, "parquet"])
+def test_the_rest_is_selected(tmp_path: pathlib.Path, kind: str) -> None:
+    by = "record" if kind == "tar" else random.Random(kind).choice(["text", "record"])
+    pattern = write_inputs(tmp_path / "in", random.Random(6), kind)
+    options = {"records": options_of(kind), "name": "data", "plan": ("num_shards", 4)}
+    convert([job_of(pattern, tmp_path / "all", **options)])
+    given = f"{by}:-" if kind == "txt" and by == "text" else by
+    found = run(
+        "unique", tmp_path / "all", "--by", given, "--certificate", tmp_path / "c"
+    )
+    assert found.exit_code == 0, found.output
+    rest = ("convert", tmp_path / "all", tmp_path / "rest")
+    found = run(*rest, "--select", "duplicate_of < 0", "--workers", 1)
+    assert found.exit_code == 0, found.output
+    records = read_output(tmp_path / "all")
+    whole = kind in ("tar", "txt")
+    assert read_output(tmp_path / "rest") == first_of_each(records, by, whole=whole)
 
 
 @pytest.fixture
@@ -167,7 +99,6 @@ def test_a_dataset_gets_a_column_and_loses_duplicates(tmp_path, dataset) -> None
     assert (
         run(*other[:2], "--certificate", tmp_path / "c", "--overwrite").exit_code == 0
     )
-    assert run("verify", "--certificate", tmp_path / "c").exit_code == 0
     condition = ("remove", dataset, "--where", "duplicate_of >= 0")
     result = run(*condition)
     assert result.exit_code == 0, result.output
@@ -179,34 +110,6 @@ def test_a_dataset_gets_a_column_and_loses_duplicates(tmp_path, dataset) -> None
     assert "no record fulfils the condition" in none.output
     both = run("remove", dataset, "--where", "duplicate_of > 0", "--records", "x")
     assert "exactly one option must name" in both.output
-
-
-def test_removal_of_a_record_keeps_the_others_known(tmp_path: pathlib.Path) -> None:
-    job = job_of(written(tmp_path), tmp_path / "out", unique="text", name="data")
-    convert([job])
-    records = read_output(tmp_path / "out")
-    assert (
-        "duplicates were left out"
-        in run("trace", tmp_path / "out", "--record", 3).output
-    )
-    (tmp_path / "list").write_text("0\n")
-    result = run("remove", tmp_path / "out", "--records", tmp_path / "list")
-    assert result.exit_code == 0, result.output
-    assert read_output(tmp_path / "out") == records[1:]
-    assert run("clean", tmp_path / "out").exit_code == 0
-    found = open_manifest(str(tmp_path / "out")).splits["train"].source["duplicates"]
-    assert (tmp_path / "out" / found["certificate"]).exists()
-    assert run("verify", tmp_path / "out").exit_code == 0
-
-
-def test_a_certificate_that_is_not_named_goes(tmp_path: pathlib.Path) -> None:
-    path = written(tmp_path)
-    convert([job_of(path, tmp_path / "out", unique="text")])
-    convert([job_of(path, tmp_path / "out", unique="record")], overwrite=True)
-    (there,) = (tmp_path / "out" / "index").glob("*.duplicates")
-    assert ".e00002." in there.name
-    convert([job_of(path, tmp_path / "out")], overwrite=True)
-    assert not [*(tmp_path / "out" / "index").glob("*.duplicates")]
 
 
 def test_no_mutation_is_silent(tmp_path: pathlib.Path, dataset: str) -> None:
@@ -236,33 +139,19 @@ def killer(tmp_path_factory) -> Iterator[Killer]:
 def test_what_is_killed_and_run_again_is_the_same(tmp_path, killer, stride) -> None:
     path = written(tmp_path)
     files = prepared_of(job_of(path, tmp_path / "other")).files
-    folder, rest = tmp_path / "run", ["--unique", "text", "--workers", "1"]
-    folder.mkdir()
-    unique = ["unique", str(path), "--certificate", str(folder / "c"), *rest[2:]]
-    command = ["convert", str(path), str(folder / "data"), *rest]
-    assert killer.run([*command[:2], str(tmp_path / "data"), *rest]).status == 0
-    for argv in (unique, command):
-        killed = 0
-        for kill_at in range(1 + stride // 2, 60, stride):
-            ended = killer.run(argv, kill_at=kill_at, after=bool(kill_at % 2))
-            assert ended.status in (0, -9), ended.error
-            if ended.status == 0:
-                break
-            killed += 1
-            assert killer.run(argv).status == 0
-            assert removals_in(folder / "c") == expected_of(files, "text")
-            if argv is command:
-                found = contents(folder / "data")
-                theirs = contents(tmp_path / "data")
-                assert {n for n in found if "tmp" in n} == set()
-                for name in theirs:
-                    if name != "dataset.json":  # It has the time.
-                        assert found[name] == theirs[name], name
-                for one in sorted((folder / "data").rglob("*"), reverse=True):
-                    one.rmdir() if one.is_dir() else one.unlink()
-            else:
-                (folder / "c").unlink()
-        else:
-            pytest.fail("it has more steps")
-        assert killed
-        killer.run(unique)
+    found = tmp_path / "c"
+    unique = ["unique", str(path), "--certificate", str(found), "--workers", "1"]
+    killed = 0
+    for kill_at in range(1 + stride // 2, 60, stride):
+        ended = killer.run(unique, kill_at=kill_at, after=bool(kill_at % 2))
+        assert ended.status in (0, -9), ended.error
+        if ended.status == 0:
+            break
+        killed += 1
+        assert killer.run(unique).status == 0
+        assert removals_in(found) == expected_of(files, "text")
+        found.unlink()
+    else:
+        pytest.fail("it has more steps")
+    assert killed
+    killer.run(unique)

@@ -23,7 +23,6 @@ from typing import Any
 import apache_beam as beam
 
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.job_metrics import (
     count,
@@ -271,13 +270,6 @@ class ConvertFiles(
         set_types(self, gives=ConversionResult)
         check_known(self)
         check_jobs(self.jobs)
-        if any(job.unique for job in self.jobs) and not self.prepared:
-            raise InputError(
-                "duplicates are not known before the pipeline runs",
-                expected="prepared jobs, whose duplicates were found",
-                cure="run gristmill convert --unique on a machine or with --runner, or "
-                "find duplicates with FindDuplicates and leave them out with --map",
-            )
 
     def display_data(self) -> dict[str, Any]:
         """Returns the display data for a runner's page."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.commit.commit import (
     ExtraFiles,
@@ -20,7 +19,6 @@ from gristmill.dataset.commit.commit import (
     commit_dataset,
     write_table,
 )
-from gristmill.dataset.duplicates.certificate import open_certificate
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, read_table
@@ -206,8 +204,6 @@ def finish_split(
         changed["null_rows"] = reports.null_rows
     if selects:
         changed["selected"] = job.records.select
-    if prepared.certificate is not None:
-        changed["duplicates"] = _left_out(prepared, read, reports.duplicates)
     split = write_table(
         job.output,
         job.name,
@@ -241,30 +237,6 @@ def finish_split(
         # What the user's function makes may hold anything else.
         split = dataclasses.replace(split, features=made_by.features())
     return split, len(again)
-
-
-def _left_out(
-    prepared: PreparedJob, read: RecordsDigest, duplicates: RecordsDigest
-) -> dict[str, Any]:
-    """Returns the description in `dataset.json` of the duplicates left out.
-
-    Raises DataLossError if these are not those of the certificate.
-    """
-    found = open_certificate(prepared.certificate or "")
-    if (found.records, found.removed) != (read, duplicates.records):
-        raise DataLossError(
-            "the duplicates that were left out are not those of the certificate",
-            where=found.path,
-            expected=f"{found.removed:,} removed of {found.records.summary}",
-            got=f"{duplicates.records:,} of {read.summary}",
-            cure="an input has changed since: run again with --overwrite",
-        )
-    return {
-        "by": found.searched.by,
-        "records": duplicates.records,
-        "raw_bytes": duplicates.raw_bytes,
-        "certificate": found.path.removeprefix(layout.join(prepared.job.output, "")),
-    }
 
 
 _log = logging.getLogger(__name__)

@@ -26,7 +26,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.left_out import LeftOut
 from gristmill.transforms.conversion.shard_output import (
     Progress,
     Tally,
@@ -159,10 +158,10 @@ def _convert(
         storage_for(job.output).temporary(temporary) as local,
         _packer(job.pack, local) as packer,
     ):
-        packed = segments = left_out = None
+        packed = segments = None
         written, tally = _copied(prepared, ranges, local, progress, cpu_lock)
         if written is None:
-            tally, left_out = Tally(), LeftOut.of(prepared)
+            tally = Tally()
             batches = record_batches(
                 prepared,
                 ranges,
@@ -170,7 +169,6 @@ def _convert(
                 quarantine if job.on_corrupt == "quarantine" else None,
                 tally,
                 kept,
-                left_out,
             )
             begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
             with cpu_lock, ShardWriter(local, options=job.writer) as writer:
@@ -190,7 +188,6 @@ def _convert(
                     packed = packer.counts()
                     packed += PackedCounts(reference_shards=int(differed))
                     segments = packer.segments().encode()
-        lost = RecordsDigest() if left_out is None else left_out.digest
         report = ShardReport(
             path=path,
             shard_index=shard,
@@ -203,7 +200,6 @@ def _convert(
             added_records=tally.added_records,
             changed_records=tally.changed_records,
             null_rows=tally.null_rows,
-            duplicates=lost,
             quarantined_regions=quarantine.regions,
             quarantined_bytes=quarantine.bytes,
             spans=tuple(tally.spans),
@@ -286,8 +282,7 @@ def check_counts(
     Raises:
         DataLossError: It does not.
     """
-    kept = report.read - report.duplicates
-    expected = kept.records - report.dropped_records + report.added_records
+    expected = report.read.records - report.dropped_records + report.added_records
     packed = report.packed
     got = report.written.records
     if packed is not None:
@@ -297,12 +292,11 @@ def check_counts(
             "records were lost or added on the way into a shard",
             where=report.path,
             expected=f"{expected:,} records ({report.read.records:,} read, "
-            f"{report.duplicates.records:,} duplicates, "
             f"{report.dropped_records:,} dropped, {report.added_records:,} added)",
             got=f"{got:,}" + " documents" * (packed is not None),
             cure="run again; if it repeats, please report it",
         )
-    kept = kept - left_out
+    kept = report.read - left_out
     if not mapped and packed is None and report.written != kept:
         raise DataLossError(
             "records changed on the way into a shard",
@@ -320,7 +314,6 @@ def record_batches(
     on_damage: DamageHandler | None,
     tally: Tally,
     kept: KeptPass | None,
-    left_out: LeftOut | None = None,
 ) -> Iterator[tuple[str, RecordBatch]]:
     """Yields the records of all ranges a block at a time, each with its file.
 
@@ -331,7 +324,6 @@ def record_batches(
         on_damage: Takes damaged regions; None makes them errors.
         tally: Gets the span of each range that was read to its end.
         kept: As in `convert_shard`.
-        left_out: Takes duplicates, which are left out; None to yield all.
     """
     source = source_of(prepared.files.spec)
     readers = _readers(prepared, ranges, first_place, on_damage, kept)
@@ -340,10 +332,7 @@ def record_batches(
         for batch in reader.batches():
             check.follow(batch)
             tally.count(batch)
-            batch = reader.taken(batch)
-            if left_out is not None:
-                batch = left_out.kept(reader.span.file_index, batch)
-            yield reader.path, batch
+            yield reader.path, reader.taken(batch)
         check.finish(reader.span)
         tally.end_range(reader)
 

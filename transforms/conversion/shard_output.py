@@ -328,7 +328,7 @@ def may_be_copied(prepared: PreparedJob) -> bool:
     """Returns whether the records of a job stay as they are, and are in shards."""
     job = prepared.job
     is_shards = prepared.files.spec.format == "arrayrecord"
-    return is_shards and job.map is None and job.pack is None and not job.unique
+    return is_shards and job.map is None and job.pack is None
 
 
 def copied_records(

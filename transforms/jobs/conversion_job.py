@@ -11,7 +11,6 @@ from gristmill.dataset.base.errors import InputError, OnCorrupt
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
-from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
@@ -58,8 +57,6 @@ class ConversionJob:
         join_splits: Whether inputs that are of several splits, by their names, may
             become this one. It has to have a name that is none of theirs.
         pack: The rows of tokens to make of the records, None to write the records.
-        unique: What is the same in records of which only the first is taken, as
-            `FindDuplicates.by` says it; "" for none.
     """
 
     inputs: tuple[str, ...]
@@ -78,7 +75,6 @@ class ConversionJob:
     join_splits: bool = False
     records: RecordOptions = dataclasses.field(default_factory=RecordOptions)
     pack: PackOptions | None = None
-    unique: str = ""
 
     if TYPE_CHECKING:
 
@@ -101,7 +97,6 @@ class ConversionJob:
             join_splits: bool = ...,
             records: RecordOptions = ...,
             pack: PackOptions | None = ...,
-            unique: str = ...,
         ) -> None: ...
 
     def __post_init__(self) -> None:
@@ -119,20 +114,6 @@ class ConversionJob:
                 expected=" or ".join(get_args(OnCorrupt)),
                 got=self.on_corrupt,
                 cure="give one of these",
-            )
-        if self.unique and self.records.select:
-            raise InputError(
-                "duplicates are found among all records, or some are selected",
-                got=f"--unique {self.unique} and --select",
-                cure="select first, and take the duplicates out of the result",
-            )
-        compared = comparison_of(self)
-        if compared and compared.kind != "record" and self.pack and self.pack.chat:
-            raise InputError(
-                "conversations have no one text to compare",
-                expected="--unique record",
-                got=f"--unique {self.unique}",
-                cure="compare the records, or take the duplicates out before",
             )
 
     def options(self) -> dict[str, Any]:
@@ -154,8 +135,6 @@ class ConversionJob:
             for name, usual in (("nulls", "fail"), ("select", "")):
                 if fields["records"][name] == usual:
                     del fields["records"][name]
-        if not self.unique:
-            del fields["unique"]
         if self.pack is None:
             del fields["pack"]
         else:  # Its content counts, wherever it lies.
@@ -167,15 +146,6 @@ class ConversionJob:
                 del fields["pack"]["chat"]["date"]  # What was found has it.
         split, _ = layout.parse_edition_key(self.split)
         return fields | {"writer": self.writer.as_dict(), "split": split}
-
-
-def comparison_of(job: ConversionJob) -> Comparison | None:
-    """Returns the comparison by which a job leaves duplicates out, if it does.
-
-    Raises InputError if `unique` is no comparison.
-    """
-    column = job.pack.column if job.pack else "text"
-    return Comparison.parse(job.unique, column=column or "-") if job.unique else None
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:

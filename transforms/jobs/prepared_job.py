@@ -80,15 +80,6 @@ class PreparedJob:
         hasher.update(self.plan.cut_bytes.tobytes() + self.plan.cut_records.tobytes())
         return hasher.hexdigest()[:16]
 
-    @property
-    def certificate(self) -> str | None:
-        """The file that lists the duplicates that it leaves out, None for none."""
-        job = self.job
-        if not job.unique:
-            return None
-        path = layout.duplicates_path(job.name, job.split, self.fingerprint)
-        return layout.join(job.output, path)
-
     def shard_path(self, shard: int) -> str:
         """Returns the path of a shard, relative to the dataset."""
         job, count = self.job, self.plan.shards

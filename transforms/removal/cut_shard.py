@@ -246,7 +246,7 @@ def _with_spans(
 ) -> ShardReport:
     """Returns a report with the spans of the records that are left."""
     changed = report.dropped_records or report.added_records
-    if changed or report.duplicates.records or not report.spans:
+    if changed or not report.spans:
         return report  # The places of single records are not known.
     regions: Sequence[DamagedRegion] = ()
     if report.quarantined_regions:
