@@ -13,4 +13,4 @@ input=$1
 output=$2
 shift 2
 launch convert "input=$input" "output=$output" "$@"
-echo "Show its progress with: gristmill status $output" >&2
+echo "Show its progress with: gristmill inspect $output" >&2

@@ -15,4 +15,4 @@ output=$2
 length=$3
 shift 3
 launch pack "input=$input" "output=$output" "length=$length" "$@"
-echo "Show its progress with: gristmill status $output" >&2
+echo "Show its progress with: gristmill inspect $output" >&2

@@ -1,23 +1,65 @@
-"""`gristmill doctor`: looks for what will fail or be slow, before it does."""
+"""`gristmill doctor`: looks at this machine, and at the place of a dataset."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import functools
+import importlib
+import importlib.metadata
 import json
+import os
+import platform
+import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import tempfile
+import time
+from collections.abc import Callable
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import EXIT_FAILED
+from gristmill import __version__
+from gristmill.pipelines.commands.ending import EXIT_FAILED
 from gristmill.pipelines.commands.messages import next_step
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import argument
 
-if TYPE_CHECKING:
-    from gristmill.pipelines.doctor.finding import Finding
+_SECONDS = 15.0
+_SHARED_BYTES = 32 << 20  # Two batches of a worker.
+_FREE_BYTES = 1 << 30
+_PACKAGES = (
+    *("numpy", "pyarrow", "google-crc32c", "zstandard", "brotli", "cramjam"),
+    *("array_record", "apache-beam", "google-cloud-storage", "grain", "jax"),
+)
+# Modules of C, and the packages that have them.
+_COMPILED = {
+    "google_crc32c._crc32c": "google-crc32c",
+    "zstandard.backend_c": "zstandard",
+    "_brotli": "brotli",
+    "cramjam": "cramjam",
+}
+_Answer = tuple[str, str]  # What is there, and what to do, "" if nothing.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What a check has found.
+
+    Attributes:
+        check: Name of the check.
+        level: `ok`; `warning`: work is slow, or may fail; `error`: work fails.
+        seen: What is there.
+        cure: What to do; "" if nothing.
+    """
+
+    check: str
+    level: str
+    seen: str
+    cure: str = ""
+
+    def text(self) -> str:
+        """Returns a line, and another one with the cure."""
+        cure = f"\n{'':18}to do: {self.cure}" if self.cure else ""
+        return f"{self.level:7}  {self.check:8} {self.seen}{cure}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,27 +73,17 @@ class DoctorOptions:
 def doctor(options: DoctorOptions, *, as_json: bool) -> None:
     """Check this machine, and where DATASET is stored.
 
-    Without DATASET, it checks only the machine: versions, native builds, shared memory,
-    disks and credentials. For a dataset, it also checks unfinished jobs, group size,
-    mount and bucket. Each finding says why it matters and what to do. Nothing is
-    changed. The exit code is 1 if there is an error.
+    It looks at versions, compiled parts, memory and disks; for a dataset also at its
+    state, at locks in its directory, or at its bucket. The exit code is 1 if there is
+    an error.
     """
-    from gristmill.pipelines.doctor.checks import examine
-    from gristmill.pipelines.doctor.installation import installed_versions
-
     findings = examine(options.dataset)
-    counts = collections.Counter(finding.level for finding in findings)
     if as_json:
-        document = {
-            "errors": counts["error"],
-            "warnings": counts["warning"],
-            "installed": installed_versions(),
-            "findings": [dataclasses.asdict(finding) for finding in findings],
-        }
-        click.echo(json.dumps(document, ensure_ascii=False))
+        found = [dataclasses.asdict(finding) for finding in findings]
+        click.echo(json.dumps({"findings": found}, ensure_ascii=False))
     else:
-        click.echo(findings_text(findings))
-    if counts["error"]:
+        click.echo("\n".join(finding.text() for finding in findings))
+    if any(finding.level == "error" for finding in findings):
         sys.exit(EXIT_FAILED)  # The findings say what to do.
     if options.dataset is None:
         next_step("demo", why="to try it here")
@@ -59,20 +91,183 @@ def doctor(options: DoctorOptions, *, as_json: bool) -> None:
         next_step("inspect", options.dataset)
 
 
-def findings_text(findings: Sequence[Finding]) -> str:
-    """Returns findings as text: a line each, and two more where something is wrong."""
-    width = max((len(finding.check) for finding in findings), default=0)
-    lines = []
-    for finding in findings:
-        lines.append(f"{finding.level:7}  {finding.check:{width}}  {finding.seen}")
-        for label, text in (("why", finding.why), ("to do", finding.cure)):
-            if text:
-                lines.append(f"{'':7}  {'':{width}}    {label + ':':7}{text}")
-    counts = collections.Counter(finding.level for finding in findings)
-    lines.append(
-        ", ".join(
-            f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}"
-            for level in ("error", "warning")
+def examine(dataset: str | None) -> list[Finding]:
+    """Runs all checks at once; one that does not answer in time is a warning.
+
+    Args:
+        dataset: A dataset's directory; None to check the machine alone.
+
+    Raises:
+        InputError: The dataset is not a path.
+    """
+    from gristmill.dataset.base.daemon_call import daemon_call
+    from gristmill.dataset.base.errors import GristmillError
+    from gristmill.dataset.storage.paths import path_text
+
+    path = None if dataset is None else path_text(dataset, "dataset")
+    local = None if path is None or "://" in path else path
+    looks: dict[str, Callable[[], _Answer]] = {
+        "versions": _versions,
+        "compiled": _compiled,
+        "memory": _memory,
+        "disk": functools.partial(_disk, local),
+    }
+    if path is not None:
+        looks["bucket" if local is None else "locks"] = functools.partial(
+            _bucket if local is None else _locks, path
         )
-    )
-    return "\n".join(lines)
+        looks["dataset"] = functools.partial(_dataset, path)
+    running = {
+        name: daemon_call(look, thread_name=f"gristmill-doctor-{name}")
+        for name, look in looks.items()
+    }
+    deadline, found = time.monotonic() + _SECONDS, []
+    for name, call in running.items():
+        try:
+            seen, cure = call.result(max(0.0, deadline - time.monotonic()))
+            level = "warning" if cure else "ok"
+        except TimeoutError:
+            level, seen = "warning", "no answer in time"
+            cure = "check the network and the mounts (`findmnt`)"
+        except GristmillError as e:
+            level, seen = "error", f"{e.where}: {e.summary}" if e.where else e.summary
+            cure = e.cure or ""
+        found.append(Finding(check=name, level=level, seen=seen, cure=cure))
+    return found
+
+
+def _versions() -> _Answer:
+    seen = f"gristmill {__version__}, Python {platform.python_version()}"
+    for name in _PACKAGES:
+        try:
+            seen += f", {name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return f"{seen}, {platform.platform()}", ""
+
+
+def _compiled() -> _Answer:
+    from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
+
+    missing = []
+    for name, package in _COMPILED.items():
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            missing.append(package)
+    if missing:
+        again = "pip install --force-reinstall --no-deps --only-binary :all:"
+        names = " ".join(missing)
+        return f"not compiled, which is slow: {names}", f"{again} {names}"
+    if not is_compiled():
+        seen = "the chunk hash of gristmill is not compiled, which is slow"
+        return seen, "install a C compiler (gcc, python3-dev), then gristmill again"
+    return "checksums, chunk hash, zstd, brotli and snappy are compiled", ""
+
+
+def _memory() -> _Answer:
+    from gristmill.pipelines.local.pool import default_workers
+    from gristmill.pipelines.text.formatting import plural, size_text
+
+    if sys.platform != "linux":
+        return "not looked at: this is not Linux", ""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        available = re.search(r"MemAvailable: +(\d+)", file.read())
+    memory = size_text(1024 * int(available[1])) if available else "unknown"
+    shared, workers = _free("/dev/shm"), default_workers()
+    seen = f"{memory} available; {size_text(shared)} free in /dev/shm"
+    if shared < workers * _SHARED_BYTES:
+        return (
+            f"{seen}, little for batches of {plural(workers, 'worker')}",
+            "mount -o remount,size=2G /dev/shm, or docker run --shm-size=2g",
+        )
+    return seen, ""
+
+
+def _disk(path: str | None) -> _Answer:
+    from gristmill.pipelines.text.formatting import size_text
+
+    places = {"temporary files": tempfile.gettempdir(), "the dataset": path}
+    places["the cache"] = os.environ.get("GRISTMILL_CACHE_DIR")
+    seen, cure = [], ""
+    for what, place in places.items():
+        if not place:
+            continue
+        there = _existing(place)
+        seen.append(f"{size_text(_free(there))} free for {what} in {place}")
+        if not os.access(there, os.W_OK | os.X_OK):
+            seen[-1] += ", where this user cannot write"
+            cure = "choose another place: TMPDIR, GRISTMILL_CACHE_DIR, another output"
+        elif _free(there) < _FREE_BYTES:
+            cure = cure or "free some space, or choose another place"
+    return "; ".join(seen), cure
+
+
+def _existing(path: str) -> str:
+    """Returns the path, or the nearest directory above it that exists."""
+    there = os.path.abspath(path)
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
+    return there
+
+
+def _free(path: str) -> int:
+    """Returns the free bytes of a file system, 0 if there is none."""
+    try:
+        about = os.statvfs(path)
+    except OSError:
+        return 0
+    return about.f_bavail * about.f_frsize
+
+
+def _locks(path: str) -> _Answer:
+    from gristmill.dataset.storage.directory_lock import locked, unless_in_use
+
+    there = _existing(path)
+    with locked(there, wait_seconds=1.0), unless_in_use(there) as unlocked:
+        if unlocked:
+            return (
+                f"locks do not hold in {there}: two writers at once could lose data",
+                "run one command at a time on a dataset there",
+            )
+    return f"a lock of {there} keeps out other processes", ""
+
+
+def _bucket(path: str) -> _Answer:
+    from gristmill.dataset.base.errors import StorageError
+    from gristmill.dataset.storage.paths import split_path
+    from gristmill.pipelines.dataflow import buckets, clients
+
+    name, _ = split_path(path)
+    client = clients.storage_client(None, anonymous=False, seconds=_SECONDS)
+    third = _SECONDS / 3  # For each of two requests: then there is time to answer.
+    found = buckets.describe(client, name, clients.WRITE, "dataset", seconds=third)
+    if missing := clients.READ - found.permissions:
+        role = clients.bucket_roles(missing, wanted=clients.READ)
+        raise StorageError(
+            f"this account may not read the bucket: {', '.join(sorted(missing))}",
+            where=f"gs://{name}",
+            cure=f"grant {role} on the bucket to this account",
+        )
+    where = "+".join(found.regions) or found.location or "an unknown location"
+    writes = "" if found.permissions.issuperset(clients.WRITE) else ", not write"
+    return f"gs://{name} is in {where}; this account may read{writes}", ""
+
+
+def _dataset(path: str) -> _Answer:
+    from gristmill.dataset.base.errors import NotADatasetError
+    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.pipelines.text.formatting import plural
+    from gristmill.pipelines.text.unfinished import read_unfinished
+
+    try:
+        manifest = open_manifest(path)
+        records = plural(sum(one.records for one in manifest.splits.values()), "record")
+        said = [f"{manifest.name}: {records}, committed"]
+    except NotADatasetError:
+        manifest, said = None, []
+        if not read_unfinished(path, None):
+            raise
+    said += [f"NOT committed: {one.text()}" for one in read_unfinished(path, manifest)]
+    again = "run the same command again, unless it runs: it keeps finished shards"
+    return "; ".join(said), again if said[-1].startswith("NOT") else ""

@@ -1,4 +1,4 @@
-"""The end of a command: by an error, with its message, or in spite of what is left."""
+"""The end of a command: its exit code and message, in spite of what is left."""
 
 from __future__ import annotations
 
@@ -18,12 +18,20 @@ import click
 
 from gristmill import __version__
 from gristmill.dataset.base.lazy_names import packages_named
-from gristmill.pipelines.commands.exit_codes import (
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    exit_code_of,
-)
 from gristmill.pipelines.commands.messages import logged
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_DAMAGED = 3
+EXIT_INTERRUPTED = 130
+
+EPILOG = (
+    "Exit codes: 0 done; 1 failed (storage, a worker, the --map function); 2 wrong "
+    "usage, inputs or options; 3 damaged input, shard or dataset, or not a dataset; "
+    "130 interrupted.\n\n"
+    "Options can be environment variables: GRISTMILL_CONVERT_GROUP_SIZE is "
+    "--group-size of convert."
+)
 
 _os_exit = os._exit
 
@@ -111,7 +119,6 @@ LOOKING = (
     "head",
     "inspect",
     "plan",
-    "status",
     "trace",
     "view",
 )
@@ -158,6 +165,31 @@ def errors_reported(command: F) -> F:
             raise
 
     return wrapped  # type: ignore[return-value]
+
+
+def exit_code_of(error: Exception) -> int:
+    """Returns the exit code of a command that an error ends."""
+    from gristmill.dataset.base import errors
+
+    damaged = (
+        errors.CorruptInputError,
+        errors.CorruptShardError,
+        errors.InvalidDatasetError,
+        errors.NotADatasetError,
+        errors.DataLossError,
+    )
+    if isinstance(error, damaged):
+        return EXIT_DAMAGED
+    usage = (
+        errors.InputError,
+        errors.JobChangedError,
+        errors.MissingPackageError,
+        errors.OutOfRangeError,
+        errors.StateMismatchError,
+    )
+    if isinstance(error, usage):
+        return EXIT_USAGE
+    return EXIT_FAILED
 
 
 def _homes_of_options(cure: str) -> str:
@@ -240,7 +272,7 @@ def printing_failed(error: BaseException, command: str = "") -> GristmillError:
     from gristmill.dataset.base.errors import StorageError
 
     _give_up_stdout()
-    done = "the work is done: see it with `gristmill status DATASET`"
+    done = "the work is done: see it with `gristmill inspect DATASET`"
     return StorageError(
         "cannot print the result to standard output",
         got=getattr(error, "strerror", None) or str(error),

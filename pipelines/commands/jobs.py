@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from gristmill.pipelines.commands.exit_codes import EXIT_DAMAGED
+from gristmill.pipelines.commands.ending import EXIT_DAMAGED
 from gristmill.pipelines.commands.messages import is_quiet, next_command, next_step
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions

@@ -19,6 +19,8 @@ import click
 
 from gristmill import __version__
 from gristmill.pipelines.commands.ending import (
+    EPILOG,
+    EXIT_FAILED,
     ending_in_time,
     errors_reported,
     exit_interrupted,
@@ -27,7 +29,6 @@ from gristmill.pipelines.commands.ending import (
     printing_failed,
     tell,
 )
-from gristmill.pipelines.commands.exit_codes import EPILOG, EXIT_FAILED
 from gristmill.pipelines.commands.messages import (
     variable_name,
     variable_of,
@@ -53,7 +54,6 @@ _SECTIONS = {
         "remove": "remove",
     },
     "Check and look": {
-        "status": "metadata",
         "verify": "jobs",
         "inspect": "metadata",
         "head": "head",

@@ -1,4 +1,4 @@
-"""`gristmill inspect` and `status`: what the metadata of a dataset says."""
+"""`gristmill inspect`: what the metadata of a dataset says."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ class InspectOptions:
 def inspect(options: InspectOptions, *, as_json: bool) -> None:
     """Show splits, sizes, features and source of a dataset.
 
-    It also shows editions and the commands that made them, changes by --map, and
-    quarantined input, and warns of shards that are uneven or take more than their
-    input. It reads only metadata and, from rows of conversations, the first 64, to list
-    the pieces of the template that are most often trained on, or not.
+    It also shows editions and the commands that made them, changes by --map,
+    quarantined input, and how far unfinished work is. It warns of shards that are
+    uneven or take more than their input. It reads only metadata and, from rows of
+    conversations, the first 64, to list the pieces of the template that are most often
+    trained on, or not.
 
     Editions with equal digests have the same records. With --files, it prints the
     shards of one split, for Grain and other readers that take a list of files.
@@ -58,28 +59,50 @@ def inspect(options: InspectOptions, *, as_json: bool) -> None:
     from gristmill.dataset.base.errors import NotADatasetError
     from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.pipelines.text.contents import manifest_json, manifest_text
+    from gristmill.pipelines.text.unfinished import read_unfinished
 
     dataset = options.dataset
     try:
-        manifest = _shown(open_manifest(dataset), options)
+        whole = open_manifest(dataset)
     except NotADatasetError as e:
-        if not _is_input(e, dataset):
-            raise
+        _show_uncommitted(dataset, e, as_json=as_json)
+        return
+    manifest = _shown(whole, options)
+    if options.files:
+        _print_files(manifest, dataset, as_json=as_json)
+        return
+    unfinished = [] if options.edition else read_unfinished(dataset, whole)
+    if as_json:
+        click.echo(manifest_json(manifest, dataset, unfinished), nl=False)
+    else:
+        texts = texts_of(options.tokenizer)
+        click.echo(manifest_text(manifest, dataset, texts, unfinished))
+    if manifest.splits:
+        first = min(manifest.splits, key=lambda name: (name != "train", name))
+        next_step("head", dataset, "--split", first)
+
+
+def _show_uncommitted(dataset: str, error: NotADatasetError, *, as_json: bool) -> None:
+    """Shows the work in a directory without a dataset.json; raises if there is none."""
+    from gristmill.dataset.base.errors import NotADatasetError
+    from gristmill.pipelines.text.unfinished import read_unfinished
+
+    if _is_input(error, dataset):
         cure = (
             "see its records with `gristmill head`, and what it will become with "
             "`gristmill plan`; then convert it with `gristmill convert`"
         )
-        raise NotADatasetError(**{**e.facts(), "cure": cure}) from e
-    if options.files:
-        _print_files(manifest, dataset, as_json=as_json)
-        return
+        raise NotADatasetError(**{**error.facts(), "cure": cure}) from error
+    unfinished = read_unfinished(dataset, None)
+    if not unfinished:
+        raise error
     if as_json:
-        click.echo(manifest_json(manifest, dataset), nl=False)
+        fields = {"unfinished": [dataclasses.asdict(one) for one in unfinished]}
+        click.echo(json.dumps(fields, indent=2))
     else:
-        click.echo(manifest_text(manifest, dataset, texts_of(options.tokenizer)))
-    if manifest.splits:
-        first = min(manifest.splits, key=lambda name: (name != "train", name))
-        next_step("head", dataset, "--split", first)
+        click.echo(f"{dataset}: NOT committed")
+        click.echo("\n".join(one.text() for one in unfinished))
+    next_step("inspect", dataset, why="again, later")
 
 
 def _shown(manifest: Manifest, options: InspectOptions) -> Manifest:
@@ -110,26 +133,3 @@ def _is_input(error: NotADatasetError, path: str) -> bool:
     if (error.got or "").startswith(("a file", "files")):
         return True
     return glob.has_magic(path) and bool(storage_for(path).match(path))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StatusOptions:
-    """Options of `gristmill status`."""
-
-    dataset: str = argument()
-
-
-@command("status", StatusOptions)
-def status(options: StatusOptions, *, as_json: bool) -> None:
-    """Show the progress of a conversion, or of other writers.
-
-    It reads the directory DATASET, on whichever machine the conversion runs.
-    """
-    from gristmill.pipelines.text.status import read_status
-
-    found = read_status(options.dataset)
-    click.echo(found.json() if as_json else found.text())
-    if found.committed:
-        next_step("inspect", options.dataset)
-    else:
-        next_step("status", options.dataset, why="again, later")

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from gristmill.pipelines.commands.ending import errors_reported
-from gristmill.pipelines.commands.exit_codes import EPILOG
+from gristmill.pipelines.commands.ending import EPILOG, errors_reported
 from gristmill.pipelines.commands.messages import json_option
 from gristmill.pipelines.options.option import Option, options_of
 

@@ -147,7 +147,7 @@ def command_line(
 
 def main() -> None:
     """Runs the pipeline that the arguments of this process belong to."""
-    from gristmill.pipelines.commands.exit_codes import EXIT_USAGE
+    from gristmill.pipelines.commands.ending import EXIT_USAGE
     from gristmill.pipelines.commands.main import main as run
 
     leave_root()

@@ -96,7 +96,7 @@ class Submission:
             lines.append(f"  watch     {self.url}")
         target = shlex.quote(self.target)
         if self.state in ("submitted", "template") and self.pipeline == "convert":
-            lines.append(f"  progress  gristmill status {target}")
+            lines.append(f"  progress  gristmill inspect {target}")
         if self.state == "done":
             lines.append(f"  dataset   gristmill inspect {target}")
         lines += [f"  checked   {what}" for what in self.checked]

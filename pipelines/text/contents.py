@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gristmill.dataset.base.errors import some_of
@@ -26,6 +27,7 @@ from gristmill.pipelines.text.split_description import (
     source_text,
 )
 from gristmill.pipelines.text.supervision import template_lines
+from gristmill.pipelines.text.unfinished import Unfinished
 
 if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
@@ -35,7 +37,10 @@ _FEATURES_SHOWN = 20
 
 
 def manifest_text(
-    manifest: Manifest, dataset: str, texts: TokenTexts | None = None
+    manifest: Manifest,
+    dataset: str,
+    texts: TokenTexts | None = None,
+    unfinished: Sequence[Unfinished] = (),
 ) -> str:
     """Returns a description of a dataset.
 
@@ -43,6 +48,7 @@ def manifest_text(
         manifest: Its metadata.
         dataset: Its directory.
         texts: Shows tokens as text; None for names of special tokens, and ids.
+        unfinished: Work that is not committed.
     """
     lines = [
         f"{manifest.name} at {dataset}",
@@ -69,12 +75,16 @@ def manifest_text(
             ]
             if split.features is None:  # Or else all have the same.
                 lines += _feature_lines(edition)
+    lines += [f"NOT committed: {one.text()}" for one in unfinished]
     return "\n".join(lines)
 
 
-def manifest_json(manifest: Manifest, dataset: str) -> bytes:
-    """Returns `dataset.json` with a `summary` of each split, and of its editions."""
+def manifest_json(
+    manifest: Manifest, dataset: str, unfinished: Sequence[Unfinished] = ()
+) -> bytes:
+    """Returns `dataset.json` with a `summary` of each split, and `unfinished` work."""
     document = json.loads(manifest.encode())
+    document["unfinished"] = [dataclasses.asdict(one) for one in unfinished]
     document["summary"] = {
         name: dataclasses.asdict(SplitStorage.of(dataset, split))
         | {

@@ -23,7 +23,7 @@ from gristmill.dataset.base.errors import (
     NotADatasetError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.beam.job_graphs import graph_of
@@ -33,7 +33,7 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.text.conversion import Outcome
-from gristmill.pipelines.text.status import read_status
+from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion import commit_shards as commit_module
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -285,8 +285,8 @@ class TestUnfinished:
         begun(output, inputs / "new", shards=1)
         before = files_of(output)
         assert records_of(output) == OLD
-        status = read_status(output).text()
-        assert "split train.e00002: 1 of 2 shards finished" in status
+        (found,) = read_unfinished(output, read_manifest(output))
+        assert "split train.e00002: 1 of 2 shards finished" in found.text()
         append(output, inputs / "new")
         assert_whole(output, OLD, NEW)
         after = files_of(output)

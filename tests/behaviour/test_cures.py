@@ -667,9 +667,9 @@ ROWS = [
         "trace d --record 3 --batch-size 10 --first-epoch 4 --stop-epoch 5",
     ),
     Row(
-        "pipelines/text/status.py _read_description",
-        "status d",
-        "convert a.jsonl d --overwrite\nstatus d",
+        "pipelines/text/unfinished.py read_unfinished",
+        "inspect d",
+        "convert a.jsonl d --overwrite\ninspect d",
         text("d/index/d-train.job.json", "{}"),
     ),
     Row(
@@ -866,7 +866,7 @@ ELSEWHERE = {
         "pipelines/beam/job_graphs.py",
         "pipelines/beam/run_pipeline.py",
     ),
-    "a doctor's advice on the machine: tests/pipelines/doctor": ("pipelines/doctor/",),
+    "a doctor's advice on the machine": ("pipelines/commands/doctor.py",),
     "calls of Python: tests/loader": ("loader/",),
     "shards of another release, or that damage made: tests/dataset": (
         "dataset/arrayrecord/chunk_encoder.py",

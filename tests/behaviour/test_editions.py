@@ -23,13 +23,13 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.pipelines.text.status import read_status
+from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ReadArrayRecords
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -219,10 +219,8 @@ class TestWhileItGrows:
         shard = "d-train.array_record-e00002-00000-of-00001"
         assert shard in result.leftovers
         assert list(loader.open(output)) == RECORDS[0]
-        (done, unfinished) = read_status(output).splits
-        assert done.committed
-        assert not unfinished.committed
-        assert (unfinished.split, unfinished.finished_shards) == ("train.e00002", 1)
+        (unfinished,) = read_unfinished(output, read_manifest(output))
+        assert (unfinished.split, unfinished.finished) == ("train.e00002", 1)
 
 
 class TestState:

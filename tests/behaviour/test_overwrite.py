@@ -35,7 +35,7 @@ from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.drop_in import convert_tf_to_arrayrecord_disk
-from gristmill.pipelines.text.status import read_status
+from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
@@ -186,9 +186,8 @@ def test_finished_shards_are_kept_until_the_same_command_runs_again(
     (shard,) = (info for info in made_now if "00001-of-00003" in info.path)
     made = storage_for(output).stat(shard.path)
     assert made is not None
-    status = read_status(output)
-    assert "committed" in status.text().splitlines()[0]
-    assert "split train.e00002: 1 of 3 shards finished" in status.text()
+    (found,) = read_unfinished(output, read_manifest(output))
+    assert "split train.e00002: 1 of 3 shards finished" in found.text()
     assert records_of(output) == OLD
     left = verify(output, workers=1)
     assert left.findings == ()
@@ -548,7 +547,8 @@ def test_files_of_another_program_stay_until_the_commit(source, tmp_path):
     results = map(make_shard, shard_tasks(begin_job(job, overwrite=True).prepared))
     results = list(results)
     assert mine.read_bytes() == before
-    assert "split train.e00002: 3 of 3" in read_status(str(out)).text()
+    (found,) = read_unfinished(str(out), read_manifest(out))
+    assert "split train.e00002: 3 of 3" in found.text()
     commit_shards([job], results)
     assert_whole(str(out), OLD, shards=3)
 

@@ -30,7 +30,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import read_removed
 from gristmill.dataset.storage.lookup import storage_for
@@ -41,6 +41,7 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.removal.run_removal import remove as run_removal
+from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import (
@@ -543,6 +544,16 @@ class TestRaces:
         again = commit_removal(output, cuts)
         assert (first.records, again.records) == (2, 0)
         assert contents(tmp_path / "out") == before
+
+    def test_it_is_shown_while_it_runs(self, inputs, tmp_path):
+        output = str(tmp_path / "out")
+        convert(output, inputs / "old")
+        for records in ([3, 59], [7]):
+            self.begun(output, records, shards=1)
+            (found,) = read_unfinished(output, read_manifest(output))
+            assert (found.work, found.finished) == ("removal", 1)
+            remove(output, records)
+            assert read_unfinished(output, read_manifest(output)) == []
 
 
 class TestDamage:

@@ -31,7 +31,6 @@ COMMANDS = {
     "index": ("index", "out/*array_record*", "--overwrite"),
     "inspect": ("inspect", "out"),
     "head": ("head", "out"),
-    "status": ("status", "out"),
     "trace": ("trace", "out", "--batch-size=3", "--step=1", "--row=1", "--show"),
     "bench": ("bench-loader", "out", "--seconds=0.1", "--batch-size=20"),
 }
@@ -67,7 +66,7 @@ def test_a_full_output(command, place, tmp_path):
     check_message(done)
     assert "cannot print the result to standard output" in done.stderr
     committed = command == "convert"
-    assert ("the work is done: see it with `gristmill status" in done.stderr) == (
+    assert ("the work is done: see it with `gristmill inspect" in done.stderr) == (
         committed
     )
     assert (tmp_path / "new" / "dataset.json").exists() == committed

@@ -20,6 +20,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage import open_file
@@ -29,7 +30,7 @@ from gristmill.loader.reading.shard_file import read_ranges
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.pipelines.text.status import read_status
+from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_server import GcsServer
@@ -239,7 +240,7 @@ ACTIONS: dict[str, Callable[[str, str], object]] = {
     "quick": lambda path, source: verify(path, quick=True),
     "inspect": lambda path, source: open_manifest(path),
     "head": lambda path, source: list(first_records(path, "train", 3)),
-    "status": lambda path, source: read_status(path),
+    "unfinished": lambda path, source: read_unfinished(path, read_manifest(path)),
     "convert": lambda path, source: run([job_of(source, path)]),
     "overwrite": lambda path, source: run([job_of(source, path)], overwrite=True),
     "add": lambda path, source: run([job_of(source, path, split="test")]),

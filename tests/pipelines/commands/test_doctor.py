@@ -1,109 +1,93 @@
-"""`gristmill doctor` as a command: its text, its JSON, its exit code."""
+"""`gristmill doctor`: a line for each check, a cure where one fails, an exit code."""
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import pathlib
+import threading
 
 import pytest
 from click.testing import CliRunner
 
-from gristmill.pipelines.commands.doctor import findings_text
+from gristmill.dataset.arrayrecord import chunk_hash
+from gristmill.dataset.storage import directory_lock
+from gristmill.pipelines.commands import doctor
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.doctor import checks
-from gristmill.pipelines.doctor.finding import error, ok, warning
+from tests.support.conversion import job_of, prepared_of
 from tests.support.datasets import convert
-from tests.support.patient_doctor import make_patient
-from tests.support.shell import gristmill, succeeded
+from tests.support.gcs_server import GcsServer
+from tests.support.records import write_tfrecords
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_patient(monkeypatch)
-
-
-FINDINGS = [
-    ok("1 GiB free"),
-    warning("it is slow", why="steps wait", cure="make it faster"),
-    error("it fails", why="nothing works", cure="repair it"),
-]
-
-
-def doctor(*arguments: str, code: int) -> str:
-    done = CliRunner().invoke(cli, ["doctor", *arguments])
+def findings(*arguments: object, code: int = 0) -> dict[str, dict[str, str]]:
+    done = CliRunner().invoke(cli, ["doctor", *map(str, arguments), "--json"])
     assert done.exit_code == code, done.output
-    return done.stdout
+    return {one["check"]: one for one in json.loads(done.stdout)["findings"]}
 
 
-def test_the_text_has_reasons_and_cures_where_something_is_wrong() -> None:
-    assert findings_text(FINDINGS).splitlines() == [
-        "ok         1 GiB free",
-        "warning    it is slow",
-        "             why:   steps wait",
-        "             to do: make it faster",
-        "error      it fails",
-        "             why:   nothing works",
-        "             to do: repair it",
-        "1 error, 1 warning",
-    ]
+def test_a_machine_and_a_dataset(tmp_path: pathlib.Path) -> None:
+    dataset = convert(tmp_path, [[b"a record"] * 30])
+    found = findings(dataset)
+    assert [*found] == ["versions", "compiled", "memory", "disk", "locks", "dataset"]
+    assert "numpy" in found["versions"]["seen"]
+    assert "30 records, committed" in found["dataset"]["seen"]
+    assert found["locks"]["level"] == found["dataset"]["level"] == "ok"
+    text = CliRunner().invoke(cli, ["doctor", dataset]).stdout
+    assert len(text.splitlines()) <= 25
 
 
-def named(findings: list[checks.Finding]) -> list[checks.Finding]:
-    return [dataclasses.replace(finding, check="a check") for finding in findings]
+def test_no_dataset_and_no_path(tmp_path: pathlib.Path) -> None:
+    found = findings(tmp_path / "none", code=1)["dataset"]
+    assert (found["level"], bool(found["cure"])) == ("error", True)
+    assert CliRunner().invoke(cli, ["doctor", "gs:/b/c4"]).exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("findings", "code"), [(FINDINGS, 1), (FINDINGS[:2], 0), (FINDINGS[:1], 0)]
-)
-def test_only_errors_make_it_fail(
-    monkeypatch: pytest.MonkeyPatch, findings: list[checks.Finding], code: int
-) -> None:
-    monkeypatch.setattr(checks, "examine", lambda dataset: named(findings))
-    found = json.loads(doctor("--json", code=code))
-    assert found["errors"] == code
-    assert found["warnings"] == (len(findings) > 1)
-    assert found["installed"]["numpy"]
-    assert [one["level"] for one in found["findings"]] == [
-        one.level for one in findings
-    ]
-    assert found["findings"][0] == {
-        **{"check": "a check", "level": "ok", "seen": "1 GiB free"},
-        **{"why": "", "cure": ""},
-    }
-    doctor(code=code)
+def test_unfinished_work(tmp_path: pathlib.Path) -> None:
+    write_tfrecords(tmp_path / "in", [b"a record"])
+    prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
+    found = findings(tmp_path / "out")["dataset"]
+    assert "0 of 1 shard finished" in found["seen"]
+    assert "the same command again" in found["cure"]
 
 
-@pytest.mark.parametrize(
-    ("findings", "expected"),
-    [(FINDINGS, ""), (FINDINGS[:2], "next (to try it here): gristmill demo\n")],
-)
-def test_what_comes_next_where_nothing_is_to_be_repaired(
-    monkeypatch: pytest.MonkeyPatch, findings: list[checks.Finding], expected: str
-) -> None:
-    monkeypatch.setattr(checks, "examine", lambda dataset: named(findings))
-    assert CliRunner().invoke(cli, ["doctor"]).stderr == expected
+def test_a_file_system_without_locks(tmp_path, monkeypatch) -> None:
+    def unlocked(*_: object) -> contextlib.AbstractContextManager[bool]:
+        return contextlib.nullcontext(True)
+
+    monkeypatch.setattr(directory_lock, "unless_in_use", unlocked)
+    found = findings(convert(tmp_path, [[b"a record"]]))["locks"]
+    assert found["level"] == "warning"
+    assert "two writers at once" in found["seen"]
 
 
-def test_a_path_that_is_none_is_wrong_usage() -> None:
-    assert json.loads(doctor("gs:/b/c4", "--json", code=2))["error"]["got"]
+def test_what_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_SHARED_BYTES", 1 << 60)
+    monkeypatch.setattr(doctor, "_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(chunk_hash, "is_compiled", lambda: False)
+    found = findings()
+    for name in ("compiled", "memory", "disk"):
+        assert found[name]["level"] == "warning", name
+        assert found[name]["cure"], name
 
 
-@pytest.mark.slow
-def test_the_cure_of_a_group_size_works(tmp_path: pathlib.Path) -> None:
-    dataset = convert(tmp_path, [[bytes(100)] * 30], group_size=10)
-    text = doctor(dataset, code=0)
-    assert "chunks of 10 records of 100 bytes" in text
-    _, _, cure = text.partition("; or gristmill ")
-    command = cure.splitlines()[0].split()
-    succeeded(*command, cwd=tmp_path)
-    assert "one record in a chunk" in doctor(f"{dataset}-single", code=0)
+def test_a_check_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(doctor, "_SECONDS", 0.2)
+    monkeypatch.setattr(chunk_hash, "is_compiled", ended.wait)
+    assert findings()["compiled"]["seen"] == "no answer in time"
+    ended.set()
 
 
-@pytest.mark.slow
-def test_as_a_shell_calls_it(tmp_path: pathlib.Path) -> None:
-    done = gristmill("doctor", tmp_path / "none", cwd=tmp_path)
-    # On a busy machine there is no answer in time, which is a warning.
-    last = done.stdout.splitlines()[-1]
-    assert done.returncode == (not last.startswith("0 errors, ")), done.stderr
-    assert " jobs " in done.stdout
+def test_a_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    with GcsServer("data") as storage:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", storage.url)
+        storage.objects.places["data"] = {"location": "US-CENTRAL1"}
+        found = findings("gs://data/c4", code=1)["bucket"]
+        assert found["seen"] == "gs://data is in US-CENTRAL1; this account may read"
+        storage.objects.granted = {"data": {"storage.objects.list"}}
+        found = findings("gs://data/c4", code=1)["bucket"]
+        assert found["seen"].endswith("storage.objects.get")
+        assert "grant roles/storage.objectViewer" in found["cure"]
+        found = findings("gs://other/c4", code=1)["bucket"]
+        assert "does not exist" in found["seen"]

@@ -57,7 +57,6 @@ def test_damaged_input(tmp_path, runner):
         (("inspect", "nowhere"), 3, "NotADatasetError"),
         (("head", "nowhere"), 2, "InputError"),
         (("verify", "nowhere"), 3, "NotADatasetError"),
-        (("status", "nowhere"), 3, "NotADatasetError"),
         (("index", "nowhere*"), 2, "InputError"),
         (("convert", "nowhere*", "out"), 2, "InputError"),
         (("trace", "nowhere", "--step=1", "--row=1"), 3, "NotADatasetError"),

@@ -64,11 +64,11 @@ def test_roles_of_who_launches_are_enough_to_see_progress(cloud, is_committed):
         cloud.storage.objects.buckets["data"].pop("seen/dataset.json")
     launcher = roles.permissions_of("launching user")
     grant(cloud, launcher)
-    done = cloud.gristmill("status", "gs://data/seen")
+    done = cloud.gristmill("inspect", "gs://data/seen")
     assert done.code == 0, done.stderr
     assert ("NOT committed" in done.stdout) != is_committed
     grant(cloud, launcher - {("storage.objects.list", "output bucket")})
-    done = cloud.gristmill("status", "gs://data/seen")
+    done = cloud.gristmill("inspect", "gs://data/seen")
     assert "storage.objects.list" in done.stderr
     assert "roles/storage.objectViewer" in done.stderr
 

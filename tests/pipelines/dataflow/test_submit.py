@@ -139,11 +139,11 @@ def test_nothing_is_said_to_be_finished(cloud: Cloud):
         "https://console.cloud.google.com/dataflow/jobs/us-central1/"
         f"{job_id}?project=my-project"
     ) in done.stdout
-    assert "gristmill status gs://data/texts" in done.stdout
+    assert "gristmill inspect gs://data/texts" in done.stdout
     assert cloud.files("gs://data/texts") == {}
-    status = cloud.gristmill("status", "gs://data/texts")
+    status = cloud.gristmill("inspect", "gs://data/texts")
     assert status.code == 3
-    assert "no dataset and no conversion here" in status.stderr
+    assert "not a committed dataset" in status.stderr
     machine = json.loads(
         cloud.submit(*CONVERT, IMAGE, "--job_name=other", "--json").stdout
     )
@@ -360,8 +360,8 @@ def test_what_was_submitted_would_run(cloud: Cloud, worker: pathlib.Path):
     assert run_staged(staged["pipeline.pb"], worker) == "DONE"
     cloud.storage.objects.granted = None
     assert cloud.files("gs://data/texts") == expected
-    status = cloud.gristmill("status", "gs://data/texts")
-    assert "committed" in status.stdout
+    status = cloud.gristmill("inspect", "gs://data/texts")
+    assert "NOT committed" not in status.stdout
     # Once more, against what is there now.
     again = cloud.submit(*CONVERT, PUBLIC)
     assert again.code == 2
