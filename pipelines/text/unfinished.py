@@ -103,7 +103,9 @@ def _unfinished(
     own, kind = match.groups()
     document = json.loads(data.decode("utf-8", "surrogateescape"))
     if kind.startswith("attach"):
-        return manifest and _columns(dataset, manifest, own, kind, document)
+        if manifest is None:
+            return None
+        return _columns(dataset, manifest, own, kind, document)
     described = document["job" if kind == "job" else "options"]
     name = described["name"]
     if not own.startswith(f"{name}-"):
