@@ -17,14 +17,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from gristmill.loader.order import (
+from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.shuffle import (
     BlockShuffle,
-    DatasetOrder,
     GlobalShuffle,
     NoShuffle,
-    Schedule,
     Shuffle,
 )
+from gristmill.loader.order.step_records import Schedule
 
 RECORDS = 1_000_000
 EXTENSIONS = 10

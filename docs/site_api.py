@@ -25,7 +25,6 @@ from sphinx.util.nodes import make_refnode
 FACES = (
     "gristmill.dataset",
     "gristmill.loader",
-    "gristmill.loader.order",
     "gristmill.loader.maxtext",
     "gristmill.transforms",
     "gristmill.pipelines",
@@ -34,7 +33,7 @@ FACES = (
 MARK = re.compile(r"^<!-- api: ([\w.]+) -->$.*\Z", re.MULTILINE | re.DOTALL)
 # How code names a package that it has imported.
 _OF_PACKAGE = re.compile(
-    r"^(?:(?:loader\.)?(?:order|maxtext)|loader|dataset|transforms|pipelines)\."
+    r"^(?:(?:loader\.)?maxtext|loader|dataset|transforms|pipelines)\."
 )
 # Grain has one, too: only with its package is it known to be ours.
 _OTHERS_TOO = {"ArrayRecordDataSource"}

@@ -1,7 +1,4 @@
-"""Reads datasets in a deterministic order and feeds trainers from them.
-
-`gristmill.loader.order` has the orders by themselves.
-"""
+"""Reads datasets in a deterministic order and feeds trainers from them."""
 
 from __future__ import annotations
 
@@ -47,6 +44,8 @@ if TYPE_CHECKING:
     from gristmill.loader.grain.batched_source import in_batches, read_together
     from gristmill.loader.grain.record_source import ArrayRecordDataSource
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+    from gristmill.loader.order.step_records import MixedBatch, Sighting
+    from gristmill.loader.order.token_run import TokenRun
     from gristmill.loader.packed.packed_rows import PackedRows
     from gristmill.loader.provenance.find_document import DocumentPiece, FoundDocument
     from gristmill.loader.provenance.found_record import PassedShard
@@ -84,6 +83,7 @@ __all__ = [
     "JaxFeed",
     "Location",
     "Manifest",
+    "MixedBatch",
     "NoShuffle",
     "NotADatasetError",
     "OutOfRangeError",
@@ -96,11 +96,13 @@ __all__ = [
     "ReadCounts",
     "ReadOptions",
     "ShardInfo",
+    "Sighting",
     "SourcePlace",
     "SourceSpan",
     "StateMismatchError",
     "SystemLimitError",
     "TokenDecoder",
+    "TokenRun",
     "WorkerDiedError",
     "global_batches",
     "in_batches",

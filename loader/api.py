@@ -23,7 +23,13 @@ from gristmill.loader.feed.step_reads import check_mask, given_rows, host_of
 from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
-from gristmill.loader.order.shuffle import Shuffle, ShuffleName, parse_shuffle
+from gristmill.loader.order.shuffle import (
+    BlockShuffle,
+    GlobalShuffle,
+    NoShuffle,
+    ShuffleName,
+    parse_shuffle,
+)
 from gristmill.loader.order.step_records import Schedule
 from gristmill.loader.order.token_run import (
     TokenRun,
@@ -298,7 +304,7 @@ def global_batches(
     *,
     batch_size: int,
     seed: int = 0,
-    shuffle: ShuffleName | Shuffle = "global",
+    shuffle: ShuffleName | NoShuffle | GlobalShuffle | BlockShuffle = "global",
     epochs: int | None = None,
     drop_remainder: bool = True,
     weights: Mapping[str, Weight] | None = None,

@@ -25,7 +25,6 @@ FACES = (
     "gristmill.dataset",
     "gristmill.loader",
     "gristmill.loader.maxtext",
-    "gristmill.loader.order",
     "gristmill.pipelines",
     "gristmill.transforms",
 )
@@ -46,6 +45,7 @@ MEASURE_ONE_PART = {
     "benchmarks/load_contestants.py": "takes the compiled hash away",
     "benchmarks/many_shards.py": "a dataset of shards that were never made",
     "benchmarks/mutations.py": "reads and indexes single files, without a pipeline",
+    "benchmarks/order.py": "the order of records without datasets",
     "benchmarks/pack_chat.py": "renders conversations, to pack their text as it is",
     "benchmarks/pack_peers.py": "the memory of what packing imports",
     "benchmarks/packing.py": "the plan of rows, without a conversion around it",
@@ -66,9 +66,11 @@ MEASURE_ONE_PART = {
 }
 # Users get these from a function or a method, and never call the class.
 MADE_BY = {
+    "gristmill.loader.Batches": "gristmill.loader.global_batches",
     "gristmill.loader.Column": "Dataset.column",
     "gristmill.loader.Dataset": "gristmill.loader.open",
     "gristmill.loader.Feed": "GlobalBatches.feed",
+    "gristmill.loader.GlobalBatches": "gristmill.loader.global_batches",
     "gristmill.loader.JaxFeed": "gristmill.loader.to_jax",
 }
 # Nor these: their signatures may name what is not public.
@@ -78,6 +80,11 @@ NOT_FOR_USERS = {
     "gristmill.loader.PaddedFeature.arrays": "ExampleDecoder calls it",
     "gristmill.loader.RaggedFeature.arrays": "ExampleDecoder calls it",
     "gristmill.transforms.PreparedJob": "ConvertFiles takes it as it is",
+    **{
+        f"gristmill.loader.{shuffle}.{method}": "the order calls it"
+        for shuffle in ("BlockShuffle", "GlobalShuffle", "NoShuffle")
+        for method in ("map", "map_lanes", "window")
+    },
 }
 
 
@@ -324,7 +331,10 @@ def types_in(value: Any) -> dict[str, set[type]]:
     names = {**vars(sys.modules[value.__module__]), **type_checking(value.__module__)}
     hints = typing.get_type_hints(value, globalns=names)
     if isinstance(value, type):
-        hints = {name: hint for name, hint in hints.items() if name[0] != "_"}
+        # The schedule of batches is internal.
+        hints = {
+            n: hint for n, hint in hints.items() if n[0] != "_" and n != "schedule"
+        }
     return {name: set(leaves(hint)) for name, hint in hints.items()}
 
 

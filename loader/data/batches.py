@@ -35,7 +35,7 @@ class Batches:
     Attributes:
         datasets: The datasets, one unless this is a mixture; for those that were
             extended, the newest. Records have the numbers that they have in these.
-        schedule: Which records are in which step and row.
+        schedule: Which records are in which step and row. It is internal.
         contents: Content of each dataset at step 0 and after each extension; empty if
             none was extended.
     """
@@ -369,12 +369,10 @@ class SeenRow(NamedTuple):
 def row_at(batches: Batches, step: int, row: int) -> SeenRow:
     """Returns the record in a row of a step; opens at most an earlier edition."""
     schedule = batches.schedule
-    (number,), position = schedule.locate_unchecked(
-        schedule.positions(step, slice(row, row + 1))
-    )
+    (number,), position = schedule.locate(schedule.positions(step, slice(row, row + 1)))
     order = schedule.grown[number]
     epoch = order.epoch_at(int(position[0]))
-    record = int(order.records_unchecked(position)[0])
+    record = int(order.records(position)[0])
     dataset, removed_from = batches.datasets[number], None
     if record < 0:
         lost = np.array([record], np.int64)

@@ -367,7 +367,7 @@ class WindowReads:
             wanted &= (steps - self._first_step) % self._every == 0
         positions = positions[wanted]
         started = thread_times()
-        numbers = self._order.records_unchecked(positions)
+        numbers = self._order.records(positions)
         records = self._dataset.read_unchecked(numbers)
         took = thread_times().since(started)
         share = (took.cpu + took.queued) / took.passed if took.passed else 0.0

@@ -245,7 +245,7 @@ class BatchesAhead:
         positions += [
             self._schedule.positions(number, self._rows) for number in steps[1:]
         ]
-        together = self._schedule.batch_unchecked(np.concatenate(positions))
+        together = self._schedule.batch_at(np.concatenate(positions))
         ends = np.cumsum([len(part) for part in positions[:-1]])
         parts = (np.split(column, ends) for column in together)
         batches = (MixedBatch(*columns) for columns in zip(*parts, strict=True))

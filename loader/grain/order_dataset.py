@@ -53,7 +53,7 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
         return self.batches.read_records(number, block.records[place : place + 1])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[bytes]:
-        batch = self.batches.schedule.batch_unchecked(self._positions(indices))
+        batch = self.batches.schedule.batch_at(self._positions(indices))
         return self.batches.read_batch(batch)
 
     def _positions(self, indices: Sequence[int]) -> IntArray:
@@ -70,7 +70,7 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
             first = number * _BLOCK_POSITIONS
             stop = min(first + _BLOCK_POSITIONS, len(self))
             positions = np.arange(first, stop, dtype=np.int64)
-            found = self.batches.schedule.batch_unchecked(positions)
+            found = self.batches.schedule.batch_at(positions)
             # Replaced as a whole, for other threads that look into it.
             latest = list(self._blocks.items())[1 - _BLOCKS_KEPT :]
             self._blocks = dict([*latest, (number, found)])

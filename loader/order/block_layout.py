@@ -72,7 +72,7 @@ class Blocks:
     def _short_slots_of(self, epoch: int) -> IntArray:
         lanes = np.arange(self.columns.shape[1])
         last = self.columns[1] - 1
-        return self.blocks.map_unchecked(
+        return self.blocks.map(
             last, lanes, epoch=np.array([epoch], np.int64), inverse=True
         )
 
@@ -91,7 +91,7 @@ class Blocks:
             short = table[epochs - first, own]
         else:
             everywhere = np.broadcast_to(own, epochs.shape)
-            short = self.blocks.map_unchecked(
+            short = self.blocks.map(
                 self.columns[1, everywhere] - 1, everywhere, epoch=epochs, inverse=True
             )
         return BlockLayout(self, own, epochs, short, *columns)
@@ -135,7 +135,7 @@ class BlockLayout(NamedTuple):
 
     def block_at(self, slot: IntArray, *, inverse: bool = False) -> IntArray:
         """Returns the block at a slot, or the slot of a block."""
-        return self.blocks.blocks.map_unchecked(
+        return self.blocks.blocks.map(
             slot, self.lanes, epoch=self.epochs, inverse=inverse
         )
 
@@ -170,7 +170,7 @@ class BlockLayout(NamedTuple):
         start = self.slot_start(self.window_slot(window))
         which = 4 * self.lanes + 2 * (window < self.longer)
         which = which + (window == self.window_of(self.short_slot))
-        mixed = self.blocks.windows.map_unchecked(
+        mixed = self.blocks.windows.map(
             place - start, which, epoch=self.epochs, lane=window, inverse=inverse
         )
         moved: IntArray = start + mixed

@@ -9,7 +9,6 @@ from fractions import Fraction
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.indices import (
@@ -18,7 +17,6 @@ from gristmill.loader.base.indices import (
     IntArray,
     Removed,
     checked_count,
-    checked_indices,
     checked_integer,
 )
 from gristmill.loader.order.block_layout import LaneKey
@@ -28,7 +26,6 @@ from gristmill.loader.order.shuffle import (
     NoShuffle,
     Shuffle,
     ShuffleKey,
-    check_shuffle,
 )
 from gristmill.loader.order.whole_epochs import WholeEpochs, whole_epochs
 
@@ -63,7 +60,6 @@ class DatasetOrder:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", checked_integer(self.seed, what="seed"))
-        check_shuffle(self.shuffle)
         try:
             self.name.encode()
         except (AttributeError, UnicodeEncodeError):
@@ -90,25 +86,19 @@ class DatasetOrder:
             return POSITION_LIMIT
         return min(self._layout.start_of(self.epochs), POSITION_LIMIT)
 
-    def records(self, positions: npt.ArrayLike) -> IntArray:
-        """Returns the record index, int64, at each position in [0, stop)."""
-        return self.records_unchecked(
-            checked_indices(positions, stop=self.stop, what="position")
-        )
-
-    def records_unchecked(self, positions: IntArray) -> IntArray:
-        """As `records`, for int64 positions known to be in range."""
+    def records(self, positions: IntArray) -> IntArray:
+        """Returns the record index, int64, at each of int64 positions below `stop`."""
         layout = self._layout
         lanes, epochs, places = layout.locate(positions.ravel())
         if lanes.size == 1:
             lane = layout.lanes[int(lanes[0])]
-            found = self.shuffle.map_unchecked(places, self._lane_key(lane, epochs))
+            found = self.shuffle.map(places, self._lane_key(lane, epochs))
             if lane.gone is not layout.removed:
                 found = self._renumbered(lane.lasting(found))
             elif lane.first_record:
                 found = found + lane.first_record
         else:
-            found = self.shuffle.map_lanes_unchecked(
+            found = self.shuffle.map_lanes(
                 places, self._lane_keys, lanes=lanes, epochs=epochs
             )
             found = found + self._first_records.take(lanes)
@@ -146,7 +136,7 @@ class DatasetOrder:
                 own = lane.numbers(lasting)
                 if not own.size:
                     continue
-                places = self.shuffle.map_unchecked(
+                places = self.shuffle.map(
                     np.full(len(rows), own[0], np.int64),
                     self._lane_key(lane, epochs[rows]),
                     inverse=True,
@@ -269,11 +259,11 @@ class DatasetOrder:
 
     def _places_of(self, lane: Lane, epoch: int, numbers: IntArray) -> IntArray:
         key = self._lane_key(lane, np.array([epoch], np.int64))
-        return self.shuffle.map_unchecked(numbers, key, inverse=True)
+        return self.shuffle.map(numbers, key, inverse=True)
 
     def _lasting_at(self, lane: Lane, epoch: int, places: IntArray) -> IntArray:
         key = self._lane_key(lane, np.array([epoch], np.int64))
-        return lane.lasting(self.shuffle.map_unchecked(places, key))
+        return lane.lasting(self.shuffle.map(places, key))
 
     @functools.cached_property
     def _first_records(self) -> IntArray:

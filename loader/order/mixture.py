@@ -143,22 +143,16 @@ class Mixture:
         before = self._counts_before[number]
         return counts_after(self.phases[number]._tree, within, before)
 
-    def locate(self, positions: npt.ArrayLike) -> tuple[IntArray, IntArray]:
+    def locate(self, positions: IntArray) -> tuple[IntArray, IntArray]:
         """Returns the origin of the records at some positions.
 
         Args:
-            positions: Positions in the mixture, integers of any shape.
+            positions: Positions in the mixture, int64 of any shape.
 
         Returns:
             The dataset of each, and the position in that dataset's own order: the
             number of its earlier records. Both int64, of the shape of `positions`.
         """
-        return self.locate_unchecked(
-            checked_indices(positions, stop=POSITION_LIMIT, what="position")
-        )
-
-    def locate_unchecked(self, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """As `locate`, for int64 positions known to be in range."""
         if self.num_datasets == 1:
             return np.zeros_like(positions), positions
         flat = positions.ravel()
@@ -170,7 +164,7 @@ class Mixture:
     def locate_between(
         self, positions: IntArray, first: int, last: int
     ) -> tuple[IntArray, IntArray]:
-        """As `locate_unchecked`, for [n] positions from a first to a last one."""
+        """As `locate`, for [n] positions from a first to a last one."""
         number = self._phase_at(first)
         if number != self._phase_at(last):
             datasets, places = np.empty_like(positions), np.empty_like(positions)

@@ -26,20 +26,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.loader.base.indices import (
-    POSITION_LIMIT,
-    IntArray,
-    checked_count,
-    checked_indices,
-    checked_integer,
-)
+from gristmill.loader.base.indices import IntArray
 
 # Part of every checkpoint: results under one version never change. A change of any
 # constant below needs a new version, and the golden values in the tests say so.
 PERMUTATION_VERSION = 1
-
-MAX_SIZE = POSITION_LIMIT
-"""Largest size of a permutation: its indices still fit int64."""
 
 # Measured over 400,000 keys: with 20 rounds the 5,040 orders of 7 indices are equally
 # likely (chi-square per degree of freedom 0.996; with 16 rounds 1.13, with 12 2.4).
@@ -76,46 +67,7 @@ class Permutation:
     seed: int
     name: str = ""
 
-    def __post_init__(self) -> None:
-        size = checked_count(self.size, what="size of a permutation", most=MAX_SIZE)
-        object.__setattr__(self, "size", size)
-        # numpy's integers are not JSON, and a seed of 1.0 would differ from the seed 1.
-        object.__setattr__(self, "seed", checked_integer(self.seed, what="seed"))
-
-    def forward(
-        self,
-        indices: npt.ArrayLike,
-        *,
-        epoch: npt.ArrayLike = 0,
-        lane: npt.ArrayLike = 0,
-    ) -> IntArray:
-        """Maps indices to their places.
-
-        Args:
-            indices: Integers in [0, size), any shape.
-            epoch: Which permutation of the family, at least 0: one integer, or one
-                for every index.
-            lane: As `epoch`, a second number to choose by.
-
-        Returns:
-            int64 array of the shape of `indices`, values in [0, size).
-
-        Raises:
-            OutOfRangeError: An index is outside [0, size).
-        """
-        return self._checked(indices, epoch, lane, inverse=False)
-
-    def inverse(
-        self,
-        indices: npt.ArrayLike,
-        *,
-        epoch: npt.ArrayLike = 0,
-        lane: npt.ArrayLike = 0,
-    ) -> IntArray:
-        """Undoes `forward` of the same epoch and lane; arguments and errors alike."""
-        return self._checked(indices, epoch, lane, inverse=True)
-
-    def map_unchecked(
+    def map(
         self,
         indices: IntArray,
         *,
@@ -123,7 +75,15 @@ class Permutation:
         lane: IntArray | None = None,
         inverse: bool = False,
     ) -> IntArray:
-        """As `forward` or `inverse`, for int64 arrays known to be in range."""
+        """Maps indices to their places, or back.
+
+        Args:
+            indices: int64 in [0, size), any shape.
+            epoch: Which permutation of the family: int64 [1], or of the shape of
+                `indices`.
+            lane: As `epoch`, a second number to choose by.
+            inverse: Whether to map places to indices.
+        """
         network = _network_of(self)
         tweaks = network.tweaks(epoch, lane)
         if tweaks.size != 1:
@@ -135,21 +95,6 @@ class Permutation:
             tweak = tweaks[chunk] if tweaks.size != 1 else tweaks
             network.walk(flat[chunk], tweak, inverse=inverse)
         return flat.view(np.int64).reshape(indices.shape)
-
-    def _checked(
-        self,
-        indices: npt.ArrayLike,
-        epoch: npt.ArrayLike,
-        lane: npt.ArrayLike,
-        *,
-        inverse: bool,
-    ) -> IntArray:
-        return self.map_unchecked(
-            checked_indices(indices, stop=self.size, what="index"),
-            epoch=checked_indices(epoch, stop=POSITION_LIMIT, what="epoch"),
-            lane=checked_indices(lane, stop=POSITION_LIMIT, what="lane"),
-            inverse=inverse,
-        )
 
 
 class Permutations:
@@ -179,7 +124,7 @@ class Permutations:
         moved = self._networks.round_keys + tweaks
         return dataclasses.replace(self._networks, round_keys=moved)
 
-    def map_unchecked(
+    def map(
         self,
         indices: IntArray,
         which: IntArray,
@@ -194,7 +139,7 @@ class Permutations:
         """
         if which.size and (which == which[0]).all():
             one = self._permutations[int(which[0])]
-            return one.map_unchecked(indices, epoch=epoch, lane=lane, inverse=inverse)
+            return one.map(indices, epoch=epoch, lane=lane, inverse=inverse)
         shared = epoch.size == 1 and lane is None
         networks = self._moved(int(epoch.ravel()[0])) if shared else self._networks
         flat = indices.astype(np.uint64)  # a copy: worked on in place

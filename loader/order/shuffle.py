@@ -1,8 +1,7 @@
 """The order of the records within an epoch.
 
-A shuffle is pure configuration. Its `records` maps positions in an epoch to record
-indices, its `positions` back; both are pure functions of the arguments, computed index
-by index in constant time.
+A shuffle is pure configuration. Its `map` maps positions in an epoch to record indices,
+or back: a pure function of the arguments, computed index by index in constant time.
 
 =========  ======================================  ================================
 shuffle    order                                   reading
@@ -20,18 +19,14 @@ import abc
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import FormatVersionError, InputError
 from gristmill.loader.base.indices import (
-    POSITION_LIMIT,
     IntArray,
     checked_count,
-    checked_indices,
-    checked_integer,
 )
 from gristmill.loader.base.state_fields import StateFields, field_error, is_same
 from gristmill.loader.order.block_layout import Blocks, LaneKey, blocks_of
@@ -69,59 +64,20 @@ class Shuffle(abc.ABC):
     kind: ClassVar[ShuffleName]
     _versions: ClassVar[Mapping[str, int]] = {}
 
-    def records(
-        self,
-        positions: npt.ArrayLike,
-        *,
-        num_records: int,
-        seed: int,
-        epochs: npt.ArrayLike = 0,
-        name: str = "",
-    ) -> IntArray:
-        """Maps positions in an epoch to the records seen there.
-
-        Args:
-            positions: Integers in [0, num_records), any shape.
-            num_records: Records in the dataset.
-            seed: Any integer.
-            epochs: The epoch of all positions, or one for every position.
-            name: Datasets with the same seed and different names differ in their order.
-
-        Returns:
-            int64 array of the shape of `positions`: a bijection of [0, num_records)
-            for every seed, epoch and name.
-
-        Raises:
-            OutOfRangeError: A position is outside [0, num_records).
-        """
-        return self.map_unchecked(
-            checked_indices(positions, stop=num_records, what="position"),
-            _key(num_records, seed, epochs, name),
-        )
-
-    def positions(
-        self,
-        records: npt.ArrayLike,
-        *,
-        num_records: int,
-        seed: int,
-        epochs: npt.ArrayLike = 0,
-        name: str = "",
-    ) -> IntArray:
-        """Undoes `records` of the same other arguments."""
-        return self.map_unchecked(
-            checked_indices(records, stop=num_records, what="record"),
-            _key(num_records, seed, epochs, name),
-            inverse=True,
-        )
-
     @abc.abstractmethod
-    def map_unchecked(
+    def map(
         self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
     ) -> IntArray:
-        """As `records` or `positions`, for int64 indices known to be in range."""
+        """Maps positions in an epoch to the records seen there, or back.
 
-    def map_lanes_unchecked(
+        Args:
+            indices: int64 in [0, num_records).
+            key: What the order depends on, besides the shuffle.
+            inverse: Whether to map records to positions.
+        """
+
+    @abc.abstractmethod
+    def map_lanes(
         self,
         indices: IntArray,
         keys: tuple[LaneKey, ...],
@@ -129,7 +85,7 @@ class Shuffle(abc.ABC):
         lanes: IntArray,
         epochs: IntArray,
     ) -> IntArray:
-        """As `map_unchecked`, for indices of several lanes at once.
+        """As `map`, for indices of several lanes at once.
 
         Args:
             indices: int64 [n], each in the range of its lane.
@@ -137,26 +93,10 @@ class Shuffle(abc.ABC):
             lanes: int64 [n], the number of each index's lane.
             epochs: int64, the epoch of each index, or one for all.
         """
-        out = np.empty_like(indices)
-        for lane in np.unique(lanes).tolist():
-            rows, key = np.flatnonzero(lanes == lane), keys[lane]
-            part = epochs if epochs.size == 1 else epochs[rows]
-            named = ShuffleKey(key.num_records, key.seed, part, key.name)
-            out[rows] = self.map_unchecked(indices[rows], named)
-        return out
 
     def to_state(self) -> dict[str, Any]:
         """Returns the state of this order for a checkpoint, as JSON values."""
         return {"kind": self.kind, **vars(self), **self._versions}
-
-
-def _key(num_records: int, seed: int, epochs: npt.ArrayLike, name: str) -> ShuffleKey:
-    return ShuffleKey(
-        checked_count(num_records, what="num_records"),
-        checked_integer(seed, what="seed"),
-        checked_indices(epochs, stop=POSITION_LIMIT, what="epoch"),
-        name,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,8 +105,19 @@ class NoShuffle(Shuffle):
 
     kind = "none"
 
-    def map_unchecked(
+    def map(
         self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
+    ) -> IntArray:
+        """See `Shuffle`."""
+        return indices
+
+    def map_lanes(
+        self,
+        indices: IntArray,
+        keys: tuple[LaneKey, ...],
+        *,
+        lanes: IntArray,
+        epochs: IntArray,
     ) -> IntArray:
         """See `Shuffle`."""
         return indices
@@ -179,14 +130,14 @@ class GlobalShuffle(Shuffle):
     kind = "global"
     _versions: ClassVar = {"permutation_version": PERMUTATION_VERSION}
 
-    def map_unchecked(
+    def map(
         self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
     ) -> IntArray:
         """See `Shuffle`."""
         order = Permutation(key.num_records, seed=key.seed, name=f"global/{key.name}")
-        return order.map_unchecked(indices, epoch=key.epochs, inverse=inverse)
+        return order.map(indices, epoch=key.epochs, inverse=inverse)
 
-    def map_lanes_unchecked(
+    def map_lanes(
         self,
         indices: IntArray,
         keys: tuple[LaneKey, ...],
@@ -195,7 +146,7 @@ class GlobalShuffle(Shuffle):
         epochs: IntArray,
     ) -> IntArray:
         """See `Shuffle`."""
-        return _global_orders(keys).map_unchecked(indices, lanes, epoch=epochs)
+        return _global_orders(keys).map(indices, lanes, epoch=epochs)
 
 
 @functools.lru_cache(maxsize=64)
@@ -247,7 +198,7 @@ class BlockShuffle(Shuffle):
             value = checked_count(getattr(self, field), what=field)
             object.__setattr__(self, field, value)
 
-    def map_unchecked(
+    def map(
         self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
     ) -> IntArray:
         """See `Shuffle`."""
@@ -257,7 +208,7 @@ class BlockShuffle(Shuffle):
             return layout.position_of(indices)
         return layout.record_at(indices)
 
-    def map_lanes_unchecked(
+    def map_lanes(
         self,
         indices: IntArray,
         keys: tuple[LaneKey, ...],
@@ -286,7 +237,7 @@ _NAMED: dict[str, Shuffle] = {
 }
 
 
-def parse_shuffle(shuffle: ShuffleName | Shuffle) -> Shuffle:
+def parse_shuffle(shuffle: object) -> Shuffle:
     """Returns the shuffle of a name; shuffles themselves are passed through.
 
     Args:
@@ -297,14 +248,8 @@ def parse_shuffle(shuffle: ShuffleName | Shuffle) -> Shuffle:
     """
     if isinstance(shuffle, str) and shuffle in _NAMED:
         return _NAMED[shuffle]
-    check_shuffle(shuffle)
-    return cast("Shuffle", shuffle)
-
-
-def check_shuffle(shuffle: object) -> None:
-    """Raises InputError if a value is not a shuffle, with a suggestion."""
     if isinstance(shuffle, Shuffle):
-        return
+        return shuffle
     names = ", ".join(map(repr, _NAMED))
     cure = "pass one of the names, or a shuffle such as BlockShuffle()"
     if shuffle is True:
@@ -313,8 +258,6 @@ def check_shuffle(shuffle: object) -> None:
         cure = "pass 'none' for the records as they are stored"
     elif isinstance(shuffle, type) and issubclass(shuffle, Shuffle):
         cure = f"pass {shuffle.__name__}(), with its sizes in the parentheses"
-    elif isinstance(shuffle, str) and shuffle in _NAMED:
-        cure = f"pass {type(_NAMED[shuffle]).__name__}()"
     raise InputError(
         "unknown shuffle",
         expected=f"one of {names}, or a shuffle",

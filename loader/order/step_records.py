@@ -265,30 +265,30 @@ class Schedule:
         Raises:
             OutOfRangeError: There is no such step, or no such row in a full batch.
         """
-        return self.batch_unchecked(self.positions(step, rows))
+        return self.batch_at(self.positions(step, rows))
 
-    def batch_unchecked(self, positions: IntArray) -> MixedBatch:
+    def batch_at(self, positions: IntArray) -> MixedBatch:
         """Returns the records at int64 positions known to be in range."""
-        datasets, places = self.locate_unchecked(positions)
+        datasets, places = self.locate(positions)
         parts = by_dataset(datasets)
         if len(parts) == 1:
             order = self.grown[parts[0][0]]
-            return MixedBatch(datasets, order.records_unchecked(places))
+            return MixedBatch(datasets, order.records(places))
         records = np.empty_like(places)
         for dataset, rows in parts:
-            records[rows] = self.grown[dataset].records_unchecked(places[rows])
+            records[rows] = self.grown[dataset].records(places[rows])
         return MixedBatch(datasets, records)
 
-    def locate_unchecked(self, positions: IntArray) -> tuple[IntArray, IntArray]:
+    def locate(self, positions: IntArray) -> tuple[IntArray, IntArray]:
         """Returns the dataset at each position, and the position in its own order."""
-        return self._mixture.locate_unchecked(positions)
+        return self._mixture.locate(positions)
 
     def counts(self, position: int) -> tuple[int, ...]:
         """Returns the number of records of each dataset before a position."""
         return self._mixture.counts(position)
 
     def positions_of(self, dataset: int, places: IntArray) -> IntArray:
-        """Undoes `locate_unchecked`: returns the schedule's positions, int64.
+        """Undoes `locate`: returns the schedule's positions, int64.
 
         They are -1 for those that are never reached.
         """

@@ -26,7 +26,7 @@ from gristmill.pipelines.options.option import (
 if TYPE_CHECKING:
     from gristmill.loader.feed.bench import Measured
     from gristmill.loader.feed.step_reads import Decode
-    from gristmill.loader.order import ShuffleName
+    from gristmill.loader.order.shuffle import ShuffleName
     from gristmill.loader.stats.causes import Cause
 
 

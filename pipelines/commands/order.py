@@ -31,8 +31,8 @@ from gristmill.pipelines.options.option import (
 if TYPE_CHECKING:
     from gristmill.loader import Dataset
     from gristmill.loader.data.batches import Batches
-    from gristmill.loader.order import ShuffleName
     from gristmill.loader.order.mixture import Weight
+    from gristmill.loader.order.shuffle import ShuffleName
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from gristmill.pipelines.options.option import flag, integer, text, tokenizer_of
 if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
     from gristmill.loader.data.dataset import Dataset
-    from gristmill.loader.order import Sighting
+    from gristmill.loader.order.step_records import Sighting
     from gristmill.loader.provenance.find_document import FoundDocument
     from gristmill.loader.provenance.locate import Location
 

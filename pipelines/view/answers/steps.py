@@ -88,13 +88,13 @@ def step(
         of_first = schedule.host_rows(process_index=0, process_count=hosts, step=step)
     first = checked_number(first_row, num_rows, what="row", where=f"step {step:,}")
     positions = schedule.positions(step, slice(first, first + _ROWS))
-    numbers, places = schedule.locate_unchecked(positions)
+    numbers, places = schedule.locate(positions)
     rows = []
     for number, chosen in by_dataset(numbers):
         order, name = schedule.grown[number], names[number]
         dataset, here = opened.datasets[name], places[chosen]
         paths = shards_of(dataset).paths
-        records = order.records_unchecked(here)
+        records = order.records(here)
         shards = dataset.shards_of(records)
         found = zip(
             range(first, first + len(places))[chosen]

@@ -64,7 +64,7 @@ def order_quality(opened: Opened, *, of: str = "", epoch: int = 0) -> OrderQuali
         rows = max(1, round(rows * share))
 
     def records_at(places: IntArray) -> IntArray:
-        return order.records_unchecked(start + places)
+        return order.records(start + places)
 
     block_records = max(1, round(len(dataset) / max(dataset.num_shards, 1)))
     quality = uniform = None

@@ -268,7 +268,7 @@ def counted(
     for stage, end in zip(stages, ends, strict=True):
         schedule = stage.batches.schedule
         rows = [schedule.positions(step) for step in range(stage.step, end)]
-        batch = schedule.batch_unchecked(np.concatenate([[], *rows]).astype(np.int64))
+        batch = schedule.batch_at(np.concatenate([[], *rows]).astype(np.int64))
         for number, row in zip(*map(np.ndarray.tolist, batch), strict=True):
             kind, kept, selected = sources[number]
             edition = stage.editions[number]

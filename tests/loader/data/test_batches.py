@@ -175,9 +175,6 @@ def test_what_is_no_shuffle_is_refused_with_what_to_pass(web, shuffle, cure):
     with pytest.raises(InputError, match=cure) as refused:
         loader.global_batches(web, batch_size=4, shuffle=shuffle)
     assert refused.value.expected == "one of 'none', 'global', 'block', or a shuffle"
-    cure = r"pass GlobalShuffle\(\)" if shuffle == "global" else cure
-    with pytest.raises(InputError, match=cure):
-        loader.order.DatasetOrder(num_records=5, shuffle=shuffle)
 
 
 def test_a_batch_that_the_records_do_not_fill_is_refused(web, code):

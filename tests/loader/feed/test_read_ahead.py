@@ -17,6 +17,7 @@ from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
+from tests.support.orders import records_of
 from tests.support.records import text_records
 
 FILES = [text_records(500, seed=seed) for seed in range(3)]
@@ -66,7 +67,7 @@ def test_a_window_is_a_run_of_positions_that_takes_whole_blocks(
     shuffle = BlockShuffle(block_records=block_records, window_blocks=window_blocks)
     about = {"num_records": num_records, "seed": 5, "name": "x"}
     key = ShuffleKey(epochs=np.array([epoch]), **about)
-    order = shuffle.records(np.arange(num_records), epochs=epoch, **about)
+    order = records_of(shuffle, np.arange(num_records), epochs=epoch, **about)
     position = 0
     seen: set[int] = set()
     while position < num_records:

@@ -14,6 +14,7 @@ from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 from gristmill.loader.order.step_records import Extension, Schedule
+from tests.support.orders import records_of
 
 SHUFFLES = [
     NoShuffle(),
@@ -26,8 +27,8 @@ STEPS = 12
 @functools.cache
 def shuffled(shuffle, count, seed, epoch, name):
     """The numbers of so many records in the order in which an epoch has them."""
-    numbers = shuffle.records(
-        np.arange(count), num_records=count, seed=seed, epochs=epoch, name=name
+    numbers = records_of(
+        shuffle, np.arange(count), num_records=count, seed=seed, epochs=epoch, name=name
     )
     return numbers.tolist()
 

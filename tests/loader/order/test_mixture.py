@@ -24,6 +24,7 @@ from gristmill.loader.order.mixture import (
 )
 from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
 from gristmill.loader.order.step_records import Schedule, Sighting
+from tests.support.orders import records_of
 
 SMALL = st.lists(st.integers(0, 12), min_size=1, max_size=7).filter(any)
 # Heavy ones leave int64 on the way.
@@ -100,7 +101,7 @@ def test_positions_of_any_size_round_trip(weights, data):
     position = st.one_of(st.integers(0, POSITION_LIMIT - 1), near_the_end)
     positions = data.draw(st.lists(position, min_size=1, max_size=9))
     mixture = Mixture.of(weights)
-    datasets, places = mixture.locate(positions)
+    datasets, places = mixture.locate(np.array(positions, np.int64))
     found = zip(positions, datasets.tolist(), places.tolist(), strict=True)
     for position, dataset, place in found:
         assert mixture.select(dataset, place) == position
@@ -231,7 +232,8 @@ def mixed_by_iterators(schedule, limit):
     def records(order):
         epochs = itertools.count() if order.epochs is None else range(order.epochs)
         for epoch in epochs:
-            shuffled = order.shuffle.records(
+            shuffled = records_of(
+                order.shuffle,
                 np.arange(order.num_records),
                 num_records=order.num_records,
                 seed=order.seed,
@@ -337,7 +339,9 @@ def test_datasets_of_one_seed_need_names():
 @settings(max_examples=100)
 def test_any_positions_are_located_as_plain_integers_count(weights, positions):
     mixture = Mixture.of(weights)
-    located = (column.tolist() for column in mixture.locate(positions))
+    located = (
+        column.tolist() for column in mixture.locate(np.array(positions, np.int64))
+    )
     for position, dataset, place in zip(positions, *located, strict=True):
         before, after = mixture.counts(position), mixture.counts(position + 1)
         assert place == before[dataset]

@@ -11,6 +11,7 @@ from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
 from gristmill.loader.order.step_records import Schedule, Sighting
+from tests.support.orders import records_of
 
 SHUFFLES = st.sampled_from(
     [NoShuffle(), GlobalShuffle(), BlockShuffle(block_records=3, window_blocks=4)]
@@ -38,7 +39,8 @@ def seen_in_order(schedule, epochs):
     return [
         record
         for epoch in range(epochs)
-        for record in order.shuffle.records(
+        for record in records_of(
+            order.shuffle,
             np.arange(order.num_records),
             num_records=order.num_records,
             seed=order.seed,
