@@ -23,10 +23,7 @@ ROLES = (
 
 
 def read_row(row: bytes, id_bytes: int) -> list[tuple[int, np.ndarray]]:
-    """Returns the position in its document, and the tokens, of each piece.
-
-    The position is -1 where the document was removed: the tokens are padding.
-    """
+    """Returns the position in its document, and the tokens, of each piece."""
     words = np.frombuffer(row[: len(row) // 4 * 4], "<u4")
     pieces, later = int(words[0]) & 0x1FFFFFFF, bool(words[0] >> 31)
     lengths = words[1 : 1 + pieces].astype(np.int64)
@@ -37,9 +34,8 @@ def read_row(row: bytes, id_bytes: int) -> list[tuple[int, np.ndarray]]:
     if id_bytes > 2:
         kind = {3: "u1", 4: "<u2"}[id_bytes]
         tokens |= np.frombuffer(row, kind, n, at + 2 * n).astype(np.uint32) << 16
-    positions = np.where(firsts >> 31, -1, firsts.astype(np.int64))
     pieces_of_tokens = np.split(tokens, lengths.cumsum()[:-1])
-    return list(zip(positions.tolist(), pieces_of_tokens, strict=True))
+    return list(zip(firsts.tolist(), pieces_of_tokens, strict=True))
 
 
 def read_spans(row: bytes, id_bytes: int) -> list[list[tuple]]:

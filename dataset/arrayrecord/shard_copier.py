@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, Self
 
 import google_crc32c
@@ -44,8 +44,6 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError
 
 CrcArray = npt.NDArray[np.uint32]
-
-_NOTHING: Mapping[int, bytes] = {}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,8 +105,6 @@ class ShardCopier:
         shard: StoredShard,
         first_record: int,
         taken: BoolArray,
-        *,
-        replaced: Mapping[int, bytes] = _NOTHING,
     ) -> tuple[CrcArray, IntArray]:
         """Appends records of a shard, in their order.
 
@@ -116,8 +112,6 @@ class ShardCopier:
             shard: The shard.
             first_record: The first of some consecutive records.
             taken: bool [records], whether to take each.
-            replaced: Records to write in place of some that are taken, by their numbers
-                in the shard.
 
         Returns:
             The original checksum, uint32 [records], and length, int64 [records], of
@@ -150,7 +144,7 @@ class ShardCopier:
                 at = chunks.first_record - begin
                 count = int(chunks.chunk_records.sum())
                 part = mask[at : at + count]
-                of_chunks = self._take(shard, chunks, part, replaced)
+                of_chunks = self._take(shard, chunks, part)
                 crc32cs.append(of_chunks[0])
                 lengths.append(of_chunks[1])
         own = slice(first_record - begin, end_record - begin)
@@ -161,7 +155,6 @@ class ShardCopier:
         shard: StoredShard,
         chunks: ChunkRange,
         taken: BoolArray,
-        replaced: Mapping[int, bytes],
     ) -> tuple[CrcArray, IntArray]:
         """Appends records of a range of chunks.
 
@@ -182,20 +175,7 @@ class ShardCopier:
             crc32cs = shard.crc32cs[chunks.first_record :][: len(taken)]
         wanted = np.flatnonzero(kept)
         whole = (kept == counts)[wanted] & (counts == self._group)[wanted]
-        begin = chunks.first_record
-        others = {
-            number - begin: record
-            for number, record in replaced.items()
-            if begin <= number < begin + len(taken)
-        }
-        changed = np.searchsorted(firsts, [*others], side="right") - 1
-        whole &= ~np.isin(wanted, changed)
         starts = encoded.starts
-        new_crc32cs, new_lengths = crc32cs, lengths
-        if others:
-            new_crc32cs, new_lengths = crc32cs.copy(), lengths.copy()
-        for row, data in others.items():
-            new_crc32cs[row], new_lengths[row] = google_crc32c.value(data), len(data)
         for run, copied in _runs(wanted, whole):
             rows = np.repeat(firsts[run], counts[run]) + _places(counts[run])
             if copied and self._writer.at_chunk_end:
@@ -215,15 +195,11 @@ class ShardCopier:
                     )
                 chosen = np.flatnonzero(taken[rows])
                 rows = rows[chosen]
-                records = [
-                    others.get(row, records[at])
-                    for row, at in zip(rows.tolist(), chosen.tolist(), strict=True)
-                ]
                 with failures_told(self._path):
-                    self._writer.write(records)
+                    self._writer.write([records[at] for at in chosen.tolist()])
             self._records += len(rows)
-            self._crc32cs.append(new_crc32cs[rows])
-            self._lengths.append(new_lengths[rows])
+            self._crc32cs.append(crc32cs[rows])
+            self._lengths.append(lengths[rows])
         return crc32cs, lengths
 
     def finish(self) -> WrittenShard:

@@ -1,7 +1,5 @@
 """The list of records that an edition leaves out of the one it was made from.
 
-For packed rows, it lists documents, whose rows stay.
-
 It is kept when the files of that other edition are deleted: the numbers tell a reader
 of that edition what is left, and the digests tell what was removed.
 """
@@ -24,58 +22,33 @@ from gristmill.dataset.storage.lookup import storage_for
 
 VERSION = 1
 _TYPES = {"records": "<i8", "digest_low": "<u8", "digest_high": "<u8"}
-# Documents of packed rows have two more.
-_DOCUMENT_TYPES = {"pieces": "<i8", "tokens": "<i8"}
-_ID_BYTES = 4
 _CURE = "restore the file from a copy"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemovedRecords:
-    """Records that were removed from an edition, or documents. All are [removed].
+    """Records that were removed from an edition. All are [removed].
 
     Attributes:
-        records: int64, ascending: their numbers among the records of that edition. For
-            documents, the rows in which they begin, of which several can be the same.
+        records: int64, ascending: their numbers among the records of that edition.
         digest_low: uint64, the first lane of the digest of each.
         digest_high: uint64, the second.
-        pieces: int64, for documents only: the number in its row of the piece that
-            begins each. Ascending where rows are the same.
-        tokens: int64, for documents only: tokens of each.
     """
 
     records: npt.NDArray[np.int64]
     digest_low: npt.NDArray[np.uint64]
     digest_high: npt.NDArray[np.uint64]
-    pieces: npt.NDArray[np.int64] | None = None
-    tokens: npt.NDArray[np.int64] | None = None
 
     @classmethod
-    def of(
-        cls,
-        records: npt.NDArray[np.int64],
-        words: npt.NDArray[np.uint64],
-        *,
-        pieces: npt.NDArray[np.int64] | None = None,
-    ) -> Self:
-        """Returns the list of records, or of documents.
+    def of(cls, records: npt.NDArray[np.int64], words: npt.NDArray[np.uint64]) -> Self:
+        """Returns the list of records.
 
         Args:
             records: int64 [removed], their numbers, ascending.
             words: uint64 [removed], as `digest.words_of` returns them.
-            pieces: As in `Removed`.
         """
         low, high = lanes_of(words)
-        tokens = None
-        if pieces is not None:
-            tokens = (words >> np.uint64(32)).astype(np.int64) // _ID_BYTES
-        return cls(
-            records=records,
-            digest_low=low,
-            digest_high=high,
-            pieces=pieces,
-            tokens=tokens,
-        )
+        return cls(records=records, digest_low=low, digest_high=high)
 
     @property
     def digest_hex(self) -> str:
@@ -90,9 +63,8 @@ class RemovedRecords:
         """Returns the list as the bytes of its file."""
         out = io.BytesIO()
         arrays: dict[str, Any] = {"version": np.array(VERSION)}
-        types = _TYPES if self.pieces is None else _TYPES | _DOCUMENT_TYPES
         arrays |= {
-            name: getattr(self, name).astype(dtype) for name, dtype in types.items()
+            name: getattr(self, name).astype(dtype) for name, dtype in _TYPES.items()
         }
         np.savez_compressed(out, **arrays)
         return out.getvalue()
@@ -106,32 +78,20 @@ class RemovedRecords:
             FormatVersionError: Its version is unknown.
         """
         arrays = load_arrays(data, where=where, version=VERSION)
-        of_documents = not _DOCUMENT_TYPES.keys().isdisjoint(arrays)
-        types = _TYPES | _DOCUMENT_TYPES if of_documents else _TYPES
-        columns = {name: arrays.get(name, np.empty((0, 0))) for name in types}
+        columns = {name: arrays.get(name, np.empty((0, 0))) for name in _TYPES}
         numbers = columns["records"]
         if (
             any(
-                column.dtype != types[name] or column.shape != (numbers.size,)
+                column.dtype != _TYPES[name] or column.shape != (numbers.size,)
                 for name, column in columns.items()
             )
             or not (numbers[:1] >= 0).all()
-            or not _rise(numbers, columns.get("pieces"))
+            or not (numbers[1:] > numbers[:-1]).all()
         ):
             raise InvalidDatasetError(
                 "list of removed records is damaged", where=where, cure=_CURE
             )
         return cls(**columns)
-
-
-def _rise(numbers: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64] | None) -> bool:
-    """Returns whether numbers ascend, or where they are equal, numbers of pieces."""
-    rising = numbers[1:] > numbers[:-1]
-    if pieces is not None:
-        same = numbers[1:] == numbers[:-1]
-        rising |= same & (pieces[1:] > pieces[:-1])
-        rising &= pieces[1:] >= 0
-    return bool(rising.all())
 
 
 def read_removed(dataset: str, removed: Mapping[str, Any]) -> RemovedRecords:
@@ -150,14 +110,13 @@ def read_removed(dataset: str, removed: Mapping[str, Any]) -> RemovedRecords:
     path = layout.join(dataset, relative)
     found = RemovedRecords.decode(storage_for(path).read(path), where=path)
     got = len(found.records), found.digest_hex
-    kind = "records" if found.pieces is None else "documents"
-    expected = removed.get(kind), removed.get(f"{kind}_digest")
+    expected = removed.get("records"), removed.get("records_digest")
     if got != expected:
         raise InvalidDatasetError(
             "list of removed records is not the one that dataset.json describes",
             where=path,
-            expected=f"{expected[0]} {kind}, digest {expected[1]}",
-            got=f"{got[0]} {kind}, digest {got[1]}",
+            expected=f"{expected[0]} records, digest {expected[1]}",
+            got=f"{got[0]} records, digest {got[1]}",
             cure=_CURE,
         )
     return found

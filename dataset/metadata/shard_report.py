@@ -8,7 +8,7 @@ from typing import Any
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.packed.counts import OPTIONAL, PackedCounts
+from gristmill.dataset.packed.counts import SUPERVISION, PackedCounts
 
 INDEXED_JOB = "indexed"  # Of files that were indexed, in place of a job's fingerprint.
 NO_RECORDS = RecordsDigest()
@@ -97,7 +97,7 @@ class ShardReport:
             del fields["changed_records"]
         if not self.null_rows:
             del fields["null_rows"]
-        for name in OPTIONAL if self.packed is not None else ():
+        for name in SUPERVISION if self.packed is not None else ():
             if not fields["packed"][name]:
                 del fields["packed"][name]
         if self.packed is None:

@@ -32,7 +32,6 @@ from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import (
     MOST_PIECES,
     PACKED_COLUMNS,
-    REMOVED,
     SUPERVISION,
     PackedCounts,
     most_pieces_of,
@@ -80,9 +79,7 @@ _ROW_COLUMNS = {
     for name, dtype in _ALL_ROW_COLUMNS.items()
     if name not in _SUPERVISION_COLUMNS
 }
-# Columns that are not stored where they are 0, or that earlier versions lack.
-_REMOVED_COLUMNS = [f"packed_{name}" for name in REMOVED]
-_OPTIONAL_COLUMNS = (*_REMOVED_COLUMNS, f"packed_{MOST_PIECES}")
+_MOST_PIECES_COLUMN = f"packed_{MOST_PIECES}"  # Which earlier versions lack.
 
 _SPAN_FIELDS = [field.name for field in dataclasses.fields(SourceSpan)]
 _PACKED_FIELDS = [field.name for field in dataclasses.fields(PackedCounts)]
@@ -348,9 +345,6 @@ class ShardTable:
         }
         # No `allow_pickle=`: older NumPy would take it for an array of the file.
         arrays |= self.columns
-        for name in _REMOVED_COLUMNS:
-            if name in arrays and not arrays[name].any():
-                del arrays[name]
         np.savez_compressed(out, **arrays)
         return out.getvalue()
 
@@ -386,9 +380,8 @@ class ShardTable:
             raise invalid("has a column span_ends that does not fit the others")
         numbers = dict(_SHARD_COLUMNS)
         if found := _ALL_ROW_COLUMNS.keys() & arrays.keys():
-            for name in _OPTIONAL_COLUMNS:
-                arrays.setdefault(name, np.zeros(shards, "<i8"))
-            found |= {*_OPTIONAL_COLUMNS}
+            arrays.setdefault(_MOST_PIECES_COLUMN, np.zeros(shards, "<i8"))
+            found |= {_MOST_PIECES_COLUMN}
             if missing := _ROW_COLUMNS.keys() - found:
                 raise invalid(f"lacks the columns {sorted(missing)}")
             numbers |= {n: d for n, d in _ALL_ROW_COLUMNS.items() if n in arrays}

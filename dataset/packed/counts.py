@@ -120,12 +120,6 @@ IN_ROWS = (*SUPERVISION[: 3 * len(ROLES) + 1], "digest_spans")
 MOST_PIECES = "most_pieces"
 """The count that earlier versions did not keep."""
 
-REMOVED = ("removed_documents", "removed_tokens")
-"""The counts that are written only where documents were removed."""
-
-OPTIONAL = (*REMOVED, *SUPERVISION)
-"""The counts that are written only where they are not 0."""
-
 _MASK = (1 << 64) - 1
 
 
@@ -134,10 +128,9 @@ class PackedCounts(SupervisionCounts):
     """Counts of the rows of one shard, or of several added up.
 
     Tokens of all documents = tokens in rows + truncated tokens. Places of all rows =
-    tokens + removed tokens + padding tokens. Counts that only the text can tell are
-    made during packing, and stay when documents are removed: empty and truncated
-    documents, special tokens, the size of the text. Conversations have those of
-    `SupervisionCounts`, too.
+    tokens + padding tokens. Counts that only the text can tell are made during packing:
+    empty and truncated documents, special tokens, the size of the text. Conversations
+    have those of `SupervisionCounts`, too.
 
     Attributes:
         documents: Documents that have a token, after `--map`.
@@ -145,17 +138,15 @@ class PackedCounts(SupervisionCounts):
         tokens: Tokens in rows, added ones included.
         special_tokens: Those added by `--bos` and `--eos`.
         pieces: Pieces of documents in rows. A row has `tokens - pieces` targets.
-        padding_tokens: Places of rows that never held a token.
+        padding_tokens: Places of rows without a token.
         cut_documents: Documents in more than one piece.
         truncated_documents: Documents that lost their end.
         truncated_tokens: The tokens that they lost.
         text_bytes: Size of the text as UTF-8, 0 for documents that were already tokens.
-        most_pieces: Largest number of pieces in a row, removed ones included; 0 if not
-            known, as for rows packed by an earlier version.
+        most_pieces: Largest number of pieces in a row; 0 if not known, as for rows
+            packed by an earlier version.
         reference_shards: Shards that the reference tokenizer made again, because the
             fast one differed.
-        removed_documents: Documents that were removed. They are in no other count.
-        removed_tokens: Places of rows that held their tokens, and are padding now.
         digest_low: Sum of the first lane of the digests of all documents.
         digest_high: Sum of the second lane.
     """
@@ -172,8 +163,6 @@ class PackedCounts(SupervisionCounts):
     text_bytes: int = 0
     most_pieces: int = 0
     reference_shards: int = 0
-    removed_documents: int = 0
-    removed_tokens: int = 0
     digest_low: int = 0
     digest_high: int = 0
 
@@ -197,7 +186,7 @@ class PackedCounts(SupervisionCounts):
         fields: dict[str, Any] = dataclasses.asdict(self)
         del fields["digest_low"], fields["digest_high"]
         fields["digest_spans"] = f"{self.digest_spans:016x}" * (self.digest_spans > 0)
-        for name in OPTIONAL:
+        for name in SUPERVISION:
             if not fields[name]:
                 del fields[name]
         return fields | {"digest": self.digest.hex}
@@ -210,7 +199,7 @@ class PackedCounts(SupervisionCounts):
         """
         digest = fields["digest"]
         names = [f.name for f in dataclasses.fields(cls) if "digest" not in f.name]
-        known = {MOST_PIECES: 0, **dict.fromkeys(OPTIONAL, 0), **fields}
+        known = {MOST_PIECES: 0, **dict.fromkeys(SUPERVISION, 0), **fields}
         return cls(
             **{name: int(known[name]) for name in names},
             digest_low=int(digest[16:], 16),

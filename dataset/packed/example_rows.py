@@ -2,8 +2,7 @@
 
 A row is three int64 features of one length, under the names that MaxText gives them:
 the tokens, the position of each in its document, and the number of its piece in the
-row, from 1 on. All three are 0 after the last piece, and for a piece whose document was
-removed. A fourth feature, which trainers do not read, lists those pieces.
+row, from 1 on. All three are 0 after the last piece.
 
 Rows of conversations have three features more, as long as the row: the role of each
 token from 1 on, the number of its message from 1 on, both 0 in text of the template,
@@ -35,12 +34,6 @@ TOKENS, POSITIONS, SEGMENTS = NAMES = (
     "inputs_segmentation",
 )
 
-REMOVED = "inputs_removed"
-"""Of each removed piece four numbers: its own, where it begins, ends, its position."""
-
-REMOVED_PIECE = 1 << 31
-"""Added to the first position of a piece whose document was removed."""
-
 ROLE, MESSAGE, TRAINED = SUPERVISION = (
     "inputs_role",
     "inputs_message",
@@ -69,22 +62,13 @@ def encode_examples(
     for end in row_ends.tolist():
         counts = lengths[piece:end].astype(np.int64)
         count = int(counts.sum())
-        positions = firsts[piece:end] & np.uint32(REMOVED_PIECE - 1)
         # For each token, the place in the row where its document began, or would have.
-        begins = np.cumsum(counts) - counts - positions
+        begins = np.cumsum(counts) - counts - firsts[piece:end]
         row[0, :count] = tokens[at : at + count]
         row[1, :count] = np.arange(count) - np.repeat(begins, counts)
         row[2, :count] = np.repeat(np.arange(1, len(counts) + 1), counts)
         row[:, count:] = 0
         features: dict[str, npt.NDArray[Any]] = dict(zip(NAMES, row, strict=True))
-        gone = np.flatnonzero(firsts[piece:end] >= REMOVED_PIECE)
-        if len(gone):
-            stops = np.cumsum(counts)[gone]
-            starts = stops - counts[gone]
-            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-                row[:, start:stop] = 0
-            pieces = gone + 1, starts, stops, positions[gone].astype(np.int64)
-            features[REMOVED] = np.stack(pieces, axis=1).ravel()
         if supervision is not None:
             features |= _supervised(supervision, at, at + count, length)
         records.append(encode_example(features))
@@ -141,7 +125,6 @@ def decode_examples(
     supervision: list[Supervision | None] = []
     for number, record in enumerate(records):
         row, supervised = _features(record, length, number)
-        gone = _restore(row, number)
         segments = row[SEGMENTS]
         count = int(np.count_nonzero(segments))
         # Where each piece begins, and where the last one ends.
@@ -179,28 +162,24 @@ def decode_examples(
         if row[TOKENS][count:].any() or row[POSITIONS][count:].any():
             raise _damaged("padding is not 0", number, f"0 from {count:,} on", "others")
         if supervised is not None:
-            _check_supervised(supervised, np.append(row[SEGMENTS], 0), gone, number)
+            _check_supervised(supervised, row[SEGMENTS], number)
         supervision.append(supervised)
         ends.append(pieces)
         lengths.append(counts.astype(np.uint32))
-        begins[gone - 1] |= REMOVED_PIECE
         firsts.append(begins.astype(np.uint32))
         tokens.append(ids.astype(np.uint32))
     none = [np.zeros(0, np.uint32)]
-    sizes, marked = (np.concatenate(each or none) for each in (lengths, firsts))
+    sizes, begun = (np.concatenate(each or none) for each in (lengths, firsts))
     row_ends = np.cumsum(ends, dtype=np.int64)
-    spans = _spans_of(supervision, row_ends, sizes, marked >= REMOVED_PIECE)
-    return row_ends, sizes, marked, np.concatenate(tokens or none), spans
+    spans = _spans_of(supervision, row_ends, sizes)
+    return row_ends, sizes, begun, np.concatenate(tokens or none), spans
 
 
 Supervision = dict[str, npt.NDArray[Any]]
 
 
 def _spans_of(
-    rows: Sequence[Supervision | None],
-    row_ends: IntArray,
-    lengths: WordArray,
-    removed: npt.NDArray[np.bool_],
+    rows: Sequence[Supervision | None], row_ends: IntArray, lengths: WordArray
 ) -> MessageSpans | None:
     """Returns the spans of the pieces of rows, None if no row has any.
 
@@ -220,7 +199,6 @@ def _spans_of(
                 for row, count in zip(rows, counts, strict=True)
             ]
         )
-    columns[ROLE][np.repeat(removed, lengths)] = 0
     pieces = np.repeat(np.arange(len(lengths)), lengths)
     begins = np.zeros(len(pieces), np.bool_)
     for column in (pieces, *columns.values()):
@@ -242,16 +220,13 @@ def _spans_of(
     )
 
 
-def _check_supervised(
-    row: Supervision, segments: IntArray, gone: IntArray, number: int
-) -> None:
+def _check_supervised(row: Supervision, segments: IntArray, number: int) -> None:
     """Raises DecodeError if the features of conversations contradict themselves."""
     role, message, trained, weight = (row[name] for name in (*SUPERVISION, WEIGHT))
     said = role > 0
-    piece = segments[:-1]
     for what, wrong in (
         (f"{ROLE} is none", (role < 0) | (role > len(ROLES))),
-        (f"{ROLE} of padding", said & ((piece == 0) | np.isin(piece, gone))),
+        (f"{ROLE} of padding", said & (segments == 0)),
         (f"{MESSAGE} of no message", (message > 0) != said),
         (f"{MESSAGE} out of range", (message < 0) | (message > 1 << 32)),
         (f"{TRAINED} is not 0 or 1", (trained < 0) | (trained > said)),
@@ -272,7 +247,6 @@ def _features(
     try:
         features = raw_features(record)
         row = {name: _ints(features[name.encode()]) for name in NAMES}
-        removed = _ints(features.get(REMOVED.encode(), RawFeature(INTS, [])))
         if any(name.encode() in features for name in (*SUPERVISION, WEIGHT)):
             supervised = {name: _ints(features[name.encode()]) for name in SUPERVISION}
             weights = supervised[TRAINED].astype(np.float32)
@@ -294,45 +268,13 @@ def _features(
                 got=f"{len(values):,}",
                 cure="give the length that the dataset was packed with",
             )
-    return row | {REMOVED: removed}, supervised
+    return row, supervised
 
 
 def _ints(feature: RawFeature) -> IntArray:
     kind, parts = feature
     encoded = b"".join(parts) if kind == INTS else b""
     return decode_varints(np.frombuffer(encoded, np.uint8))
-
-
-def _restore(row: dict[str, IntArray], number: int) -> IntArray:
-    """Puts removed pieces into a row; returns their numbers, from 1 on.
-
-    Their tokens stay 0. Raises DecodeError if there are tokens in their place.
-    """
-    removed = row.pop(REMOVED)
-    if not len(removed):
-        return removed
-    for name in NAMES:
-        row[name] = row[name].copy()
-    length = len(row[SEGMENTS])
-    whole = len(removed) % 4 == 0
-    pieces = removed[: len(removed) // 4 * 4].reshape(-1, 4)
-    for piece, start, stop, first in pieces.tolist():
-        good = 1 <= piece <= length and 0 <= start < stop <= length
-        whole &= good and 0 <= first <= REMOVED_PIECE - (stop - start)
-        if not whole or any(row[name][start:stop].any() for name in NAMES):
-            whole = False
-            break
-        row[SEGMENTS][start:stop] = piece
-        row[POSITIONS][start:stop] = np.arange(first, first + stop - start)
-    numbers = np.unique(pieces[:, 0])
-    if not whole or len(numbers) < len(pieces):
-        raise _damaged(
-            f"{REMOVED} does not tell pieces of the row that were removed",
-            number,
-            "number, begin, end and position of each, and 0 in all the others there",
-            _shown(removed),
-        )
-    return numbers
 
 
 def _shown(values: IntArray) -> str:

@@ -17,7 +17,6 @@ from gristmill.dataset.base.errors import CorruptShardError, DecodeError
 from gristmill.dataset.packed.counts import (
     IN_ROWS,
     MOST_PIECES,
-    REMOVED,
     PackedCounts,
 )
 from gristmill.dataset.packed.document_proofs import (
@@ -40,7 +39,6 @@ RECOUNTED = (
     "pieces",
     "padding_tokens",
     "cut_documents",
-    *REMOVED,
     MOST_PIECES,
     "digest_low",
     "digest_high",
@@ -126,12 +124,10 @@ class DocumentJoiner:
         # Places in the index, lengths and checksums of their pieces.
         none = np.zeros(0, np.uint32)
         self._cut = [(np.zeros(0, np.int64), none, none)]
-        self._removed = np.zeros(index.documents, bool)
         self._span_sums = np.zeros(index.documents, np.uint64)
         self._roles = np.zeros(index.documents, np.uint8)
         self._supervision = PackedCounts()
         self._rows = self._pieces = self._tokens = self._whole = 0
-        self._removed_pieces = self._removed_tokens = 0
         # A chunk of a shard can be a single row: this many together cost much less.
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -156,16 +152,14 @@ class DocumentJoiner:
         end = begin + len(rows.lengths)
         documents = index.piece_documents[begin:end]
         crc32cs = crc32cs_of(rows.tokens, rows.lengths)
-        removed = rows.removed
-        self._take_removed(rows, removed)
         if rows.spans is not None:
-            np.add.at(self._span_sums, documents, span_sums(rows.spans, rows.positions))
+            np.add.at(self._span_sums, documents, span_sums(rows.spans, rows.firsts))
             np.bitwise_or.at(self._roles, documents, roles_of(rows.spans))
             self._supervision += role_counts(rows.spans)
             trained = trained_targets(rows.spans)
             self._supervision += PackedCounts(trained_targets=trained)
-        is_cut = self._is_cut[documents] & ~removed
-        whole = ~is_cut & ~removed
+        is_cut = self._is_cut[documents]
+        whole = ~is_cut
         self._lengths[documents[whole]] = rows.lengths[whole]
         self._crc32cs[documents[whole]] = crc32cs[whole]
         self._whole += int(whole.sum())
@@ -174,26 +168,6 @@ class DocumentJoiner:
         self._rows += len(records)
         self._pieces = end
         self._tokens += len(rows.tokens)
-
-    def _take_removed(self, rows: RowBatch, removed: npt.NDArray[np.bool_]) -> None:
-        """Counts the pieces of removed documents, whose tokens are 0."""
-        if not removed.any():
-            return
-        places = self._pieces + np.flatnonzero(removed)
-        self._removed[self._index.piece_documents[places]] = True
-        gone = np.repeat(removed, rows.lengths)
-        if rows.tokens[gone].any():
-            at = np.flatnonzero(gone & (rows.tokens > 0))[0]
-            piece = int(np.searchsorted(np.cumsum(rows.lengths), at, side="right"))
-            raise CorruptShardError(
-                "a document that was removed still has tokens",
-                where=piece_place(self._index, self._pieces + piece),
-                expected="0 in place of each",
-                got=f"token {int(rows.tokens[at]):,}",
-                cure=_CURE,
-            )
-        self._removed_pieces += len(places)
-        self._removed_tokens += int(np.count_nonzero(gone))
 
     def _check(self, rows: RowBatch) -> None:
         """Checks that a batch has the pieces of the index."""
@@ -211,7 +185,7 @@ class DocumentJoiner:
         row = int(wrong_rows[0]) if wrong_rows.size else len(expected)
         before = int(expected[row - 1]) if row else 0
         firsts = index.piece_firsts[begin : begin + before]
-        positions = rows.positions[:before]
+        positions = rows.firsts[:before]
         if (wrong := np.flatnonzero(firsts != positions)).size:
             piece = int(wrong[0])
             raise CorruptShardError(
@@ -254,21 +228,12 @@ class DocumentJoiner:
                 cure=_CURE,
             )
         cut_documents = self._join_cut()
-        if (partly := np.flatnonzero(self._removed & (self._lengths > 0))).size:
-            raise CorruptShardError(
-                "a document was removed from some of its rows, and is in others",
-                where=document_place(index, int(partly[0])),
-                cure=_CURE,
-            )
-        tokens = self._tokens - self._removed_tokens
         counts = PackedCounts(
             documents=uncut + cut_documents,
-            tokens=tokens,
-            pieces=self._pieces - self._removed_pieces,
+            tokens=self._tokens,
+            pieces=self._pieces,
             padding_tokens=self._rows * self._format.length - self._tokens,
             cut_documents=cut_documents,
-            removed_documents=int(np.count_nonzero(self._removed)),
-            removed_tokens=self._removed_tokens,
             most_pieces=int(np.diff(index.row_ends, prepend=0).max(initial=0)),
         )
         digest = digest_of(self._lengths, self._crc32cs)

@@ -105,20 +105,18 @@ class MessageSpans(NamedTuple):
         )
 
     def among(
-        self,
-        ours: npt.NDArray[np.bool_],
-        counts: Int64,
-        lengths: npt.NDArray[np.uint32],
+        self, ours: npt.NDArray[np.bool_], lengths: npt.NDArray[np.uint32]
     ) -> Self:
         """Returns these spans among documents of plain text, which are trained on.
 
         Args:
             ours: bool [documents], which documents these are the spans of.
-            counts: int64 [documents], spans of each; 0 or 1 for the others.
             lengths: uint32 [documents], in tokens.
         """
+        counts = np.ones(len(ours), np.int64)
+        counts[ours] = counts_of(self.ends)
         is_ours = np.repeat(ours, counts)
-        others: tuple[Any, ...] = (0, lengths[~ours & (counts > 0)], OTHER, 0, True, 1)
+        others: tuple[Any, ...] = (0, lengths[~ours], OTHER, 0, True, 1)
         columns: list[npt.NDArray[Any]] = []
         own: npt.NDArray[Any]
         for own, value in zip(self.columns, others, strict=True):
@@ -195,7 +193,7 @@ class MessageSpans(NamedTuple):
             *(column[kept] for column in self.columns[2:]),
         )
 
-    def check(self, lengths: npt.NDArray[np.int64]) -> None:
+    def check(self, lengths: npt.NDArray[Any]) -> None:
         """Checks the spans of documents of these lengths.
 
         Args:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.packed.example_rows import (
-    REMOVED_PIECE,
     decode_examples,
     encode_examples,
 )
@@ -81,11 +80,10 @@ class RowBatch(NamedTuple):
     Attributes:
         row_ends: int64 [rows], where the pieces of each row end among all.
         lengths: uint32 [pieces], tokens of each.
-        firsts: uint32 [pieces], position of its first token in its document, and
-            `REMOVED_PIECE` if that was removed.
-        tokens: uint32 [tokens], all pieces end to end; 0 if removed.
-        spans: The spans of messages, with a piece for each document; none in those
-            removed. None if the rows are of no conversations.
+        firsts: uint32 [pieces], position of its first token in its document.
+        tokens: uint32 [tokens], all pieces end to end.
+        spans: The spans of messages, with a piece for each document; None if the rows
+            are of no conversations.
     """
 
     row_ends: npt.NDArray[np.int64]
@@ -93,16 +91,6 @@ class RowBatch(NamedTuple):
     firsts: npt.NDArray[np.uint32]
     tokens: npt.NDArray[np.uint32]
     spans: MessageSpans | None = None
-
-    @property
-    def removed(self) -> npt.NDArray[np.bool_]:
-        """Whether the document of each piece was removed: bool [pieces]."""
-        return is_removed(self.firsts)
-
-    @property
-    def positions(self) -> npt.NDArray[np.uint32]:
-        """The first positions, without that mark: uint32 [pieces]."""
-        return self.firsts & np.uint32(REMOVED_PIECE - 1)
 
 
 class RowHeads(NamedTuple):
@@ -126,11 +114,6 @@ class RowHeads(NamedTuple):
     span_bytes: npt.NDArray[np.int64]
     supervised: npt.NDArray[np.bool_]
     weighted: npt.NDArray[np.bool_]
-
-
-def is_removed(firsts: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
-    """Returns whether each piece was removed, by the `firsts` of a batch."""
-    return firsts >= REMOVED_PIECE
 
 
 def encode_rows(row_format: RowFormat, batch: RowBatch) -> list[bytes]:
@@ -210,20 +193,14 @@ def _check_fit(
         row = int(np.searchsorted(ends, wrong, side="right"))
         got = f"{int(lengths[wrong]):,} tokens from position {int(firsts[wrong]):,}"
         raise _unfit(what, row, expected, got)
-    if (removed := batch.removed).any():
-        left = np.flatnonzero(np.repeat(removed, lengths) & (tokens > 0))
-        if len(left):
-            row = int(np.searchsorted(token_ends, left[0], side="right"))
-            raise _unfit("removed piece has tokens", row, 0, int(tokens[left[0]]))
     limit = 1 << 8 * row_format.id_bytes
     if int(tokens.max(initial=0)) >= limit:
         at = int(np.argmax(tokens >= limit))
         row = int(np.searchsorted(token_ends, at, side="right"))
         raise _unfit("token does not fit", row, f"ids below {limit:,}", int(tokens[at]))
     if spans is not None:
-        there = np.where(batch.removed, 0, lengths)
         try:
-            spans.check(there)
+            spans.check(lengths)
         except ValueError as e:
             raise _unfit(str(e), 0, "spans of the pieces of these rows", "") from e
 
@@ -248,8 +225,7 @@ def _wrong_pieces(
         found.append(("piece without tokens", "one or more", int(np.argmin(lengths))))
     # Most rows begin all their documents.
     if firsts.any():
-        positions = firsts & np.uint32(REMOVED_PIECE - 1)
-        beyond = positions.astype(np.int64) + lengths > MAX_POSITIONS
+        beyond = firsts.astype(np.int64) + lengths > MAX_POSITIONS
         if beyond.any():
             expected = f"positions below {MAX_POSITIONS:,}"
             found.append(("position out of range", expected, int(np.argmax(beyond))))
@@ -393,18 +369,7 @@ def read_spans(records: Sequence[bytes], heads: RowHeads) -> MessageSpans | None
         raise _damaged(
             f"spans of messages make no sense: {e}", int(rows[e.row]), "spans", "others"
         ) from e
-    removed = is_removed(heads.firsts)
-    if all_ours and not removed.any():
-        return found
-    counts = np.ones(len(ours), np.int64)
-    counts[ours] = counts_of(found.ends)
-    if (wrong := (counts > 0) & removed & ours).any():
-        row = int(np.searchsorted(heads.row_ends, np.argmax(wrong), side="right"))
-        raise _damaged("a removed piece has spans", row, "none", int(counts[wrong][0]))
-    if all_ours:
-        return found
-    counts[removed] = 0
-    return found.among(ours, counts, heads.lengths)
+    return found if all_ours else found.among(ours, heads.lengths)
 
 
 def _check_sizes(sizes: npt.NDArray[np.int64], least: npt.NDArray[np.int64]) -> None:

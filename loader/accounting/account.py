@@ -7,7 +7,6 @@ document of packed rows is seen with its first token, and each token with its ro
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +20,6 @@ from gristmill.loader.columns.column import Column
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 from gristmill.loader.data.past_dataset import present
-from gristmill.loader.data.past_states import PastStates
 from gristmill.loader.order.epochs import ChangedRecords
 from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
 
@@ -125,30 +123,20 @@ class _Seen:
         self, batches: Batches, number: int, place: int, by: str, *, tokens: bool
     ):
         self._batches, self._number = batches, number
-        self._by, self._place, self._tokens = by, place, tokens
+        self._by, self._tokens = by, tokens
         self._dataset, gone = present(batches.datasets[number])
-        order, contents = batches.schedule.grown[number], batches.contents_of(number)
+        order = batches.schedule.grown[number]
         changes = [position for position, *_ in order.extensions]
         if len(gone):  # As if they were removed now, or after the last change.
             change = ChangedRecords(max([place, *changes]), len(self._dataset), gone)
             extensions = (*order.extensions, change)
             order = dataclasses.replace(order, extensions=extensions)
         self._order = order
-        self._until = functools.cache(
-            functools.partial(seen_records, order, records=len(self._dataset))
-        )
-        # Of documents removed from packed rows: how far they were there, and where.
-        until = [0, *(min(change, place) for change in changes), place]
-        self._lost = [
-            (until[had], *shards_of(self._dataset).find(rows), pieces)
-            for had, rows, pieces in PastStates(self._dataset).removed_documents(
-                contents
-            )
-        ]
+        self._seen = seen_records(order, place, records=len(self._dataset))
 
     def parts(self) -> Iterator[tuple[Key, Counts]]:
         """Yields what was seen, in parts that are to be added up."""
-        dataset, seen = self._dataset, self._until(self._place)
+        dataset, seen = self._dataset, self._seen
         if self._by not in (SOURCE, DATASET):
             self._column(dataset)  # It is an error also where nothing was seen.
         for shard in range(dataset.num_shards):
@@ -158,7 +146,7 @@ class _Seen:
             if not whole.any():
                 continue
             if packed_of(part, part.shard(own)) is not None:
-                yield from self._packed(shard, part, own, np.arange(*_ends(numbers)))
+                yield from self._packed(part, own, np.arange(*_ends(numbers)))
             elif self._by == SOURCE:
                 runs = [*runs_of_shard(part, own)]
                 sizes = [shards_of(dataset).first_record(shard), *(n for n, _ in runs)]
@@ -177,28 +165,16 @@ class _Seen:
         yield from self._removed(seen)
 
     def _packed(
-        self, shard: int, part: Dataset, own: int, records: IntArray
+        self, part: Dataset, own: int, records: IntArray
     ) -> Iterator[tuple[Key, Counts]]:
         """Yields what was seen of packed rows: the records of shard `own` of a part."""
         rows = self._dataset.find(records)[1]
-
-        def times_at(place: int) -> IntArray:
-            found = np.zeros(part.shard(own).records, np.int64)
-            found[rows] = self._until(place).at(records)
-            return found
-
-        times, opened = times_at(self._place), PackedShard(part, own)
+        times = np.zeros(part.shard(own).records, np.int64)
+        times[rows] = self._seen.at(records)
+        opened = PackedShard(part, own)
         segments = opened.segments
         row_of = np.repeat(np.arange(len(times)), np.diff(segments.row_ends, prepend=0))
-        seen, as_now = times[row_of], True
-        for until, shards, in_shard, pieces in self._lost:
-            here = shards == shard
-            if here.any():
-                begins = np.append(0, segments.row_ends)[in_shard[here]]
-                gone = segments.piece_documents[begins + pieces[here]]
-                theirs = np.isin(segments.piece_documents, gone)
-                seen[theirs] = times_at(until)[row_of[theirs]]
-                as_now &= not until
+        seen = times[row_of]
         if self._by == SOURCE:
             runs = [*runs_of_documents(part, opened)]
             numbers = {
@@ -216,7 +192,7 @@ class _Seen:
         documents, tokens = _sums(classes[begin], seen[begin], len(keys)), None
         table = table_of(part)
         if self._tokens and table is not None:
-            if len(keys) == 1 and as_now and (times == times[0]).all():
+            if len(keys) == 1 and (times == times[0]).all():
                 one = table.columns["packed_tokens"][own]
                 tokens = np.array([[one * times[0], one]])
             else:

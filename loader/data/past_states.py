@@ -19,7 +19,7 @@ import numpy as np
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.metadata.removed import read_removed
-from gristmill.loader.base.indices import NOTHING, IntArray, Removed
+from gristmill.loader.base.indices import NOTHING, Removed
 from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset
 
@@ -37,14 +37,13 @@ class _Edition(NamedTuple):
 
 class _Line(NamedTuple):
     path: str
-    keeps_numbers: bool  # Packed rows lose documents, and stay.
     editions: tuple[_Edition, ...]
 
     def lost(self, before: int, after: int) -> Removed:
         """Returns the part of the edition at one depth that a later one lacks."""
         gone = NOTHING
         for edition in self.editions[before:after:-1]:
-            if edition.lost is not None and not self.keeps_numbers:
+            if edition.lost is not None:
                 numbers = read_removed(self.path, edition.lost).records
                 gone = gone.joined(gone.opened(numbers))
         return gone
@@ -110,32 +109,6 @@ class PastStates:
             parts.append(first + line.lost(old, new).numbers)
             first += line.editions[old].records
         return Removed(np.concatenate(parts))
-
-    def removed_documents(
-        self, contents: Sequence[Content]
-    ) -> Iterator[tuple[int, IntArray, IntArray]]:
-        """Yields the documents that were removed from packed rows.
-
-        Args:
-            contents: What batches began with, and were extended to.
-
-        Yields:
-            How many of the contents had the documents, all before the others; int64
-            [documents] row in which each begins; and its first piece there.
-        """
-        states = [self.find(content) for content in contents]
-        first = 0
-        for number, line in enumerate(self._all):
-            for depth, edition in enumerate(line.editions):
-                if line.keeps_numbers and edition.lost is not None:
-                    lost = read_removed(line.path, edition.lost)
-                    had = [
-                        state is not None and (state[number:] or (depth,))[0] >= depth
-                        for state in states
-                    ]
-                    if lost.pieces is not None:
-                        yield sum(had), first + lost.records, lost.pieces
-            first += line.editions[0].records
 
     @property
     def _all(self) -> list[_Line]:
@@ -263,22 +236,16 @@ def _lines(dataset: Dataset) -> Iterator[_Line]:
     if dataset.committed is None:
         text = dataset.records_digest
         whole = _Edition(0, len(dataset), None if text is None else _digest(text), None)
-        yield _Line(dataset.path, False, (whole,))
+        yield _Line(dataset.path, (whole,))
         return
     for part in dataset.committed.parts:
         records, digest = part.records, _digest(part.records_digest)
         editions = [_Edition(part.edition, records, digest, None)]
-        rows = part.packed is not None
         try:
             for number, lost in part.removals():
-                known: RecordsDigest | None
-                if rows:
-                    text = lost.get("rows_digest")
-                    known = None if text is None else _digest(text)
-                else:
-                    records += int(lost["records"])
-                    known = digest = digest + _digest(lost["records_digest"])
-                editions.append(_Edition(int(number), records, known, lost))
+                records += int(lost["records"])
+                digest = digest + _digest(lost["records_digest"])
+                editions.append(_Edition(int(number), records, digest, lost))
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "dataset.json says in an unknown way what was removed",
@@ -286,7 +253,7 @@ def _lines(dataset: Dataset) -> Iterator[_Line]:
                 got=f"{part.removed!r:.200}",
                 cure="restore dataset.json from a copy",
             ) from e
-        yield _Line(dataset.path, rows, tuple(editions))
+        yield _Line(dataset.path, tuple(editions))
 
 
 def _digest(text: str) -> RecordsDigest:

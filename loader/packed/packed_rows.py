@@ -58,8 +58,7 @@ class PackedRows:
     - `targets`: the successor of each token in the same piece of a document; 0 for the
       last token of a piece and after it.
     - `inputs_segmentation`: the number of the piece in its row, from 1 on; 0 for
-      padding, and so for pieces of documents that were removed: the others keep their
-      numbers. A 0 in `inputs` can be a token: only this tells.
+      padding. A 0 in `inputs` can be a token: only this tells.
     - `targets_segmentation`: the same where there is a target, else 0.
     - `inputs_position`: the number of the token in its piece, from 0 on; 0 for padding.
     - `targets_position`: the same numbers.
@@ -234,11 +233,7 @@ class PackedRows:
         if self.rows == "packed":
             heads = read_heads(row_format, records)
             layout = RowLayout.of(
-                self.length,
-                heads.row_ends,
-                heads.lengths,
-                heads.token_counts,
-                heads.firsts,
+                self.length, heads.row_ends, heads.lengths, heads.token_counts
             )
             starts = np.arange(len(records)) * self.length
             read_tokens(row_format, records, heads, tokens.reshape(-1), starts)
@@ -247,7 +242,7 @@ class PackedRows:
             row_ends, lengths, firsts, ids, spans = decode_rows(row_format, records)
             sums = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
             counts = np.diff(sums[row_ends], prepend=0)
-            layout = RowLayout.of(self.length, row_ends, lengths, counts, firsts)
+            layout = RowLayout.of(self.length, row_ends, lengths, counts)
             tokens.reshape(-1)[layout.is_token()] = ids.view(np.int32)
             layout.clear_padding(tokens)
         # Beyond int32 they have become negative.

@@ -11,9 +11,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.message_spans import MessageSpans, counts_of
-from gristmill.dataset.packed.row_format import is_removed
 from gristmill.loader.base.indices import IntArray
 
 Int32Array = npt.NDArray[np.int32]
@@ -48,7 +46,6 @@ class RowLayout(NamedTuple):
         pieces: int64 [pieces], which spans are pieces.
         row_ends: int64 [rows], where the pieces of each row end among all.
         widths: int64 [rows], how many pieces each row has.
-        removed: int64 [n], which spans are pieces that were removed: padding, too.
     """
 
     shape: tuple[int, int]
@@ -57,7 +54,6 @@ class RowLayout(NamedTuple):
     pieces: IntArray
     row_ends: IntArray
     widths: IntArray
-    removed: IntArray
 
     @classmethod
     def of(
@@ -66,7 +62,6 @@ class RowLayout(NamedTuple):
         row_ends: IntArray,
         lengths: npt.NDArray[np.uint32],
         token_counts: IntArray,
-        firsts: npt.NDArray[np.uint32],
     ) -> Self:
         """Lays out rows.
 
@@ -75,7 +70,6 @@ class RowLayout(NamedTuple):
             row_ends: int64 [rows], where the pieces of each row end among all.
             lengths: uint32 [pieces], tokens of each.
             token_counts: int64 [rows], tokens of each, at most `length`.
-            firsts: uint32 [pieces], as in `RowBatch`.
         """
         rows = np.arange(len(row_ends))
         widths = row_ends.copy()
@@ -85,9 +79,8 @@ class RowLayout(NamedTuple):
         spans[pieces] = lengths
         spans[row_ends + rows] = length - token_counts
         stops = np.cumsum(spans)
-        removed = pieces[is_removed(firsts)]
         shape = len(rows), length
-        return cls(shape, spans, stops, pieces, row_ends, widths, removed)
+        return cls(shape, spans, stops, pieces, row_ends, widths)
 
     @property
     def last_tokens(self) -> IntArray:
@@ -101,7 +94,6 @@ class RowLayout(NamedTuple):
         # Most rows are full. Slices: a mask of all tokens would cost more than the
         # array itself.
         padding = padding[self.spans[padding] > 0]
-        padding = np.concatenate([padding, self.removed])
         stops = self.stops[padding]
         starts = stops - self.spans[padding]
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
@@ -117,7 +109,6 @@ class RowLayout(NamedTuple):
         """Returns the number of each token's piece in its row, from 1 on."""
         numbers = np.zeros(len(self.spans), np.int32)
         numbers[self.pieces] = self.numbers()
-        numbers[self.removed] = 0
         return copy_of(np.repeat(numbers, self.spans).reshape(self.shape))
 
     def positions(self, firsts: npt.NDArray[np.uint32] | None) -> Int32Array:
@@ -131,7 +122,7 @@ class RowLayout(NamedTuple):
         begins = self.stops - self.spans
         begins -= np.repeat(np.arange(rows) * length, 1 + self.widths)
         if firsts is not None:
-            begins[self.pieces] -= firsts & np.uint32(REMOVED_PIECE - 1)
+            begins[self.pieces] -= firsts
         columns = np.arange(length, dtype=np.int32)
         spread = np.repeat(begins.astype(np.int32), self.spans).reshape(self.shape)
         out = new_array(self.shape)
@@ -156,11 +147,10 @@ class RowLayout(NamedTuple):
         stops = self.stops[self.pieces]
         begins = stops - self.spans[self.pieces]
         if spans is None:
-            there = np.ones(len(begins), np.bool_)
-            there[np.isin(self.pieces, self.removed)] = False
-            first, last = begins[there], stops[there] - 1
+            first, last = begins, stops - 1
         else:
             there = spans.trained
+            values = values[there]
             first = np.repeat(begins, counts_of(spans.ends))[there]
             kept = spans.begins[there].astype(np.int64)
             last = first + kept + spans.lengths[there] - 1
@@ -175,7 +165,7 @@ class RowLayout(NamedTuple):
             sizes[-1] -= last[-1] + shift
             sizes[0] += shift
         filled = np.zeros(len(sizes), values.dtype)
-        filled[1::2] = values[there]
+        filled[1::2] = values
         array = np.repeat(filled, sizes).reshape(self.shape)
         return copy_of(array.view(np.int32)).view(values.dtype)
 

@@ -56,15 +56,12 @@ class FoundDocument:
         shard: The file that has its rows.
         document: Its number among the documents of the shard.
         pieces: Its pieces, in the order of its tokens; none if it has no token.
-        removed: Whether it was removed. Then its pieces say where it was, and when
-            batches of editions that have it see it there.
     """
 
     dataset: str
     shard: str
     document: int
     pieces: tuple[DocumentPiece, ...]
-    removed: bool = False
 
 
 class _Edition(NamedTuple):
@@ -126,25 +123,6 @@ def find_document(
     if not found:
         raise _not_found(path, place, known, near)
     return found
-
-
-def documents_of(
-    dataset: Dataset, path: str, place: int
-) -> Iterator[tuple[PackedShard, int, int]]:
-    """Yields the documents of packed rows that were made of a record of a source file.
-
-    Args:
-        dataset: The dataset.
-        path: As `find_document` takes it.
-        place: Likewise.
-
-    Yields:
-        The shard of each, the number of its first record, and the document's number
-        among those of the shard.
-    """
-    editions = _editions_of(dataset, 0, dataset.path)
-    for edition, shard, document in _located(editions, path, place, [], []):
-        yield shard, edition.first_record + shard.info.first_record, document
 
 
 def _located(
@@ -243,8 +221,7 @@ def _found(
     stop_epoch: int | None,
 ) -> FoundDocument:
     pieces = []
-    placed, removed = placed_pieces(shard, document)
-    for row, begin, end, first in placed:
+    for row, begin, end, first in placed_pieces(shard, document):
         stored = edition.first_record + shard.info.first_record + row
         record = batches.datasets[edition.number].number_here(stored)
         if record is None:
@@ -269,20 +246,17 @@ def _found(
         shard=shard.info.path,
         document=document,
         pieces=tuple(pieces),
-        removed=removed,
     )
 
 
-def placed_pieces(
-    shard: PackedShard, document: int
-) -> tuple[list[tuple[int, int, int, int]], bool]:
+def placed_pieces(shard: PackedShard, document: int) -> list[tuple[int, int, int, int]]:
     """Returns the row of each piece of a document, its tokens there, and its first.
 
-    And whether the document was removed, with all its pieces. A piece that begins its
+    A piece that begins its
     row, and is not the last of the document, ends where the next one begins: that row
     is not read.
     """
-    found, removed = [], False
+    found = []
     pieces = shard.segments.pieces_of(document)
     rows, numbers, firsts = map(np.ndarray.tolist, pieces)
     for row, number, first, later in zip(
@@ -294,8 +268,7 @@ def placed_pieces(
             read = shard.pieces(row)
             begin, end = int(read.begins[number]), int(read.ends[number])
             found.append((row, begin, end, first))
-            removed = bool(read.removed[number])
-    return found, removed
+    return found
 
 
 def _not_found(

@@ -148,12 +148,11 @@ def pieces_of(
             end_token=end,
             document=document,
             first_token=first,
-            removed=removed,
             **({} if token is None else pieces.said(number, token)),
             **document_source(dataset, shard, document),
         )
-        for number, (document, first, begin, end, removed) in enumerate(
-            zip(*map(np.ndarray.tolist, pieces[:5]), strict=True)
+        for number, (document, first, begin, end) in enumerate(
+            zip(*map(np.ndarray.tolist, pieces[:4]), strict=True)
         )
         if token is None or begin <= token < end
     )

@@ -55,7 +55,6 @@ class RowPieces(NamedTuple):
         firsts: Its first token in that document.
         begins: Its first token in the row.
         ends: The token of the row after its last.
-        removed: bool [pieces], whether its document was removed.
         spans: The spans of messages, with a piece for each document; None if the rows
             are of no conversations.
     """
@@ -64,12 +63,11 @@ class RowPieces(NamedTuple):
     firsts: IntArray
     begins: IntArray
     ends: IntArray
-    removed: npt.NDArray[np.bool_]
     spans: MessageSpans | None = None
 
     def said(self, piece: int, token: int) -> dict[str, Any]:
         """Returns role and message of a token of the row, as fields of `Piece`."""
-        if self.spans is None or self.removed[piece]:
+        if self.spans is None:
             return {}
         at, spans = token - int(self.begins[piece]), self.spans
         own = spans.documents == piece
@@ -153,7 +151,6 @@ class PackedShard:
             firsts.astype(np.int64),
             ends - lengths,
             ends,
-            batch.removed,
             batch.spans,
         )
 

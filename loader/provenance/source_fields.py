@@ -66,7 +66,6 @@ class Piece(SourcePlace):
         document: The number of the document among those of its shard.
         first_token: The number, in the document, of the piece's first token: above 0
             where a document was cut.
-        removed: Whether the document was removed: its tokens are padding.
         role: Role of the token of a conversation that was asked for: one of `ROLES`,
             or "template". None for other tokens and rows.
         message: The number of its message in the conversation, None in the template.
@@ -78,7 +77,6 @@ class Piece(SourcePlace):
     end_token: int
     document: int
     first_token: int
-    removed: bool = False
     role: str | None = None
     message: int | None = None
     trained: bool | None = None

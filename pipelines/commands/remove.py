@@ -1,4 +1,4 @@
-"""`gristmill remove`: records, or documents of packed rows, leave a dataset."""
+"""`gristmill remove`: records leave a dataset."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ class RemoveOptions:
     records: str | None = text(
         "Remove the records that this file names, one per line: FILE@PLACE as trace "
         "shows it, with a byte offset, the number of a row or record, or line:N; or "
-        "the number of a record in the split. From packed rows, documents are removed: "
-        "by FILE@PLACE, or SHARD@N for document N of a shard.",
+        "the number of a record in the split.",
         "FILE",
         "none",
     )
@@ -65,7 +64,7 @@ class RemoveOptions:
 
 @command("remove", RemoveOptions)
 def remove(options: RemoveOptions, *, as_json: bool) -> None:
-    """Remove records from a split, or documents from packed rows.
+    """Remove records from a split.
 
     Only shards that hold some of them are written again; the rest are shared with the
     previous edition, which is kept unless --erase is given. Readers see the old edition

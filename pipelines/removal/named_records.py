@@ -11,18 +11,14 @@ import numpy as np
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.base.example import INTS
 from gristmill.dataset.base.whole_numbers import whole_number
-from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import open as open_dataset
-from gristmill.loader.data.dataset import Dataset, shards_of
+from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.decode.features import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
-from gristmill.loader.provenance.find_document import documents_of
-from gristmill.loader.provenance.packed_shard import PackedShard
 from gristmill.pipelines.removal.find_places import find_places
 from gristmill.pipelines.text.location import FilePlace
-from gristmill.pipelines.text.source_details import line_offset
 from gristmill.transforms.removal.begin_removal import (
     done_before,
     open_split,
@@ -70,22 +66,20 @@ def asked_records(
     Args:
         dataset: The dataset's directory.
         lines: Each the number of a record, a place as `gristmill trace` shows it, or,
-            with a column, a value. Of packed rows a place, of documents.
+            with a column, a value.
         split: The split; None for the only one.
         column: The feature that has the values.
         edition: The edition in which records have these numbers; None for the newest.
 
     Raises:
-        InputError: A line is neither, or the split is not there.
+        InputError: A line is neither, or the split is not there or has packed rows.
     """
     manifest, name = open_split(dataset, split)
     found = manifest.splits[name]
     request = request_of(sorted(lines), column, edition)
     about = {"split": name, "request": request}
-    pairs: list[tuple[int, Any]]
-    if found.packed is not None:
-        pairs = _documents(dataset, name, found, lines, column)
-    elif column is not None:
+    pairs: list[tuple[int, int]]
+    if column is not None:
         opened = open_dataset(dataset, name, edition=found.edition)
         pairs = list(find_values(opened, column, lines))
     else:
@@ -141,13 +135,6 @@ def selected_records(
     found, request = manifest.splits[name], request_of(["where", condition], edition)
     about: dict[str, Any] = {"split": name, "request": request}
     where = f"{dataset}, split {name}"
-    if found.packed is not None:
-        raise InputError(
-            "--where is for records: documents of packed rows have no columns",
-            where=where,
-            got=f"--where {condition}",
-            cure="name them by --records; or remove the records, and pack them again",
-        )
     opened = open_dataset(dataset, name, edition=found.edition)
     numbers = selected(opened, condition).numbers
     if not len(numbers):
@@ -164,34 +151,6 @@ def selected_records(
     return Asked(about | more, ())
 
 
-def _documents(
-    dataset: str, name: str, split: Split, lines: Sequence[str], column: str | None
-) -> list[tuple[int, Any]]:
-    """Returns the number of a line, and row and piece of a document that it names.
-
-    Raises InputError if it can name none.
-    """
-    places = []
-    for line in lines:
-        place = None if column is not None else _parsed(line)
-        if not isinstance(place, FilePlace):
-            raise InputError(
-                "documents of packed rows must be named by their places",
-                where=f"{dataset}, split {name}",
-                expected="FILE@PLACE of a source file, as gristmill trace shows it, or "
-                "SHARD@DOCUMENT",
-                got=f"--column {column}" if column is not None else ascii(line),
-                cure="give places: gristmill trace --step N --row N shows those of all "
-                "documents of a row"
-                if column is None
-                else "leave --column out, and give places: the values of features are "
-                "not kept in rows of tokens",
-            )
-        places.append(place)
-    opened = open_dataset(dataset, name, edition=split.edition)
-    return list(find_documents(opened, places))
-
-
 def _parsed(line: str) -> int | FilePlace:
     """Returns the number of a record, or a place."""
     text = line.strip()
@@ -205,53 +164,6 @@ def _parsed(line: str) -> int | FilePlace:
         got=ascii(line),
         cure="correct the line; for values of a feature, give its name with --column",
     )
-
-
-def find_documents(
-    dataset: Dataset, places: Sequence[FilePlace]
-) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Yields the places of the documents that come from places.
-
-    It reads the segment index of each shard that has some, and a row for each document.
-    Those that were removed, or have no token, are left out.
-
-    Args:
-        dataset: The dataset, whose records are packed rows.
-        places: The places. That of a shard of the dataset itself is the number of a
-            document among those of the shard.
-
-    Yields:
-        The number of a place; the row in which a document begins, and the number of its
-        piece there.
-    """
-    shards = {path: number for number, path in enumerate(shards_of(dataset).paths)}
-    for number, place in enumerate(places):
-        if place.path in shards and not place.is_line:
-            shard = PackedShard(dataset, shards[place.path])
-            known = range(shard.segments.documents)
-            found = [
-                (shard, shard.info.first_record, document)
-                for document in known[place.number : place.number + 1]
-            ]
-        else:
-            at: int | None = place.number
-            if place.is_line:
-                at = _line_offset(dataset, place)
-            found = [] if at is None else [*documents_of(dataset, place.path, at)]
-        for shard, first_record, document in found:
-            pieces = shard.segments.pieces_of(document)
-            if not len(pieces.rows):
-                continue  # It has no token.
-            row, piece = int(pieces.rows[0]), int(pieces.numbers[0])
-            if not shard.pieces(row).removed[piece]:
-                yield number, (first_record + row, piece)
-
-
-def _line_offset(dataset: Dataset, place: FilePlace) -> int | None:
-    try:
-        return line_offset([dataset], place.path, place.number)
-    except InputError:
-        return None  # Not a file of the dataset, or not so many lines.
 
 
 _BLOCK_RECORDS = 1024

@@ -72,26 +72,16 @@ class Removed:
         result, split = self.result, self.split
         name = f"{result.manifest.name}/{result.split}"
         if not result.editions:
-            these, left = "records", f"{split.records:,} left"
-            if split.packed is not None:
-                these, left = "documents", f"{plural(split.records, 'row')} as before"
-            line = f"{name}: these {these} were removed before; {left}"
-            lines = [line]
+            left = f"{split.records:,} left"
+            lines = [f"{name}: these records were removed before; {left}"]
         else:
             numbers = " and ".join(map(str, result.editions))
             word = "edition" if len(result.editions) == 1 else "editions"
             shards = plural(result.cut_shards, "shard")
             lost = f"{plural(result.records, 'record')} removed, {split.records:,} left"
-            size = size_text(result.raw_bytes)
-            if split.packed is not None:
-                lost = (
-                    f"{plural(result.documents, 'document')} removed, in "
-                    f"{plural(split.records, 'row')} as before"
-                )
-                size = f"{plural(result.tokens, 'token')}, padding now"
             lines = [
                 f"{name}: {lost}, committed as {word} {numbers}",
-                f"  removed      {size}; listed in "
+                f"  removed      {size_text(result.raw_bytes)}; listed in "
                 + ", ".join(
                     str(part.removed["list"])
                     for part in split.parts
@@ -111,8 +101,7 @@ class Removed:
             lines.append("  erased       the editions before, with their files")
             lines += [f"  NOT erased   {place}" for place in self.elsewhere]
         elif split.replaced:
-            what = "records" if split.packed is None else "documents"
-            kept = f"the edition before; --erase deletes it, with the {what}"
+            kept = "the edition before; --erase deletes it, with the records"
             lines.append(f"  kept         {kept}")
         return "\n".join(lines)
 
@@ -125,8 +114,6 @@ class Removed:
             "editions": list(result.editions),
             "removed_records": result.records,
             "removed_bytes": result.raw_bytes,
-            "removed_documents": result.documents,
-            "removed_tokens": result.tokens,
             "records": split.records,
             "records_digest": split.records_digest,
             "cut_shards": result.cut_shards,

@@ -27,11 +27,8 @@ def made_by(split: Split, edition: int) -> str:
     """Returns the maker of an edition of a split, and whether it replaced others."""
     part = split.known[edition]
     if part.removed is not None:
-        base, what = part.removed.get("edition", 0), "record"
-        if part.packed is not None:
-            what = "document"
-        count = part.removed.get(f"{what}s", 0)
-        return f"remove, of {plural(count, what)} of edition {base:,}"
+        base, count = part.removed.get("edition", 0), part.removed.get("records", 0)
+        return f"remove, of {plural(count, 'record')} of edition {base:,}"
     how = _made_by(part)
     states = [state for state in (*split.replaced, split) if edition in state.numbers]
     if states[0].numbers[0] != edition:

@@ -89,7 +89,6 @@ def location_text(location: DetailedLocation, token: int | None = None) -> str:
                 if piece.first_token
                 else ""
             )
-            + (", removed: padding now" if piece.removed else "")
         )
         if token is not None and piece.role is not None:
             message = "" if piece.message is None else f", message {piece.message:,}"
@@ -146,8 +145,7 @@ def document_text(found: FoundDocument) -> str:
     lines = [
         f"dataset  {found.dataset}",
         f"shard    {found.shard}",
-        f"         document {found.document:,} of the shard"
-        + (", removed: it was" if found.removed else ""),
+        f"         document {found.document:,} of the shard",
     ]
     if not found.pieces:
         lines.append("         it has no token: it is in no row")

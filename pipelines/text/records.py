@@ -93,11 +93,10 @@ class ShownRecord(NamedTuple):
     def _row_text(self, head: str, row_format: RowFormat, full: bool) -> str:
         """Returns a packed row as text: the first tokens of each piece, or all."""
         pieces = _pieces(self.record, row_format)
-        there = [piece for piece in pieces if not piece.removed]
-        tokens = plural(sum(len(piece.ids) for piece in there), "token")
+        tokens = plural(sum(len(piece.ids) for piece in pieces), "token")
         lines = [f"{head}, {tokens} in {plural(len(pieces), 'piece')}"]
-        if any(piece.spans is not None for piece in there):
-            trained = sum(int(piece.trained.sum()) for piece in there)
+        if any(piece.spans is not None for piece in pieces):
+            trained = sum(int(piece.trained.sum()) for piece in pieces)
             lines[0] += f", {trained:,} of them trained: in {BEGIN} {END}"
         lines += [f"  {piece.shown(self.texts, full)}" for piece in pieces]
         return "\n".join(lines)
@@ -171,32 +170,25 @@ class _Piece(NamedTuple):
 
     Attributes:
         first: The position of its first token in its document.
-        ids: Its tokens; 0 if it was removed.
-        removed: Whether its document was.
+        ids: Its tokens.
         trained: bool [tokens], whether each is trained on.
         spans: Those of its messages, None if the row has none.
     """
 
     first: int
     ids: list[int]
-    removed: bool
     trained: npt.NDArray[np.bool_]
     spans: list[dict[str, Any]] | None
 
     def fields(self, texts: TokenTexts | None) -> dict[str, Any]:
         """Returns it for JSON."""
         found: dict[str, Any] = {"first": self.first, "ids": self.ids}
-        if self.removed:
-            return found | {"removed": True}
         if texts is not None:
             found["text"] = texts.decode(self.ids)
         return found if self.spans is None else found | {"spans": self.spans}
 
     def shown(self, texts: TokenTexts | None, full: bool) -> str:
         """Returns it in a line: its first tokens, or all."""
-        if self.removed:
-            places = plural(len(self.ids), "place")
-            return f"a document that was removed: {places} of padding"
         most = _IDS_SHOWN if texts is None else _TEXTS_SHOWN
         some = self.ids if full else self.ids[:most]
         trained = self.trained[: len(some)]
@@ -221,11 +213,10 @@ def _pieces(record: bytes, row_format: RowFormat) -> list[_Piece]:
         _Piece(
             first,
             ids.tolist(),
-            gone,
             by_token(spans, number, len(ids))["trained"],
             None if spans is None else [*spans_of_piece(spans, number)],
         )
-        for number, (first, ids, gone) in enumerate(
-            zip(row.positions.tolist(), parts, row.removed.tolist(), strict=True)
+        for number, (first, ids) in enumerate(
+            zip(row.firsts.tolist(), parts, strict=True)
         )
     ]

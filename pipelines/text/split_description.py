@@ -174,7 +174,7 @@ def tokenizer_text(split: Split) -> str:
 def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
     """Returns the counts of packed rows, as pairs of a head and a text."""
     counts = packed.counts
-    places = counts.tokens + counts.removed_tokens + counts.padding_tokens
+    places = counts.tokens + counts.padding_tokens
     share = 100 * counts.padding_tokens / places if places else 0.0
     documents = f"{counts.documents:,}"
     added = f", {counts.special_tokens:,} of them added" * bool(counts.special_tokens)
@@ -197,10 +197,6 @@ def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
             f"{plural(counts.truncated_tokens, 'token')}"
         )
     lines.append(("cut", cut))
-    if counts.removed_documents:
-        gone = plural(counts.removed_documents, "document")
-        tokens = plural(counts.removed_tokens, "token")
-        lines.append(("removed", f"{gone} of {tokens}, which are padding now"))
     aside = sum(counts.set_aside.values())
     if counts.empty_documents > aside:
         empty = plural(counts.empty_documents - aside, "document")

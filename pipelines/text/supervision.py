@@ -154,10 +154,7 @@ Document = tuple[npt.NDArray[Any], dict[str, Any]]
 
 
 def supervised_documents(
-    ids: npt.NDArray[Any],
-    lengths: npt.NDArray[Any],
-    spans: MessageSpans,
-    removed: Sequence[bool] | None = None,
+    ids: npt.NDArray[Any], lengths: npt.NDArray[Any], spans: MessageSpans
 ) -> Iterator[Document]:
     """Yields the tokens of each piece or document, with the facts of `by_token`.
 
@@ -165,21 +162,16 @@ def supervised_documents(
         ids: All of their tokens.
         lengths: Tokens of each.
         spans: The spans of their messages.
-        removed: Which to leave out; None for none.
     """
     for number, own in enumerate(np.split(ids, np.cumsum(lengths)[:-1])):
-        if removed is None or not removed[number]:
-            yield own, by_token(spans, number, len(own))
+        yield own, by_token(spans, number, len(own))
 
 
 def _pieces_of_rows(rows: Iterable[bytes], row_format: RowFormat) -> Iterator[Document]:
     for row in rows:
         batch = decode_rows(row_format, [row])
         if batch.spans is not None:
-            gone = batch.removed.tolist()
-            yield from supervised_documents(
-                batch.tokens, batch.lengths, batch.spans, gone
-            )
+            yield from supervised_documents(batch.tokens, batch.lengths, batch.spans)
 
 
 def template_pieces(

@@ -132,24 +132,15 @@ class Verification:
 
 def _packed_lines(counts: PackedCounts) -> list[str]:
     """Returns the counts of packed rows, for a person."""
-    places = counts.tokens + counts.removed_tokens + counts.padding_tokens
+    places = counts.tokens + counts.padding_tokens
     padding = 100 * counts.padding_tokens / max(places, 1)
     truncated = f"{counts.truncated_documents:,} truncated"
     if counts.truncated_tokens:
         truncated += f" by {plural(counts.truncated_tokens, 'token')}"
-    removed = []
-    if counts.removed_documents:
-        gone = plural(counts.removed_documents, "document")
-        removed.append(
-            f"  removed      {gone}: places of rows {places:,} = tokens "
-            f"{counts.tokens:,} + removed {counts.removed_tokens:,} + padding "
-            f"{counts.padding_tokens:,}"
-        )
     return [
         f"  tokens       targets {counts.targets:,} = tokens {counts.tokens:,} - "
         f"pieces {counts.pieces:,}; {padding:.2f} % padding",
         f"  documents    {counts.documents:,}, {counts.cut_documents:,} of them cut; "
         f"{truncated}; {counts.empty_documents:,} dropped without a token",
-        *removed,
         *(f"  {head:<11}  {text}" for head, text in supervision_lines(counts)),
     ]

@@ -248,12 +248,6 @@ ROWS = [
         text("gone", "line 3\n"),
     ),
     Row(
-        "pipelines/removal/named_records.py _documents",
-        "remove rows --records gone",
-        "trace rows --step 0 --row 0 --batch-size 2",
-        text("gone", "3\n"),
-    ),
-    Row(
         "pipelines/removal/named_records.py find_values",
         "remove d --records gone --column texts",
         "remove d --records gone --column text",
@@ -646,10 +640,13 @@ ROWS = [
         text("nulls.jsonl", '{"text": null}\n{"text": "a"}\n'),
     ),
     Row(
-        "pipelines/removal/named_records.py selected_records",
-        "remove rows --where n>1",
-        "remove rows --records some.txt",
-        text("some.txt", "a.jsonl@line:1\n"),
+        "transforms/removal/begin_removal.py open_split",
+        "remove packed --records some.txt",
+        f"remove d --records some.txt\npack d packed {TOKENS} --length 64 --overwrite",
+        all_of(
+            text("some.txt", "3\n"),
+            lambda: cures.run(f"pack d packed {TOKENS} --length 64"),
+        ),
     ),
     Row(
         "pipelines/options/given_datasets.py _edition_number",
@@ -927,7 +924,6 @@ ELSEWHERE = {
     "removals that meet another command, or damage: tests/behaviour/test_remove.py": (
         "transforms/removal/claim.py",
         "transforms/removal/commit_removal.py",
-        "transforms/removal/cut_documents.py",
         "transforms/removal/plan_removal.py",
     ),
     "tokenizers that fail, differ or are not installed: tests/transforms/tokens": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 import pathlib
 import pickle
@@ -19,7 +18,6 @@ from gristmill.dataset.base.errors import (
     OutOfRangeError,
     StateMismatchError,
 )
-from gristmill.dataset.commit.editions import with_parts
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli
@@ -283,34 +281,6 @@ class TestState:
             feed.set_state(state)
         assert "edition=1), as in the run" in str(caught.value)
         assert "extended(dataset, step=4)" in str(caught.value)
-
-
-def test_packed_rows_keep_their_numbers(tmp_path):
-    convert(tmp_path, [FIRST])
-    others = [record[::-1] if n in LOST else record for n, record in enumerate(FIRST)]
-    output = pathlib.Path(convert(tmp_path, [others], split="train.e00002"))
-    manifest = open_manifest(str(output))
-    (first, second) = manifest.splits["train"].parts
-    removed = {"edition": 1, "records": 9, "records_digest": "0" * 32, "list": "-"}
-    made = dataclasses.replace(second, removed=removed, packed={"length": 4})
-    split = with_parts(first, {1: made}, keep=False)
-    changed = dataclasses.replace(manifest, splits={"train": split})
-    batches = loader.global_batches(loader.open(output, edition=1), **OPTIONS)
-    (output / "dataset.json").write_bytes(changed.encode())
-    dataset = loader.open(output)
-    after = batches.extended(dataset, step=4)
-    assert [*map(list, map(after.indices, range(30)))] == [
-        *map(list, map(batches.indices, range(30)))
-    ]
-    state = batches.feed(process_index=0, process_count=1, start_step=4).get_state()
-    assert stream(after, state=state) == [
-        [others[n] for n in batches.indices(step)] for step in range(4, 30)
-    ]
-    (entry,) = after.feed(process_index=0, process_count=1).get_state()["extended"]
-    assert entry["edition"] == 2
-    assert "removed" not in entry
-    with pytest.raises(InputError, match="no more records than before"):
-        after.extended(dataset, step=9)
 
 
 class TestRefused:

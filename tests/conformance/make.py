@@ -264,13 +264,6 @@ for _name, _options in {
     )
 
 
-@case("packed_removed", "version 3: packed rows, of which documents were removed")
-def _packed_removed() -> None:
-    packed("packed_removed", "--vocabulary-size 60000")
-    pathlib.Path("documents").write_text("a.jsonl@line:3\na.jsonl@line:31\n")
-    run("remove packed_removed --records documents")
-
-
 def chats(name: str, **options: Any) -> None:
     """Packs 40 conversations, some with weights, into rows of 24 tokens."""
     made = conversations(40, seed=40, vocabulary=60_000, most=9)

@@ -102,9 +102,8 @@ class RowsCheck:
     def _places(self, index: SegmentIndex) -> Iterator[Finding]:
         """Finds documents that do not come from the records read for the shard."""
         counts, spans = self._packed.counts, self._packed.spans
-        documents = counts.documents + counts.removed_documents
         facts = [
-            ("documents", documents, index.documents),
+            ("documents", counts.documents, index.documents),
             ("spans", len(spans), len(index.span_documents)),
         ]
         for what, expected, got in facts:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import StateMismatchError
+from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.dataset.commit.editions import next_edition
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
@@ -57,8 +57,7 @@ def begin_removal(
 
     Args:
         dataset: The dataset's directory.
-        records: Numbers of records of the split, in any order. Of packed rows
-            [documents, 2]: row and piece with which each document begins.
+        records: Numbers of records of the split, in any order.
         split: The split; None for the only one.
         edition: The newest edition, whose records are numbered so. None for any: then
             what was removed by these numbers before is not removed again.
@@ -68,15 +67,14 @@ def begin_removal(
 
     Raises:
         NotADatasetError: There is no committed dataset.
-        InputError: There is no such split or record.
+        InputError: There is no such split or record, or the split has packed rows.
         JobChangedError: Another command is changing the split.
         StateMismatchError: The edition is not the newest one.
     """
     manifest, name = open_split(dataset, split)
     found = manifest.splits[name]
     if request is None:
-        wanted = wanted_of(records, packed=found.packed is not None)
-        request = request_of(wanted.tolist(), edition)
+        request = request_of(wanted_of(records).tolist(), edition)
     if not looked_up and done_before(found, request):
         return BegunRemoval(dataset, None, manifest, name)
     if edition not in (None, found.edition):
@@ -100,7 +98,21 @@ def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:
     Raises as `begin_removal` does.
     """
     manifest = open_manifest(dataset)
-    return manifest, chosen_split(dataset, manifest, split)
+    name = chosen_split(dataset, manifest, split)
+    found = manifest.splits[name]
+    if found.packed is not None:
+        cure = "remove the documents from the inputs, then pack these again"
+        if "shards_digest" in found.source:  # The input is a dataset.
+            source = found.source["inputs"][0]
+            cure = f"run gristmill remove on {source}, then pack it again"
+        raise InputError(
+            "documents cannot be removed from packed rows",
+            where=f"{dataset}, split {name}",
+            expected="a dataset of records",
+            got="packed rows",
+            cure=f"{cure}, with gristmill pack --overwrite",
+        )
+    return manifest, name
 
 
 def request_of(asked: list[Any], *more: object) -> str:

@@ -57,7 +57,7 @@ def claim(removal: Removal) -> None:
         key = layout.edition_key(removal.split, one.edition)
         path = layout.join(removal.dataset, layout.removed_path(removal.name, key))
         nothing = np.zeros(len(one.records), np.uint64)
-        wanted = RemovedRecords.of(one.records, nothing, pieces=one.pieces)
+        wanted = RemovedRecords.of(one.records, nothing)
         storage.write(path, wanted.encode(), replaces=version_of(path))
     text = json.dumps(
         {
@@ -191,6 +191,4 @@ def _edition(
     key = layout.edition_key(split, number)
     path = layout.join(dataset, layout.removed_path(name, key))
     wanted = RemovedRecords.decode(storage_for(path).read(path), where=path)
-    return EditionRemoval(
-        base=base, edition=number, records=wanted.records, pieces=wanted.pieces
-    )
+    return EditionRemoval(base=base, edition=number, records=wanted.records)

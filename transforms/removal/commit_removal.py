@@ -23,8 +23,6 @@ from gristmill.dataset.metadata.removed import RemovedRecords
 from gristmill.dataset.metadata.report_columns import ShardReports
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
-from gristmill.dataset.packed.document_proofs import ID_BYTES
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.removal.begin_removal import BegunRemoval
 from gristmill.transforms.removal.claim import check_current
@@ -43,8 +41,6 @@ class RemovalResult(NamedTuple):
         split: The split that lost records.
         records: How many it lost.
         raw_bytes: Their size.
-        documents: How many documents its packed rows lost.
-        tokens: Tokens of these.
         editions: The numbers of the new editions.
         cut_shards: How many shards were written again.
         shared_shards: How many of these editions have been left as they were.
@@ -57,8 +53,6 @@ class RemovalResult(NamedTuple):
     editions: tuple[int, ...]
     cut_shards: int
     shared_shards: int
-    documents: int = 0
-    tokens: int = 0
 
 
 def commit_removal(
@@ -130,10 +124,8 @@ def commit_removal(
     return RemovalResult(
         manifest=manifest,
         split=name,
-        records=sum(one.get("records", 0) for one in lost),
-        raw_bytes=sum(one.get("raw_bytes", 0) for one in lost),
-        documents=sum(one.get("documents", 0) for one in lost),
-        tokens=sum(one.get("tokens", 0) for one in lost),
+        records=sum(one["records"] for one in lost),
+        raw_bytes=sum(one["raw_bytes"] for one in lost),
         editions=tuple(part.edition for part in new.values()),
         cut_shards=cut_shards,
         shared_shards=whole - cut_shards,
@@ -194,23 +186,16 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     words = np.concatenate([removed[one.edition, row] for row in rows.tolist()])
     digest = RecordsDigest.of_words(words)
     new = _replaced(table, rows, reports.table)
-    expected_digest, left = base.records_digest, new.digest() + digest
-    what, packed = f"{base.records:,} records", None
-    if one.pieces is not None:
-        before = PackedSplit.parse(base.packed or {}, where=dataset)
-        counts = new.packed_total() or PackedCounts()
-        packed = dataclasses.replace(before, counts=counts).encode()
-        expected_digest, left = before.counts.digest.hex, counts.digest + digest
-        what = f"{before.counts.documents:,} documents"
-    if len(words) != len(one.records) or left.hex != expected_digest:
+    left = new.digest() + digest
+    if len(words) != len(one.records) or left.hex != base.records_digest:
         raise DataLossError(
             "the remaining and the removed records are not those of before",
             where=f"{dataset}, split {key}",
-            expected=f"{what}, digest {expected_digest}",
+            expected=f"{base.records:,} records, digest {base.records_digest}",
             got=left.summary,
             cure="verify the dataset with gristmill verify, then run again",
         )
-    listed = RemovedRecords.of(one.records, words, pieces=one.pieces)
+    listed = RemovedRecords.of(one.records, words)
     list_path = layout.removed_path(removal.name, key)
     place = layout.join(dataset, list_path)
     storage_for(dataset).write(place, listed.encode(), replaces=version_of(place))
@@ -228,7 +213,9 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     about: Mapping[str, Any] = {
         "edition": base.edition,
         "shards_digest": base.shards_digest,
-        **_about(digest, base),
+        "records": digest.records,
+        "raw_bytes": digest.raw_bytes,
+        "records_digest": digest.hex,
         "list": list_path,
         "request": removal.request,
         **({} if base.removed is None else {"before": dict(base.removed)}),
@@ -236,29 +223,11 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     split = dataclasses.replace(
         split,
         features=base.features,
-        packed=packed,
         removed=about,
         columns=columns,
         extra=base.extra,
     )
     return split, len(rows)
-
-
-def _about(digest: RecordsDigest, base: Split) -> dict[str, Any]:
-    """Returns the removed records, or documents of rows, given their digest."""
-    if base.packed is None:
-        return {
-            "records": digest.records,
-            "raw_bytes": digest.raw_bytes,
-            "records_digest": digest.hex,
-        }
-    return {
-        "documents": digest.records,
-        "tokens": digest.raw_bytes // ID_BYTES,
-        "documents_digest": digest.hex,
-        # What the rows were does not follow from what is left of them.
-        "rows_digest": base.records_digest,
-    }
 
 
 def _replaced(

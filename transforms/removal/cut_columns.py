@@ -37,8 +37,6 @@ def cut_columns(
 ) -> Mapping[str, Mapping[str, Any]]:
     """Returns the columns of a new edition, for `Split.columns`; writes their files.
 
-    Packed rows that lose documents stay, with their values.
-
     Args:
         removal: The removal.
         one: The edition, and the one that it takes the place of.
@@ -72,10 +70,9 @@ def _cut(
     files = [table.file(shard) for shard in range(len(table))]
     for shard in cut.tolist():
         values = read_values(dataset, entry.kind, table, shard)
-        if one.pieces is None:
-            begin, end = int(ends[shard] - before.records[shard]), int(ends[shard])
-            own = slice(*np.searchsorted(one.records, [begin, end]))
-            values = np.delete(values, one.records[own] - begin, axis=0)
+        begin, end = int(ends[shard] - before.records[shard]), int(ends[shard])
+        own = slice(*np.searchsorted(one.records, [begin, end]))
+        values = np.delete(values, one.records[own] - begin, axis=0)
         data = encode_column(entry.kind, values, new.digest(shard))
         path = layout.column_path(new.paths[shard], name, removal.fingerprint)
         storage.write(layout.join(dataset, path), data)

@@ -1,13 +1,12 @@
-"""Writing a shard again without some of its records, or documents of its rows."""
+"""Writing a shard again without some of its records."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
@@ -26,19 +25,12 @@ from gristmill.dataset.metadata.provenance import (
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.packed.counts import PackedSplit
-from gristmill.dataset.packed.row_format import RowFormat, RowsKind
-from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.removal.claim import check_current, described
-from gristmill.transforms.removal.cut_documents import CutRows, cut_documents
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
 from gristmill.transforms.removal.stored_shard import (
-    ShardToCut,
     lengths_of,
     open_stored,
-    read_records,
-    read_segments,
 )
 
 Int64 = npt.NDArray[np.int64]
@@ -80,8 +72,7 @@ class CutShard(NamedTuple):
     Attributes:
         task: Which shard.
         report: Report of the new one.
-        removed: uint64 [removed], `digest.words_of` the records that it lost, or the
-            documents.
+        removed: uint64 [removed], `digest.words_of` the records that it lost.
         resumed: Whether it was there already.
     """
 
@@ -123,15 +114,13 @@ def cut_tasks(
 def cut_shard(task: CutTask) -> CutShard:
     """Writes a shard without the records that are removed, unless a run before has.
 
-    Memory: see `ShardCopier`; of packed rows also those that lose documents, and 80
-    bytes a piece of the shard.
+    Memory: see `ShardCopier`.
 
     Args:
         task: Which shard.
 
     Raises:
         CorruptShardError: The shard is damaged.
-        InputError: No document begins where one is to be removed.
         JobChangedError: Another command has taken the place of this one.
         StorageError: Reading or writing failed.
         DataLossError: The new shard does not hold what was copied.
@@ -144,30 +133,24 @@ def cut_shard(task: CutTask) -> CutShard:
     records = one.records[own] - begin
     key = layout.edition_key(removal.split, task.edition)
     path = layout.shard_name(task.name, key, task.shard, task.shards)
-    place = ShardPlace.at(task.dataset, path, packed=one.pieces is not None)
+    place = ShardPlace.at(task.dataset, path)
     stored, index = open_stored(
         task.dataset, task.path, task.file_bytes, task.digest.records
     )
-    cut = segments = None
-    taken = np.ones(len(stored.crc32cs), np.bool_)
-    if one.pieces is not None:
-        segments = read_segments(task.dataset, task.path, index)
-        cut = _cut_rows(task, one, stored, segments, records, one.pieces[own])
-    else:
-        taken[records] = False
     report = place.finished(task.fingerprint)
     if report is not None:
-        sizes = np.empty(0, np.int64) if cut else lengths_of(stored, records)
-        removed, gone = _removed(cut, stored, records, sizes)
-        _check(task, report.written, gone)
+        removed = words_of(stored.crc32cs[records], lengths_of(stored, records))
+        _check(task, report.written, RecordsDigest.of_words(removed))
         return CutShard(task, report, removed, resumed=True)
+    taken = np.ones(len(stored.crc32cs), np.bool_)
+    taken[records] = False
     temporary = layout.temporary_dir(task.dataset, task.name, removal.key)
     with storage_for(task.dataset).temporary(temporary) as local:
         with ShardCopier(local, options=stored.footer.options) as copier:
-            _, lengths = copier.copy(stored, 0, taken, replaced=_replaced(cut))
+            _, lengths = copier.copy(stored, 0, taken)
             written = copier.finish()
-        removed, gone = _removed(cut, stored, records, lengths[records])
-        _check(task, written.digest, gone)
+        removed = words_of(stored.crc32cs[records], lengths[records])
+        _check(task, written.digest, RecordsDigest.of_words(removed))
         report = dataclasses.replace(
             index.report(),
             path=path,
@@ -177,64 +160,12 @@ def cut_shard(task: CutTask) -> CutShard:
             file_crc32c=written.file_crc32c,
             written=written.digest,
         )
-        if cut is not None and report.packed is not None:
-            report = dataclasses.replace(report, packed=cut.left(report.packed))
-        else:
-            report = _with_spans(report, task, one, records, lengths)
+        report = _with_spans(report, task, one, records, lengths)
         check_current(removal)
         if report.quarantined_regions:
             _copy_quarantine(task, place)
-        report = place.publish(local, written, report, segments=segments)
+        report = place.publish(local, written, report)
         return CutShard(task, report, removed)
-
-
-def _cut_rows(
-    task: CutTask,
-    one: EditionRemoval,
-    stored: ShardToCut,
-    segments: bytes,
-    rows: Int64,
-    pieces: Int64,
-) -> CutRows:
-    path = layout.join(task.dataset, layout.segments_path(task.path))
-    packed = PackedSplit.parse(one.base.packed or {}, where=task.dataset)
-    return cut_documents(
-        SegmentIndex.decode(segments, where=path),
-        RowFormat(packed.length, packed.id_bytes, cast(RowsKind, packed.rows)),
-        rows,
-        pieces,
-        functools.partial(read_records, stored),
-        where=stored.path,
-    )
-
-
-def _replaced(cut: CutRows | None) -> dict[int, bytes]:
-    """Returns records to write in place of others, by the numbers of these."""
-    if cut is None:
-        return {}
-    return dict(zip(cut.rows.tolist(), cut.after, strict=True))
-
-
-def _removed(
-    cut: CutRows | None, stored: ShardToCut, records: Int64, lengths: Int64
-) -> tuple[npt.NDArray[np.uint64], RecordsDigest]:
-    """Returns `digest.words_of` what is removed, and what the digest of records loses.
-
-    Args:
-        cut: Rows that lose documents; None of records that are removed.
-        stored: The shard as it is.
-        records: int64 [removed], these records.
-        lengths: int64 [removed], of these.
-    """
-    if cut is None:
-        words = words_of(stored.crc32cs[records], lengths)
-        return words, RecordsDigest.of_words(words)
-    sums = []
-    for rows in (cut.before, cut.after):
-        crc32cs = np.fromiter(map(google_crc32c.value, rows), np.uint32, len(rows))
-        sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        sums.append(RecordsDigest.of(crc32cs, sizes))
-    return cut.words, sums[0] - sums[1]
 
 
 def _with_spans(

@@ -23,21 +23,17 @@ class EditionRemoval:
     Attributes:
         base: The edition as it is.
         edition: The number of the new one.
-        records: int64 [removed], numbers among the records of the edition, rising. Of
-            documents the rows in which they begin.
-        pieces: int64 [removed], of documents of packed rows alone: the piece of its row
-            with which each begins.
+        records: int64 [removed], numbers among the records of the edition, rising.
     """
 
     base: Split
     edition: int
     records: Int64
-    pieces: Int64 | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Removal:
-    """Records to remove from a split of a dataset, or documents of packed rows.
+    """Records to remove from a split of a dataset.
 
     Attributes:
         dataset: Its directory.
@@ -62,7 +58,7 @@ class Removal:
 
     @property
     def records(self) -> int:
-        """How many records are removed, or documents."""
+        """How many records are removed."""
         return sum(len(one.records) for one in self.editions)
 
     @property
@@ -74,7 +70,6 @@ class Removal:
                 one.base.shards_digest,
                 one.edition,
                 _digest(one.records),
-                *([] if one.pieces is None else [_digest(one.pieces)]),
             ]
             for one in self.editions
         ]
@@ -99,16 +94,14 @@ def plan_removal(
         name: Its name.
         split_name: The name of the split.
         split: The split as it is.
-        records: Numbers of records of the split, one and more, in any order. Of packed
-            rows [documents, 2]: row and piece with which each document begins.
+        records: Numbers of records of the split, one and more, in any order.
         request: See `Removal`.
         edition: The number of the first edition to make.
 
     Raises:
         InputError: There is no such record, or none is given.
     """
-    numbers = wanted_of(records, packed=split.packed is not None)
-    wanted = numbers if numbers.ndim == 1 else numbers[:, 0]
+    wanted = wanted_of(records)
     bad = wanted[(wanted < 0) | (wanted >= split.records)]
     if len(bad) or not len(wanted):
         raise InputError(
@@ -125,9 +118,7 @@ def plan_removal(
         if begin < end:
             number += 1
             own = wanted[begin:end] - first
-            pieces = None if numbers.ndim == 1 else numbers[begin:end, 1]
-            one = EditionRemoval(base=part, edition=number, records=own, pieces=pieces)
-            editions.append(one)
+            editions.append(EditionRemoval(base=part, edition=number, records=own))
         first += part.records
     return Removal(
         dataset=dataset,
@@ -139,35 +130,20 @@ def plan_removal(
     )
 
 
-def wanted_of(records: npt.ArrayLike, *, packed: bool) -> Int64:
+def wanted_of(records: npt.ArrayLike) -> Int64:
     """Returns the records to be removed in order, each once.
 
-    Args:
-        records: As `plan_removal` takes them.
-        packed: Whether the records of the split are packed rows.
-
-    Raises:
-        InputError: Documents are given of records that are not rows, or records of
-            rows.
+    Raises InputError if they are not given as a list of numbers.
     """
     found = np.asarray(records, np.int64)
-    if not found.size:
-        return found.reshape(-1)
-    if found.shape[1:] != ((2,) if packed else ()):
+    if found.ndim != 1:
         raise InputError(
-            "a packed row cannot be removed, only its documents"
-            if packed
-            else "the records are not packed rows, and hold no documents",
-            expected="the row and the piece in which each document begins"
-            if packed
-            else "numbers of records",
+            "records are given by their numbers",
+            expected="a list of numbers",
             got=f"an array of shape {found.shape}",
-            cure="give documents by row and piece, or let `gristmill remove` find them "
-            "by their sources"
-            if packed
-            else "give the number of each record",
+            cure="give the number of each record once",
         )
-    return np.unique(found, axis=0)
+    return np.unique(found)
 
 
 def _digest(records: Int64) -> str:

@@ -41,8 +41,7 @@ class Segment:
     Attributes:
         begin_token: Its first token in the row.
         first_token: The number of that token in its document.
-        num_tokens: How many it has, or had if it was removed.
-        removed: Whether its document was removed: it is padding.
+        num_tokens: How many it has.
         tokens: Id and text of each that is shown; None where the text is not known.
         spans: Role and message of a conversation's spans, and which are trained.
     """
@@ -50,7 +49,6 @@ class Segment:
     begin_token: int
     first_token: int
     num_tokens: int
-    removed: bool
     tokens: list[tuple[int, str | None]]
     spans: list[dict[str, Any]] | None = None
 
@@ -158,12 +156,7 @@ def preview_of(opened: Opened, data: bytes, row_format: RowFormat | None) -> str
     """Returns the beginning of a record, in a line; None if it has no text."""
     if row_format is not None:
         row = decode_rows(row_format, [data])
-        if row.removed.all():
-            return None
-        piece = int(np.argmin(row.removed))
-        begin = int(row.lengths[:piece].sum())
-        stop = begin + min(int(row.lengths[piece]), _PREVIEW_TOKENS)
-        first = row.tokens[begin:stop].tolist()
+        first = row.tokens[: min(int(row.lengths[0]), _PREVIEW_TOKENS)].tolist()
         texts = opened.texts(first)
         shown = " ".join(map(str, first))
         if None not in texts:
@@ -179,11 +172,11 @@ def _segments(data: bytes, row_format: RowFormat, opened: Opened) -> list[Segmen
     row = decode_rows(row_format, [data])
     ends = np.cumsum(row.lengths, dtype=np.int64)
     found, left = [], _TOKENS_SHOWN
-    columns = row.positions, ends - row.lengths, ends, row.removed
-    for number, (first, begin, end, removed) in enumerate(
+    columns = row.firsts, ends - row.lengths, ends
+    for number, (first, begin, end) in enumerate(
         zip(*map(np.ndarray.tolist, columns), strict=True)
     ):
-        stop = begin if removed else min(end, begin + left)
+        stop = min(end, begin + left)
         shown: list[Any] = row.tokens[begin:stop].tolist()
         left -= len(shown)
         found.append(
@@ -191,7 +184,6 @@ def _segments(data: bytes, row_format: RowFormat, opened: Opened) -> list[Segmen
                 begin_token=begin,
                 first_token=first,
                 num_tokens=end - begin,
-                removed=removed,
                 tokens=list(zip(shown, opened.texts(shown), strict=True)),
                 spans=None
                 if row.spans is None

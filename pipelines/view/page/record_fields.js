@@ -176,8 +176,7 @@ function hexValue(spaced) {
 // Tokens of a packed row: a colour for each document, in a legend and in the row.
 function segmentParts(record) {
   const segments = record.segments;
-  const kept = segments.filter((each) => !each.removed);
-  const used = kept.reduce((sum, each) => sum + each.num_tokens, 0);
+  const used = segments.reduce((sum, each) => sum + each.num_tokens, 0);
   const whole = record.length ?? used;
   const tokens = element("div", {
     class: "tokens",
@@ -204,7 +203,7 @@ function segmentParts(record) {
       count(each.num_tokens),
       count(each.begin_token),
       "–",
-      each.removed ? "removed" : count(each.first_token),
+      count(each.first_token),
       "–",
     ]),
     {

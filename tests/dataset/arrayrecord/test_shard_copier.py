@@ -82,29 +82,6 @@ LEFT_OUT = [
 
 
 class TestCopies:
-    @pytest.mark.parametrize("group_size", [1, 3, 16])
-    @pytest.mark.parametrize(
-        "others", [[0], [599], [7, 8, 300], range(0, 600, 5)], ids=str
-    )
-    def test_with_others_are_what_these_are_written_as(
-        self, tmp_path, group_size, others
-    ):
-        options = options_of(group_size)
-        source, copy, anew = (tmp_path / name for name in ("source", "copy", "anew"))
-        written(source, _TEXTS, options)
-        replaced = {number: b"other" * number for number in others}
-        shard = stored(source, _TEXTS)
-        with ShardCopier(str(copy), options=options) as copier:
-            _, lengths = copier.copy(
-                shard, 0, np.ones(600, np.bool_), replaced=replaced
-            )
-            made = copier.finish()
-        records = [replaced.get(n, record) for n, record in enumerate(_TEXTS)]
-        assert lengths.tolist() == [*map(len, _TEXTS)]
-        assert made.digest == written(anew, records, options).digest
-        assert copy.read_bytes() == anew.read_bytes()
-        assert read_array_records(copy) == records
-
     @pytest.mark.one_in(4)
     @pytest.mark.parametrize(
         ("compression", "group_size", "left_out"),

@@ -39,24 +39,6 @@ def test_arrays_are_those_of_the_format(tmp_path):
     }
 
 
-def test_a_list_of_documents_is_read_as_it_was_written():
-    rows, pieces = np.array([2, 2, 7]), np.array([0, 3, 1])
-    listed = RemovedRecords.of(rows, WORDS, pieces=pieces)
-    again = RemovedRecords.decode(listed.encode(), where="list")
-    assert again.records.tolist() == rows.tolist()
-    assert [*again.pieces] == [*pieces]
-    assert [*again.tokens] == [0, 0, 75]
-    assert again.digest_hex == made().digest_hex
-
-
-@pytest.mark.parametrize("pieces", [[3, 3, 1], [3, 0, 1], [0, 3, -1], [0, 3]])
-def test_pieces_that_do_not_rise_are_refused(pieces):
-    rows = np.array([2, 2, 7])
-    data = RemovedRecords.of(rows, WORDS, pieces=np.array(pieces)).encode()
-    with pytest.raises(InvalidDatasetError, match="list of removed records"):
-        RemovedRecords.decode(data, where="list")
-
-
 @pytest.mark.parametrize("records", [[5, 2, 9], [2, 2, 9], [-1, 2, 3]])
 def test_numbers_that_do_not_rise_are_refused(records):
     data = RemovedRecords.of(np.array(records), WORDS).encode()

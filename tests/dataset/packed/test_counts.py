@@ -16,7 +16,6 @@ from gristmill.dataset.packed.counts import (
     ASIDE,
     IN_ROWS,
     MOST_PIECES,
-    OPTIONAL,
     PACKED_COLUMNS,
     SUPERVISION,
     PackedCounts,
@@ -112,7 +111,7 @@ def test_the_counts_of_roles() -> None:
 def test_tables_that_make_no_sense(column: str) -> None:
     table = ShardTable.of([packed_report(0)])
     lost = table.columns.pop(column)
-    known = {f"packed_{name}" for name in (*OPTIONAL, MOST_PIECES)}
+    known = {f"packed_{name}" for name in (*SUPERVISION, MOST_PIECES)}
     if column not in known:  # Those can be missing.
         with pytest.raises(InvalidDatasetError, match=f"lacks.*{column}"):
             ShardTable.decode(table.encode(), where="here")

@@ -18,12 +18,9 @@ from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.packed import join_documents
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.document_proofs import crc32cs_of, followed_by
-from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.join_documents import DocumentJoiner, JoinedDocuments
 from gristmill.dataset.packed.row_format import (
     RowFormat,
-    decode_rows,
-    encode_rows,
 )
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from tests.support.document_rows import PackedRows, Piece, packed_rows
@@ -75,53 +72,6 @@ def test_documents_are_joined(row_format: RowFormat) -> None:
         digest_low=digest(DOCUMENTS).low,
         digest_high=digest(DOCUMENTS).high,
     )
-
-
-def without(packed: PackedRows, *pieces: int) -> PackedRows:
-    """Returns rows in which some pieces are removed."""
-    batch = decode_rows(packed.row_format, packed.records)
-    firsts, ids = batch.firsts.copy(), batch.tokens.copy()
-    ends = np.cumsum(batch.lengths)
-    for piece in pieces:
-        firsts[piece] |= REMOVED_PIECE
-        ids[ends[piece] - batch.lengths[piece] : ends[piece]] = 0
-    left = batch._replace(firsts=firsts, tokens=ids)
-    return packed._replace(records=encode_rows(packed.row_format, left))
-
-
-@pytest.mark.parametrize("row_format", FORMATS)
-def test_removed_documents_are_counted_apart(row_format: RowFormat) -> None:
-    packed = packed_rows(DOCUMENTS, ROWS, row_format)
-    joined = join(without(packed, 1, 2, 3, 5))  # All of documents 1 and 4.
-    left = [DOCUMENTS[0], DOCUMENTS[3]]
-    assert joined.lengths.tolist() == [3, 0, 0, 8, 0]
-    assert joined.counts == PackedCounts(
-        documents=2,
-        tokens=11,
-        pieces=2,
-        padding_tokens=6,
-        removed_documents=2,
-        removed_tokens=23,
-        most_pieces=2,
-        digest_low=digest(left).low,
-        digest_high=digest(left).high,
-    )
-
-
-def test_documents_that_are_removed_in_part_are_found() -> None:
-    packed = packed_rows(DOCUMENTS, ROWS, FORMATS[0])
-    for pieces in ([1], [2], [3], [1, 2]):
-        with pytest.raises(CorruptShardError, match=r"removed from|follow one another"):
-            join(without(packed, *pieces))
-
-
-def test_tokens_of_a_removed_document_are_found() -> None:
-    packed = without(packed_rows(DOCUMENTS, ROWS, FORMATS[0]), 0)
-    row = bytearray(packed.records[0])
-    row[4 * 5] = 9  # The first token, after five words.
-    with pytest.raises(CorruptShardError, match="still has tokens") as caught:
-        join(packed._replace(records=[bytes(row), *packed.records[1:]]))
-    assert "row 0, document 0 " in str(caught.value)
 
 
 def test_no_rows_at_all() -> None:

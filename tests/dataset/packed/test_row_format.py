@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.base.example import decode_example, encode_example
-from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.row_format import (
     MAX_POSITIONS,
     RowFormat,
@@ -64,75 +63,6 @@ def test_rows_come_back(data, length, id_bytes):
             assert found.dtype == given_array.dtype
 
 
-def example_without(row: list[Piece], gone: set[int], length: int) -> bytes:
-    features = decode_example(example_by_hand(row, length))
-    removed, at = [], 0
-    for number, (first, piece) in enumerate(row):
-        if number in gone:
-            for values in features.values():
-                values[at : at + len(piece)] = [0] * len(piece)
-            removed += [number + 1, at, at + len(piece), first]
-        at += len(piece)
-    return encode_example({**features, "inputs_removed": removed})
-
-
-@given(st.data(), st.sampled_from([1, 2, 9]))
-def test_rows_without_pieces_come_back(data, length):
-    rows = data.draw(some_rows(length, 2))
-    places = [(r, p) for r, row in enumerate(rows) for p in range(len(row))]
-    gone = data.draw(st.sets(st.sampled_from(places))) if places else set()
-    removed = [
-        [
-            (first | REMOVED_PIECE, [0] * len(ids)) if (r, p) in gone else (first, ids)
-            for p, (first, ids) in enumerate(row)
-        ]
-        for r, row in enumerate(rows)
-    ]
-    batch = batch_of(removed)
-    for kind in ("packed", "example"):
-        encoded = encode_rows(RowFormat(length, 2, kind), batch)
-        decoded = decode_rows(RowFormat(length, 2, kind), encoded)
-        assert rows_of(decoded) == removed
-        assert [*decoded.removed] == [place in gone for place in places]
-        firsts = [first for row in rows for first, _ in row]
-        assert decoded.positions.tolist() == firsts
-        for number, row in enumerate(rows):
-            of_row = {p for r, p in gone if r == number}
-            if kind == "packed":
-                assert encoded[number] == packed_by_hand(removed[number], 2)
-            elif of_row:
-                assert encoded[number] == example_without(row, of_row, length)
-
-
-@pytest.mark.parametrize(
-    "removed",
-    [
-        [1],
-        [1, 0, 2],
-        [0, 0, 2, 0],
-        [1, 0, 0, 0],
-        [1, 1, 3, 0],
-        [1, 0, 5, 0],
-        [1, 0, 2, MAX_POSITIONS - 1],
-        [3, 0, 2, 0],
-        [1, 0, 2, 0, 1, 0, 2, 0],
-    ],
-)
-def test_damaged_lists_of_removed_pieces_are_named(removed):
-    row = {
-        "inputs": [0, 0, 7, 0],
-        "inputs_position": [0, 0, 1, 0],
-        "inputs_segmentation": [0, 0, 2, 0],
-        "inputs_removed": removed,
-    }
-    row_format = RowFormat(4, rows="example")
-    good = encode_example({**row, "inputs_removed": [1, 0, 2, 5]})
-    (first, second) = decode_rows(row_format, [good]).positions.tolist()
-    assert (first, second) == (5, 1)
-    with pytest.raises(DecodeError, match="inputs_"):
-        decode_rows(row_format, [encode_example(row)])
-
-
 ROWS = [[(0, [7, 0, 65_535])], [(0, [1]), (5, [2, 3])]]
 
 
@@ -146,11 +76,6 @@ def test_golden_bytes():
     rows = [[(0, [0x123456, 0xFF])]]
     (record,) = encode_rows(RowFormat(4, 3), batch_of(rows))
     assert record.hex(" ", 2) == "0100 0000 0200 0000 5634 ff00 1200"
-    rows_removed = [[(0, [7]), (REMOVED_PIECE, [0, 0])]]
-    (removed,) = encode_rows(RowFormat(4), batch_of(rows_removed))
-    assert removed.hex(" ", 2) == (
-        "0200 0080 0100 0000 0200 0000 0000 0000 0000 0080 0700 0000 0000"
-    )
     (record,) = encode_rows(RowFormat(4, 4), batch_of(rows))
     assert record.hex(" ", 2) == "0100 0000 0200 0000 5634 ff00 1200 0000"
 
@@ -304,7 +229,6 @@ def test_damaged_examples_are_named(record, message):
             [[(0, [1])], [(MAX_POSITIONS - 1, [1, 1])]],
             r"out of range\n.*row 1(.|\n)*position 2,147,",
         ),
-        ([[(0, [1])], [(REMOVED_PIECE, [0, 1])]], r"removed piece has tok.*\n.*row 1"),
         (
             [[(0, [65_535])], [(0, [65_536])]],
             r"token does not fit\n.*row 1(.|\n)*65,536\n",

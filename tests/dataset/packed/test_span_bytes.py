@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.base.errors import DecodeError, InputError
+from gristmill.dataset.base.errors import DecodeError
 from gristmill.dataset.base.example import decode_example, encode_example
-from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.message_spans import OTHER, ROLES
 from gristmill.dataset.packed.row_format import (
     RowBatch,
@@ -237,25 +236,6 @@ def test_damaged_spans_are_named(record: bytes, message: str) -> None:
     with pytest.raises(DecodeError, match=message) as raised:
         decode_rows(RowFormat(LENGTH), [good, record, good])
     assert raised.value.row == 1
-
-
-def test_removed_pieces_have_none() -> None:
-    row_format = RowFormat(LENGTH)
-    batch = batch_of([[(0, [0] * 7), (0, [5])]])
-    firsts = batch.firsts | np.array([REMOVED_PIECE, 0], np.uint32)
-    good = batch._replace(firsts=firsts, spans=spans_of([[], [ASSISTANT]]))
-    for kind in (row_format, RowFormat(LENGTH, 2, "example")):
-        decoded = decode_rows(kind, encode_rows(kind, good))
-        assert equal(decoded.spans, good.spans)
-        assert rows_of(decoded) == rows_of(good)
-    with pytest.raises(InputError, match="ends after its document"):
-        encode_rows(row_format, good._replace(spans=spans_of([ROW, [ASSISTANT]])))
-    (record,) = encode_rows(row_format, batch._replace(spans=spans_of([ROW, [None]])))
-    changed = bytearray(record)
-    changed[3] |= 1 << 7  # First positions follow.
-    changed[12:12] = np.array([REMOVED_PIECE, 0], "<u4").tobytes()
-    with pytest.raises(DecodeError, match="removed piece has spans"):
-        decode_rows(row_format, [bytes(changed)])
 
 
 def example(**changed: list[float]) -> bytes:

@@ -238,9 +238,8 @@ def test_a_dataset_of_other_records_is_refused(tmp_path):
 
 @pytest.mark.parametrize("tokens", range(1, 5))
 def test_padding_of_any_width_is_cleared(tokens):
-    whole = np.zeros(1, np.uint32)
     layout = RowLayout.of(
-        4, np.array([1]), np.array([tokens], np.uint32), np.array([tokens]), whole
+        4, np.array([1]), np.array([tokens], np.uint32), np.array([tokens])
     )
     array = np.full((1, 4), -1, np.int32)
     layout.clear_padding(array)

@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.packed.example_rows import REMOVED_PIECE
 from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.loader.packed.packed_rows import ARRAYS
@@ -117,20 +115,6 @@ def test_a_row_by_hand() -> None:
         "inputs_mask": [[0, 0, 0, 1, 1, 0, 1, 0]],
         "labels": [[-100, -100, 8, 9, -100, 2, -100, -100]],
     }
-
-
-@pytest.mark.parametrize("kind", ["packed", "example"])
-def test_removed_pieces_are_not_trained(kind: str) -> None:
-    batch = batch_of([[(0, [0, 0, 0]), (0, [4, 5])]])
-    firsts = batch.firsts | np.array([REMOVED_PIECE, 0], np.uint32)
-    decode = loader.PackedRows(length=6, rows=kind, names=NAMES)
-    for spans in (None, spans_of([[], [Said(7, 0, True, 1.0)] * 2])):
-        left = batch._replace(firsts=firsts, spans=spans)
-        arrays = decode(encode_rows(RowFormat(6, 2, kind), left))
-        assert arrays["targets_mask"].tolist() == [[0, 0, 0, 1, 0, 0]]
-        assert arrays["inputs_mask"].tolist() == [[0, 0, 0, 0, 1, 0]]
-        assert arrays["labels"].tolist() == [[-100, -100, -100, 5, -100, -100]]
-        assert arrays["targets_segmentation"].tolist() == [[0, 0, 0, 2, 0, 0]]
 
 
 def test_one_array_alone() -> None:

@@ -18,13 +18,11 @@ from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.join_documents import join_documents
 from gristmill.dataset.packed.message_spans import ROLES, MessageSpans
 from gristmill.dataset.packed.row_format import (
-    RowBatch,
     RowFormat,
     decode_rows,
     encode_rows,
 )
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
-from gristmill.transforms.removal.cut_documents import cut_documents
 from gristmill.transforms.tokens.describe_rows import described_rows
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.row_packer import RowPacker
@@ -223,36 +221,3 @@ def test_spans_for_some_documents_alone(tmp_path: pathlib.Path) -> None:
         pytest.raises(ValueError, match="ends after its document"),
     ):
         packer.add(with_spans._replace(spans=beyond), [0])
-
-
-@pytest.mark.parametrize("rows", ["packed", "example"])
-def test_removed_documents_and_what_is_left(rows: str) -> None:
-    given = options(rows=rows)
-    packer, records = packed("/tmp", DOCUMENTS, given)
-    with packer:
-        counts, index = packer.counts(), packer.segments()
-    row_format = RowFormat(8, 2, rows)
-    at = int(np.flatnonzero(index.piece_documents == 1)[0])
-    row = int(np.searchsorted(index.row_ends, at, side="right"))
-    begin = int(index.row_ends[row - 1]) if row else 0
-    cut = cut_documents(
-        index,
-        row_format,
-        np.array([row]),
-        np.array([at - begin]),
-        lambda wanted: [records[n] for n in wanted.tolist()],
-        where="here",
-    )
-    left = list(records)
-    for number, record in zip(cut.rows.tolist(), cut.after, strict=True):
-        left[number] = record
-    joined = join_documents([left], row_format=row_format, index=index)
-    expected = cut.left(counts)
-    for name in ("digest_spans", "trained_targets", "assistant_trained"):
-        assert getattr(joined.counts, name) == getattr(expected, name), name
-    assert joined.counts.role_documents == expected.role_documents
-    assert joined.counts.role_tokens == expected.role_tokens
-    batch: RowBatch = decode_rows(row_format, left)
-    assert batch.spans is not None
-    gone = index.piece_documents == 1
-    assert not gone[batch.spans.documents].any()
