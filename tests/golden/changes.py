@@ -85,7 +85,7 @@ def append_twice(folder: pathlib.Path) -> dict[str, Any]:
 def append_to_groups(folder: pathlib.Path) -> dict[str, Any]:
     out = _dataset(folder, 70, "--group-size", 16)
     _append(out, _source(folder / "in", "b", 45, seed=1), "--num-shards", 2)
-    return _found(out, [69, 70, 114])
+    return _found(out, [69, 70, 114]) | {"chunks": facts.chunks_of(out)}
 
 
 @case
@@ -340,7 +340,8 @@ def reshard_encoded(folder: pathlib.Path) -> dict[str, Any]:
     for size in (16, 5, 1):
         made = folder / f"made{size}"
         facts.convert(out, made, "--num-shards", 4, "--group-size", size, *_PLAIN)
-        found[str(size)] = _found(made, [0, 50, 89])
+        chunks = {"chunks": facts.chunks_of(made)}
+        found[str(size)] = _found(made, [0, 50, 89]) | chunks
         out = made
     return found
 
@@ -350,7 +351,8 @@ def reshard_groups_copied(folder: pathlib.Path) -> dict[str, Any]:
     out = _dataset(folder, 90, "--group-size", 8, shards=1, words=800)
     options = ("--group-size", 8, "--num-shards", 4, *_PLAIN)
     facts.convert(out, folder / "made", *options)
-    return _found(folder / "made", [0, 50, 89])
+    chunks = {"chunks": facts.chunks_of(folder / "made")}
+    return _found(folder / "made", [0, 50, 89]) | chunks
 
 
 @case
@@ -474,6 +476,26 @@ def index(folder: pathlib.Path) -> dict[str, Any]:
     return {split: facts.of_dataset(data, split) for split in ("train", "test")}
 
 
+@case
+def damaged_shard(folder: pathlib.Path) -> dict[str, Any]:
+    """One bit of a record is found by `verify`, and by who reads it alone."""
+    out = _dataset(folder)
+    dataset = loader.open(out)
+    wanted, shard = dataset[25], pathlib.Path(dataset.shard(1).path)
+    data = bytearray(shard.read_bytes())
+    data[data.index(wanted) + 40] ^= 1
+    shard.write_bytes(data)
+    refused = []
+    dataset = loader.open(out)
+    for number in range(60):
+        try:
+            dataset[number]
+        except loader.GristmillError:
+            refused.append(number)
+    verified = facts.tried("verify", out, "--workers", 1).code
+    return {"verify": verified, "refused": refused}
+
+
 # Python writers
 
 
@@ -506,7 +528,10 @@ def writer_in_groups(folder: pathlib.Path) -> dict[str, Any]:
         for n in range(50):
             made.write(encode_example({"id": n}))
     described = loader.open(folder / "out").features or {}
-    return _found(folder / "out") | {"features": sorted(described)}
+    return _found(folder / "out") | {
+        "features": sorted(described),
+        "chunks": facts.chunks_of(folder / "out"),
+    }
 
 
 @case

@@ -140,23 +140,25 @@ def tfrecord_damaged(folder: pathlib.Path) -> dict[str, Any]:
 def group_size(folder: pathlib.Path) -> dict[str, Any]:
     data = _tfrecords(folder, 70, 33)
     options = ("--num-shards", 3, "--group-size", 16)
-    return _made(data, folder / "out", *options, at=[0, 16, 69, 70, 102])
+    found = _made(data, folder / "out", *options, at=[0, 16, 69, 70, 102])
+    return found | {"chunks": facts.chunks_of(folder / "out")}
 
 
 @case
 def compressions(folder: pathlib.Path) -> dict[str, Any]:
-    data = _tfrecords(folder, 70)
-    found = {
-        f"{codec} {group}": _made(
-            data,
-            folder / f"out-{codec.replace(':', '')}-{group}",
-            *("--num-shards", 2, "--group-size", group, "--compression", codec),
-            at=[69],
-        )
-        for codec in ("zstd:1", "zstd:19", "brotli:4", "snappy", "uncompressed")
-        for group in (1, 4)
-    }
-    return facts.alike(found)
+    """All give the same records; only one stores them as they are."""
+    long = b"ash " * 100
+    kept = inputs.tfrecord([*inputs.records(70), long])
+    data = inputs.write(folder / "in", a__tfrecord=kept)
+    found, plain = {}, []
+    for codec in ("zstd:1", "zstd:19", "brotli:4", "snappy", "uncompressed"):
+        for group in (1, 4):
+            out = folder / f"{codec.replace(':', '')}-{group}"
+            options = ("--group-size", group, "--compression", codec)
+            found[out.name] = _made(data, out, "--num-shards", 2, *options, at=[69])
+            if any(long in path.read_bytes() for path in out.glob("*array_record*")):
+                plain.append(out.name)
+    return facts.alike(found) | {"plain": plain}
 
 
 # ArrayRecord

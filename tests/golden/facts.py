@@ -1,5 +1,6 @@
 """Facts of datasets that stay true for a user, and the commands that make them."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -151,6 +152,18 @@ def shards_of(dataset: loader.Dataset) -> list[list[bytes]]:
         else:
             shards.append(read_shard(shard.path))
     return shards
+
+
+def chunks_of(path: Path, split: str | None = None) -> str:
+    """Returns how many chunks hold so many records each."""
+    dataset = loader.open(path, split)
+    shards, _ = dataset.find(np.arange(len(dataset)))
+    held = collections.Counter(
+        (int(shard), dataset.offset_bytes(number))
+        for number, shard in enumerate(shards)
+    )
+    sizes = sorted(collections.Counter(held.values()).items(), reverse=True)
+    return ", ".join(f"{count} of {size}" for size, count in sizes)
 
 
 def of_dataset(
