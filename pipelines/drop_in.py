@@ -109,7 +109,7 @@ def convert_tf_to_arrayrecord_gcs(
     # A directory can hold the files of several runs: the input distinguishes them.
     base = posixpath.basename(args["input"])
     job = ConversionJob(
-        inputs=args["input"],
+        inputs=(args["input"],),
         output=output,
         name=_name_of(output),
         split=f"{_word(base)}_{_hash(args['input'])}",
@@ -131,7 +131,7 @@ def _prefixed(
     args, pipeline_options = _arguments(args, pipeline_options)
     directory, prefix = posixpath.split(args["output"])
     job = ConversionJob(
-        inputs=args["input"],
+        inputs=(args["input"],),
         output=directory or ".",
         name=_name_of(directory or "."),
         split=_valid(prefix, layout.check_split),

@@ -150,19 +150,14 @@ class Content(NamedTuple):
         return same and self.records == other.records
 
 
-def content_of(entry: StateFields, *, edition: bool) -> Content:
+def content_of(entry: StateFields) -> Content:
     """Returns the content that an entry of a state names.
-
-    Args:
-        entry: The entry.
-        edition: Whether the entry names the edition.
 
     Raises:
         InputError: A field is missing or has the wrong type.
     """
-    number = None
-    if edition and entry.get("edition") is not None:
-        number = entry.integer("edition", least=1)
+    known = entry.get("edition") is not None
+    number = entry.integer("edition", least=1) if known else None
     digests = (
         None if entry.get(field) is None else entry.text(field)
         for field in ("records_digest", "order_digest")

@@ -47,11 +47,7 @@ from gristmill.loader.order.step_records import Extension, Schedule
 
 B = TypeVar("B", bound=Batches)
 
-STATE_VERSION = 3
-_WITHOUT_REMOVALS = 2
-"""The version before, which is still written where no record was removed."""
-_WITHOUT_CHANGES = 1
-"""The first version: it names no editions, and nothing but weights changes."""
+STATE_VERSION = 1
 
 _GRAINS = frozenset(
     (
@@ -66,10 +62,8 @@ def state_of(batches: Batches, step: int) -> dict[str, Any]:
     """Returns the state of feeds that give `step` next, as JSON values."""
     schedule, contents = batches.schedule, _contents(batches)
     mixture = schedule.mixture
-    removes = any(len(change.removed) for change in schedule.extensions)
-    past = any(known.order_digest is None for each in contents for known in each)
     return {
-        "version": STATE_VERSION if removes or past else _WITHOUT_REMOVALS,
+        "version": STATE_VERSION,
         "step": step,
         "batch_size": schedule.batch_size,
         "drop_remainder": schedule.drop_remainder,
@@ -101,9 +95,6 @@ def step_of(state: Mapping[str, Any], batches: Batches) -> int:
     """
     fields = _checked(state)
     own, other = _compared(state_of(batches, step=0)), _compared(state)
-    if state["version"] == _WITHOUT_CHANGES:
-        for entry in own["datasets"]:
-            del entry["edition"]
     if own["mixture"] and other["mixture"]:
         other["mixture"] = own["mixture"]  # Compared below.
     for ours, theirs in zip(own["datasets"], other["datasets"], strict=False):
@@ -139,9 +130,7 @@ def _contents(batches: Batches) -> list[tuple[Content, ...]]:
 
 def _compared(state: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the part of a state that stays, whatever changes at a step."""
-    apart = {"version", "step"}
-    if state["version"] != _WITHOUT_CHANGES:
-        apart |= {"resized", "extended"}
+    apart = {"version", "step", "resized", "extended"}
     return {name: value for name, value in state.items() if name not in apart}
 
 
@@ -177,21 +166,12 @@ def _as_of(dataset: Dataset, entry: StateFields, *, past: bool = False) -> Datas
 
     With `past`, also as of one of which files are gone.
     """
-    committed = dataset.committed
+    committed, edition = dataset.committed, entry.get("edition")
     if committed is None:
         return dataset
-    if "edition" in entry.value:
-        edition = entry.get("edition")
-        if past:
-            return _as_of_edition(dataset, edition)
-        return (
-            dataset.as_of(edition) if edition in _kept_editions(committed) else dataset
-        )
-    for edition in _kept_editions(committed):
-        earlier = committed.until(edition)
-        if earlier.records_digest == entry.value["records_digest"]:
-            return dataset.as_of(edition)
-    return dataset
+    if past:
+        return _as_of_edition(dataset, edition)
+    return dataset.as_of(edition) if edition in _kept_editions(committed) else dataset
 
 
 def _as_of_edition(dataset: Dataset, edition: int | None) -> Dataset:
@@ -236,7 +216,7 @@ def _changed_cure(batches: Batches, fields: StateFields) -> str | None:
         return None
     then = f"batches.extended(dataset, step={fields.value['step']})"
     for dataset, entry in zip(batches.datasets, entries, strict=True):
-        content = content_of(entry, edition="edition" in entry.value)
+        content = content_of(entry)
         if dataset.content.is_same(content):
             continue
         if content.records < len(dataset) and dataset.begins_with(content):
@@ -275,11 +255,7 @@ def batches_of_state(
         )
     resizes, extensions = _changes(fields)
     names = list(entries)
-    named_edition = state["version"] != _WITHOUT_CHANGES
-    contents = {
-        name: [content_of(entry, edition=named_edition)]
-        for name, entry in entries.items()
-    }
+    contents = {name: [content_of(entry)] for name, entry in entries.items()}
     for _, name, extended in extensions:
         contents[name].append(extended.content)
     opened = {
@@ -351,10 +327,10 @@ def _checked(state: object) -> StateFields:
         )
     fields = StateFields(state)
     version = fields.integer("version", least=None)
-    if version not in (_WITHOUT_CHANGES, _WITHOUT_REMOVALS, STATE_VERSION):
+    if version != STATE_VERSION:
         raise FormatVersionError(
             "another version wrote the state of the feed",
-            expected=f"{_WITHOUT_CHANGES}, {_WITHOUT_REMOVALS} or {STATE_VERSION}",
+            expected=STATE_VERSION,
             got=version,
             cure="resume with the version that wrote it",
         )
@@ -363,7 +339,7 @@ def _checked(state: object) -> StateFields:
     fields.boolean("drop_remainder")
     for entry in fields.objects("datasets"):
         entry.text("name")
-        content_of(entry, edition=version != _WITHOUT_CHANGES)
+        content_of(entry)
         entry.integer("seed", least=None)
         entry.fields("shuffle")
         _epochs(entry)
@@ -397,9 +373,7 @@ def refuse_grains(state: object, of: str) -> None:
 def _changes(
     fields: StateFields,
 ) -> tuple[tuple[Resize, ...], list[tuple[int, str, Extended]]]:
-    """Returns the changes of batch sizes and of datasets, which version 1 has not."""
-    if fields.integer("version") == _WITHOUT_CHANGES:
-        return (), []
+    """Returns the changes of batch sizes and of datasets."""
     return resizes_of(fields), extensions_of(fields)
 
 

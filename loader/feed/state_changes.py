@@ -106,7 +106,7 @@ def extensions_of(fields: StateFields) -> list[tuple[int, str, Extended]]:
             lost = entry.fields("removed")
             lost.only(*_REMOVED)
             removed = lost.integer("records", least=1), lost.text("digest")
-        content = content_of(entry, edition=True)
+        content = content_of(entry)
         found.append((step, name, Extended(content, removed)))
     return found
 

@@ -241,7 +241,7 @@ def changed_batches(
     state, _ = places[0]
     _check_names(own, state)
     sizes = [(0, state["batch_size"])]
-    sizes += [(each["step"], each["batch_size"]) for each in state.get("resized", ())]
+    sizes += [(each["step"], each["batch_size"]) for each in state["resized"]]
     phases = [] if mixture is None else state["mixture"]["phases"]
     past = [(each["from_position"], _exact(each["weights"])) for each in phases]
     weights = [] if mixture is None else [mixture.phases[0].weights]

@@ -230,10 +230,9 @@ class TestState:
             feed.set_state(state)
         return list(feed)
 
-    @pytest.mark.parametrize("version", [1, 2])
     @pytest.mark.parametrize("mixed", [False, True])
     @pytest.mark.parametrize("edition", [1, 2])
-    def test_it_resumes_on_its_edition(self, grown, whole, edition, mixed, version):
+    def test_it_resumes_on_its_edition(self, grown, whole, edition, mixed):
         def batches_of(path):
             dataset, other = loader.open(path), loader.open(grown / "1")
             return loader.global_batches(
@@ -247,11 +246,6 @@ class TestState:
         feed = then.feed(process_index=0, process_count=1, start_step=5)
         state = json.loads(json.dumps(feed.get_state()))
         assert state["datasets"][0]["edition"] == edition
-        if version == 1:
-            for entry in state["datasets"]:
-                del entry["edition"]
-            state["version"] = 1
-            del state["resized"], state["extended"]
         assert self.stream(batches_of(whole), state) == self.stream(then)[5:]
 
     def test_trace_takes_the_state_of_an_edition(self, grown, whole):

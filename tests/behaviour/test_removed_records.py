@@ -171,7 +171,6 @@ class TestRun:
         for step in (12, 15, 20):
             feed = batches.feed(process_index=0, process_count=1, start_step=step)
             state = feed.get_state()
-            assert state["version"] == 3
             again = stream(grown(changed), hosts=hosts, state=state)
             assert again == whole[step - 12 :]
 

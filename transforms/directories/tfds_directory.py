@@ -182,7 +182,7 @@ def tfds_jobs(
             cure="choose a split that has records, or let TFDS prepare them again",
         )
     own = name or source.info["name"]
-    template = like or ConversionJob(inputs=directory, output=output, name=own)
+    template = like or ConversionJob(inputs=(directory,), output=output, name=own)
     jobs = tuple(
         dataclasses.replace(
             template,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
 from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
 from gristmill.dataset.base.errors import InputError, OnCorrupt
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.paths import StrPath, path_text, path_texts
+from gristmill.dataset.storage.paths import path_text, path_texts
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import RecordOptions
@@ -39,7 +39,8 @@ class ConversionJob:
     """What to convert, and how.
 
     Attributes:
-        inputs: Paths and glob patterns of the input files, or one of them.
+        inputs: Paths and glob patterns of the input files; one, or any iterable of
+            them, becomes a tuple.
         output: The dataset's directory.
         name: The dataset's name, part of the file names.
         split: The split to write; of a later edition its `layout.edition_key`.
@@ -75,29 +76,6 @@ class ConversionJob:
     join_splits: bool = False
     records: RecordOptions = dataclasses.field(default_factory=RecordOptions)
     pack: PackOptions | None = None
-
-    if TYPE_CHECKING:
-
-        def __init__(
-            self,
-            *,
-            inputs: StrPath | Iterable[StrPath],
-            output: StrPath,
-            name: str,
-            split: str = ...,
-            plan: PlanOptions = ...,
-            writer: WriterOptions = ...,
-            map: str | None = ...,
-            map_code_digest: str = ...,
-            on_corrupt: OnCorrupt = ...,
-            max_corrupt: int = ...,
-            check: Check = ...,
-            names: ShardNames = ...,
-            allow_empty_files: bool = ...,
-            join_splits: bool = ...,
-            records: RecordOptions = ...,
-            pack: PackOptions | None = ...,
-        ) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", path_texts(self.inputs, "input"))

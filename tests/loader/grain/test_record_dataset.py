@@ -238,7 +238,7 @@ def test_a_packed_pipeline_goes_on_from_any_state(single) -> None:
     [
         (lambda state: {"next_index": 4}, "Grain's own order"),
         (lambda state: {"step": 1}, "not the state of the records"),
-        (lambda state: {"version": 2, "step": 1}, "batch_size"),
+        (lambda state: {"version": 1, "step": 1}, "batch_size"),
         (lambda state: [1], "not the state of the records"),
         (lambda state: state | {"more": 1}, "no such field"),
         (lambda state: state | {"next_row": 4}, "next_row"),

@@ -43,7 +43,7 @@ OF_HOSTS = ["process_0-of-2.json", "process_1-of-2.json"]
 OF_ALL = ["process_0.json"]
 OF_GRAIN = {"parent": {"next_index": 4}}
 OF_GRISTMILL = {"parent": {"feed": {"step": 4}, "next_row": 0}}
-OF_FEED = {"version": 2, "step": 4, "mixture": None}
+OF_FEED = {"version": 1, "step": 4, "mixture": None}
 # A mixture may call a dataset so.
 OF_NAMED_FEED = {"parents": {"feed": {"next_index": 4}}}
 DATA = "the data of that run"
