@@ -25,8 +25,6 @@ from gristmill.loader.accounting.account import NAN, REMOVED, UNKNOWN, account
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.state import batches_of_state, state_of
 from gristmill.loader.provenance.locate import locate_record
-from gristmill.pipelines.removal.named_records import asked_records
-from gristmill.pipelines.removal.run_removal import remove as run_removal
 from gristmill.transforms.jobs.pack_options import PackOptions
 from tests.support import conversion
 from tests.support.columns import ID, attach, attach_numbers, example
@@ -88,7 +86,7 @@ def make_lineage(folder: pathlib.Path, *, erase: bool) -> str:
 
 
 def make_rows(folder: pathlib.Path, *, erase: bool) -> str:
-    """Packed rows of three files and two editions; then without some documents."""
+    """Packed rows of three files and two editions."""
     output = str(folder / "out")
     for edition, split in ((1, "train"), (2, "train.e00002")):
         inputs = folder / f"in-{edition}"
@@ -103,11 +101,6 @@ def make_rows(folder: pathlib.Path, *, erase: bool) -> str:
         conversion.convert(job)
     rows = len(loader.open(output))
     attach_numbers(output, folder, rows)
-    for lost in ([0, 3, 5], [1]):
-        shards = [loader.open(output).shard(n).path for n in (0, 3)]
-        asked = asked_records(output, [f"{s}@{d}" for s in shards for d in lost])
-        assert not asked.missing
-        run_removal(output, asked.arguments, erase=erase, workers=1)
     return output
 
 
@@ -174,7 +167,7 @@ def truth(root: str, kind: str, kept: str, edition: int) -> list[list[Unit]]:
             if not at.pieces:
                 identity = real[number]
                 units.append(Unit(own, identity, None, None))
-            elif not piece.removed:
+            else:
                 identity = piece.source_path, piece.source_offset_bytes
                 begins = identity if piece.first_token == 0 else None
                 size = piece.end_token - piece.begin_token
@@ -190,7 +183,7 @@ class Source(NamedTuple):
 
     @property
     def editions(self) -> list[int]:
-        return {"plain": [1, 2, 3, 5], "rows": [2, 4, 6]}.get(self.kind, [1])
+        return {"plain": [1, 2, 3, 5], "rows": [1, 2]}.get(self.kind, [1])
 
 
 @functools.cache
