@@ -64,15 +64,6 @@ class RowFormat:
                     cure=f"give another {what}",
                 )
 
-    @staticmethod
-    def id_bytes_of(vocabulary_size: int) -> int:
-        """Returns the bytes of a token whose id is below a number.
-
-        >>> [RowFormat.id_bytes_of(size) for size in (65_536, 65_537, 1 << 24, 1 << 32)]
-        [2, 3, 3, 4]
-        """
-        return max(2, -(-(vocabulary_size - 1).bit_length() // 8))
-
 
 class RowBatch(NamedTuple):
     """The pieces and tokens of consecutive rows.
