@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +17,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options, Order, SftEnds, Shuffled
-from gristmill.loader.maxtext.post_train import (
-    eval_hook,
-    keeping_failures,
-    raising_guard,
-    train_hook,
-)
 from gristmill.loader.maxtext.restore import OrderedIterator, explained_restore
 
 TRIED = "0.2.5"
@@ -30,8 +26,7 @@ _INTERFACE = "maxtext.input_pipeline.input_pipeline_interface"
 _PROCESSING = "maxtext.input_pipeline.grain_data_processing"
 _CHECKPOINTS = "maxtext.common.grain_utility"
 _LOADER = "maxtext.common.data_loader"
-_LOADING = "maxtext.input_pipeline.multihost_dataloading"
-_POST_TRAIN = "maxtext.trainers.post_train.hooks"
+_TUNIX_HOOKS = "maxtext.trainers.post_train.hooks"
 
 _log = logging.getLogger(__name__)
 
@@ -91,11 +86,27 @@ def install_options(options: Options) -> None:
     _replace(_CHECKPOINTS, "ElasticIterator", (elastic, loader.Feed, OrderedIterator))
     restore = _original(_CHECKPOINTS, "for_restore")
     _replace(_CHECKPOINTS, "for_restore", explained_restore(restore, options.order))
-    for module, name, of_own in (
-        (_LOADER, "loader_exception_guard", raising_guard),
-        (_LOADING, "MultiHostDataLoadIterator.__next__", keeping_failures),
-    ):
-        _replace(module, name, of_own(_original(module, name)))
+    guard = _original(_LOADER, "loader_exception_guard")
+    _replace(_LOADER, "loader_exception_guard", raising_guard(guard))
+
+
+def raising_guard(guard: Callable[[Any], AbstractContextManager[Any]]) -> Any:
+    """Returns MaxText's `loader_exception_guard` for the end of the data alone.
+
+    MaxText 0.2.5 takes all errors of the data for their end: without a checkpoint, and
+    with the exit code of success. They are raised here.
+    """
+
+    @contextlib.contextmanager
+    @functools.wraps(guard)
+    def loader_exception_guard(config: Any) -> Iterator[None]:
+        try:
+            yield
+        except StopIteration:
+            with guard(config):
+                raise
+
+    return loader_exception_guard
 
 
 def check_fed(module: str) -> None:
@@ -109,10 +120,15 @@ def check_fed(module: str) -> None:
 
 def _make(name: str, options: Options, own: Callable[..., Any], *args: Any) -> Any:
     _made.append(name)
-    if _POST_TRAIN in sys.modules:  # To import it, Tunix has to be there.
-        for side, of_own in (("train", train_hook), ("eval", eval_hook)):
-            hook = f"BaseDataHooks.load_next_{side}_batch"
-            _replace(_POST_TRAIN, hook, of_own(_original(_POST_TRAIN, hook)))
+    if _TUNIX_HOOKS in sys.modules:
+        raise InputError(
+            "the trainers of MaxText that use Tunix save no state of the data, and "
+            "drop its errors",
+            expected="a trainer of MaxText's own",
+            got=f"{_TUNIX_HOOKS} is imported",
+            cure="train by maxtext.trainers.post_train.sft.train_sft_native, or by "
+            "Tunix without MaxText",
+        )
     return make_iterator(name, options, own, *args)
 
 
@@ -144,7 +160,7 @@ def _module(name: str) -> ModuleType:
 def _original(module: str, name: str) -> Any:
     """Returns the object of MaxText under a name, also after it was replaced."""
     try:
-        found = functools.reduce(getattr, name.split("."), _module(module))
+        found = getattr(_module(module), name)
     except AttributeError as e:
         raise _unknown(f"{module}.{name}") from e
     return _originals.setdefault((module, name), found)
@@ -152,8 +168,7 @@ def _original(module: str, name: str) -> Any:
 
 def _replace(module: str, name: str, value: Any) -> None:
     _original(module, name)
-    *owners, last = name.split(".")
-    setattr(functools.reduce(getattr, owners, _module(module)), last, value)
+    setattr(_module(module), name, value)
 
 
 def _unknown(name: str) -> InputError:

@@ -159,6 +159,4 @@ def _for_sft(config: Any, options: Options) -> Any:
 
 def is_row_a_record(config: Any) -> bool:
     """Returns whether MaxText makes one row of each record."""
-    return not config.packing and (
-        config.use_truncation or config.use_dpo or config.use_sft
-    )
+    return not config.packing and (config.use_truncation or config.use_sft)

@@ -127,6 +127,7 @@ _ROWS = "settled when the rows were packed"
 _OTHER_TYPE = "of other file types, as in MaxText"
 _UNPACKED = "give it records that are not packed"
 _ANY_HOSTS = "leave it out: packed rows resume on any number of hosts"
+_NO_PAIRS = "leave it out: pairs of answers are read by Tunix without MaxText"
 _WHOLE = "leave it out: packed rows are read in whole batches"
 
 SETTINGS = (
@@ -153,10 +154,9 @@ SETTINGS = (
     ),
     Setting(("use_sft",), _OWN, "rows of conversations, or refused"),
     Setting(
-        ("use_dpo", "use_multimodal", "is_offline_distillation"),
-        _OWN,
-        Only((False,), _UNPACKED),
+        ("use_multimodal", "is_offline_distillation"), _OWN, Only((False,), _UNPACKED)
     ),
+    Setting(("use_dpo",), Only((False,), _NO_PAIRS), Only((False,), _NO_PAIRS)),
     Setting(
         ("enable_data_shuffling", "data_shuffle_seed", "num_epoch"),
         "the order: shuffled or not, its seed, and how often each record is seen",

@@ -74,7 +74,7 @@ def run_table(work: pathlib.Path, only: str, *, write_interface: bool) -> int:
     from tests.with_maxtext.checks import RUNS
     from tests.with_maxtext.lab import Lab
 
-    for module in ("table", "post_train", "conversations"):  # They add their runs.
+    for module in ("table", "conversations"):  # They add their runs.
         importlib.import_module(f"tests.with_maxtext.{module}")
 
     if write_interface:

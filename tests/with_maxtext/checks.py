@@ -56,13 +56,3 @@ def pieces(batches: Sequence[Batch]) -> Iterator[tuple[int, ...]]:
         ):
             for segment in range(1, int(segments.max(initial=0)) + 1):
                 yield tuple(row[segments == segment].tolist())
-
-
-def pairs(lab: Lab) -> dict[str, object]:
-    """Returns the settings that DPO takes its data by."""
-    return {
-        "grain_train_files": lab.path("dpo"),
-        "train_data_columns": "['input','chosen','rejected']",
-        "use_dpo": True,
-        "packing": False,
-    }

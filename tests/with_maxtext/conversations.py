@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tests.with_maxtext import toy
-from tests.with_maxtext.checks import CHAT, CUT, STEPS, batches_of, check_same, run
+from tests.with_maxtext.checks import CHAT, STEPS, batches_of, check_same, run
 from tests.with_maxtext.lab import Batch, Lab
-from tests.with_maxtext.post_train import tunix_goes_on
 from tests.with_maxtext.table import resume_exactly
 
 _SFT = {"use_sft": True}
-_TUNIX = "maxtext.trainers.post_train.sft.train_sft"
 _NATIVE = "maxtext.trainers.post_train.sft.train_sft_native"
 
 
@@ -87,12 +85,6 @@ def losses(lab: Lab) -> None:
     assert abs(packed - apart) < 1e-4 * apart, f"{packed} packed, {apart} unpacked"
 
 
-@run("conversations, by Tunix: resume exactly")
-def by_tunix(lab: Lab) -> None:
-    files = {"grain_train_files": lab.path("packed-chat")}
-    tunix_goes_on(lab, "tunix-chats", _TUNIX, **files, **_SFT)
-
-
 @run("SFT by MaxText's tokens: without ends around each part")
 def own_tokens(lab: Lab) -> None:
     jobs = {
@@ -107,71 +99,3 @@ def own_tokens(lab: Lab) -> None:
     found = lab.iterate("chat-ends", jobs, batches=3)
     off = batches_of(found, "off")
     check_same(batches_of(found, "template"), off, "add_bos and add_eos")
-
-
-@run("Tunix alone, by the example: masks, loss, resume at the step")
-def tunix_example(lab: Lab) -> None:
-    import jax
-    import jax.numpy as jnp
-    import optax
-    from flax import nnx
-    from tunix.sft.peft_trainer import PeftTrainer, TrainingConfig
-
-    from examples.tunix_batches import TunixBatches, model_input
-
-    class Model(nnx.Module):
-        """Attends by the mask alone, so a leak between conversations shows."""
-
-        def __init__(self, rngs: nnx.Rngs) -> None:
-            self.embed = nnx.Embed(toy.VOCABULARY, 16, rngs=rngs)
-            self.out = nnx.Linear(16, toy.VOCABULARY, rngs=rngs)
-
-        def __call__(self, tokens, positions, cache, attention_mask):
-            hidden = self.embed(tokens) + positions[..., None] / 100
-            scores = jnp.where(attention_mask, 0.0, -1e9)
-            mixed = jax.nn.softmax(scores, axis=-1) @ hidden
-            return self.out(mixed), cache
-
-    seen: list[Batch] = []
-
-    class Watched(TunixBatches):
-        def load_next_train_batch(self, train_ctx):
-            batch = super().load_next_train_batch(train_ctx)
-            if batch is not None:
-                seen.append({name: np.asarray(array) for name, array in batch.items()})
-            return batch
-
-    def train(folder: str, steps: int) -> list[Batch]:
-        seen.clear()
-        config = TrainingConfig(
-            eval_every_n_steps=1_000,
-            max_steps=steps,
-            checkpoint_root_directory=str(lab.work / "tunix-example" / folder),
-        )
-        model = Model(nnx.Rngs(0))
-        trainer = PeftTrainer(model, optax.sgd(0.1), config)
-        trainer.with_gen_model_input_fn(model_input)
-        files = lab.path("packed-chat")
-        with Watched(files, batch_size=8, seed=3) as batches:
-            trainer.with_data_hooks(batches)
-            trainer.train([])
-        return list(seen)
-
-    whole = train("whole", STEPS)
-    begun = train("cut", CUT)
-    ended = train("cut", STEPS)
-    # It asks for a batch that it does not train on at the end.
-    check_same(begun[:CUT] + ended[: STEPS - CUT], whole[:STEPS], "resumed")
-    # Trained tokens are those of the conversations.
-    counted = sum(int(batch["input_mask"].sum()) for batch in whole)
-    assert counted
-    known = {tokens: targets for tokens, targets in _expected()}
-    for batch in whole:
-        for row, segments in zip(
-            range(len(batch["segments"])), batch["segments"], strict=True
-        ):
-            for segment in range(1, int(segments.max(initial=0)) + 1):
-                own = np.flatnonzero(segments == segment)
-                targets = known[tuple(batch["input_tokens"][row][own].tolist())]
-                mask = [False, *(target >= 0 for target in targets[:-1])]
-                assert (batch["input_mask"][row][own] > 0).tolist() == mask

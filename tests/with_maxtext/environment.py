@@ -12,10 +12,6 @@ import subprocess
 import sys
 
 VERSION = "0.2.5"
-# For its post-training: its own extra does not resolve, and Tunix asks for more than it
-# needs.
-TUNIX = "google-tunix==0.1.7"
-TUNIX_NEEDS = ("google-metrax==0.2.4", "perfetto==0.59.1")
 ROOT = pathlib.Path(__file__).parents[2]
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1  # Of Linux.
 
@@ -34,9 +30,8 @@ def install(venv: pathlib.Path, python: str, version: str = VERSION) -> pathlib.
         subprocess.run([*uv, "venv", "-q", "--python", python, str(venv)], check=True)
     command = [*uv, "pip", "install", "-q", "--python", str(inside)]
     command += ["--reinstall-package", "gristmill"]
-    wanted = [f"maxtext[tpu]=={version}", ".[gcs,loader,tokenizers]", *TUNIX_NEEDS]
+    wanted = [f"maxtext[tpu]=={version}", ".[gcs,loader,tokenizers]"]
     subprocess.run([*command, *wanted], cwd=ROOT, check=True)
-    subprocess.run([*command, "--no-deps", TUNIX], cwd=ROOT, check=True)
     return inside
 
 

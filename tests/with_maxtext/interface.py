@@ -11,16 +11,12 @@ import importlib
 import importlib.metadata
 import inspect
 import json
-import operator
 import pathlib
 import re
 from typing import Any
 
 _FUNCTIONS = {
-    "common.data_loader": (
-        "loader_exception_guard",
-        "DataLoader.load_next_batch_pre_sharding",
-    ),
+    "common.data_loader": ("loader_exception_guard",),
     "common.grain_utility": ("for_save", "for_restore"),
     "input_pipeline.data_processing_utils": ("get_local_batch_size",),
     "input_pipeline.grain_data_processing": (
@@ -30,14 +26,7 @@ _FUNCTIONS = {
     "input_pipeline.input_pipeline_interface": (
         *("create_data_iterator", "create_process_specific_iterator"),
     ),
-    "input_pipeline.multihost_dataloading": (
-        "MultiHostDataLoadIterator",
-        "MultiHostDataLoadIterator.__next__",
-    ),
-    "trainers.post_train.hooks": (
-        "BaseDataHooks.load_next_train_batch",
-        "BaseDataHooks.load_next_eval_batch",
-    ),
+    "input_pipeline.multihost_dataloading": ("MultiHostDataLoadIterator",),
     "utils.max_logging": ("log",),
 }
 _ATTRIBUTES = {
@@ -51,7 +40,6 @@ _ATTRIBUTES = {
 _READERS = (
     "common.grain_utility",
     "input_pipeline.data_processing_utils",
-    "input_pipeline.dpo_utils",
     "input_pipeline.grain_data_processing",
     "input_pipeline.input_pipeline_interface",
     "input_pipeline.multihost_dataloading",
@@ -100,7 +88,7 @@ def versions() -> str:
 
 
 def _signature(module: str, name: str) -> list[list[str | None]]:
-    called = operator.attrgetter(name)(importlib.import_module(module))
+    called = getattr(importlib.import_module(module), name)
     return [
         [
             each.name,

@@ -23,10 +23,7 @@ def iterate(folder: pathlib.Path, job: dict[str, Any]) -> None:
     from maxtext.input_pipeline import input_pipeline_interface
     from maxtext.utils import maxtext_utils
 
-    # As MaxText's own trainers do it: that of DPO takes the other kind of settings.
-    dpo = "use_dpo=True" in job["arguments"]
-    initialize = pyconfig.initialize_pydantic if dpo else pyconfig.initialize
-    config = initialize(["iterate", *job["arguments"]])
+    config = pyconfig.initialize(["iterate", *job["arguments"]])
     mesh = maxtext_utils.get_mesh_from_config(config)
     # Looked up here: it may have been replaced.
     iterator, _ = input_pipeline_interface.create_data_iterator(config, mesh)

@@ -18,7 +18,6 @@ from tests.with_maxtext.checks import (
     batches_of,
     check_falls,
     check_same,
-    pairs,
     pieces,
     run,
 )
@@ -126,7 +125,7 @@ def sft(lab: Lab) -> None:
     check_falls(done.losses)
 
 
-@run("records: mixtures, elastic, DPO, SFT, packing of all kinds, padding")
+@run("records: mixtures, elastic, SFT, packing of all kinds, padding")
 def features(lab: Lab) -> None:
     one, two = lab.path("one"), lab.path("two")
     mixture = lab.work / "mixture.json"
@@ -149,7 +148,6 @@ def features(lab: Lab) -> None:
             "concat": {"grain_packing_type": "concat_then_split"},
             "few_segments": {"max_segments_per_seq": 2},
             "sft": chat,
-            "dpo": pairs(lab),
             "end": end,
             "padded": {**end, "generate_padding_batch_train": True},
         },
@@ -166,7 +164,6 @@ def features(lab: Lab) -> None:
         b["inputs_segmentation"].max() for b in batches_of(found, "few_segments")
     )
     assert most <= 2, f"{most} segments in a row"
-    assert "chosen_ids" in batches_of(found, "dpo")[0]
     filled = [
         int((batch["inputs_segmentation"] > 0).any(axis=1).sum())
         for batch in batches_of(found, "padded")
@@ -291,6 +288,29 @@ def refused_values() -> dict[str, object]:
 
 # MaxText takes them only without packing, which packed rows cannot honour either.
 _UNPACKED = ("use_dpo", "grain_use_elastic_iterator")
+
+
+@run("a damaged shard: MaxText ends with an error")
+def damaged(lab: Lab) -> None:
+    evaluated = {"eval_interval": 2, "eval_steps": 50, "grain_worker_count_eval": 0}
+    for name, kind, side in (
+        ("records", "one", "train"),
+        ("evaluation", "packed-one", "eval"),
+    ):
+        copy = lab.damaged(kind)
+        # A step reads few records then.
+        settings: dict[str, object] = {"packing": kind != "one", "steps": 80}
+        settings["enable_data_shuffling"] = False
+        settings |= {"grain_train_files": copy if side == "train" else lab.path(kind)}
+        if side == "eval":
+            settings |= {**evaluated, "grain_eval_files": copy, "eval_split": "train"}
+        run_name = f"damaged-{name}"
+        ((code, log),) = lab.start(run_name, **settings)
+        assert code == 1, f"{name}: exit code {code}\n{tail(log)}"
+        end = tail(log)
+        assert "gristmill.loader.maxtext: " in end, f"{name}: {end}"
+        assert str(copy) in end, f"{name}: {end}"
+        assert lab.given(run_name), f"{name}: no batch before the damage"
 
 
 @run("settings that cannot be honoured are refused by name")

@@ -129,10 +129,6 @@ def make(folder: pathlib.Path) -> None:
         for number in range(100):
             columns = {"prompt": f"count to {number}", "completion": "one two three"}
             writer.write(encode_example(columns))
-    with Writer(folder / "dpo", records_per_shard=25) as writer:
-        for number in range(100):
-            columns = {"input": f"say {number}", "chosen": "yes", "rejected": "no, no"}
-            writer.write(encode_example(columns))
 
 
 def _gristmill(*arguments: str) -> None:

@@ -2,13 +2,14 @@
 
 import pathlib
 import shutil
+import sys
+import types
 
 import pytest
 
 from gristmill import loader
-from gristmill.dataset import GristmillError
+from gristmill.dataset import GristmillError, InputError
 from gristmill.loader.maxtext import install
-from gristmill.loader.maxtext.post_train import raise_failure
 from tests.support import maxtext_trainers as trainers
 from tests.support.maxtext import RECORDS, config_of
 
@@ -42,7 +43,6 @@ def test_the_end_of_the_data_is_the_end_of_training(maxtext, mesh, rows):
     config = in_order(grain_train_files=rows, num_epoch=1)
     steps = -(-len(loader.open(rows)) // 8)
     assert len(trainers.pre_train(maxtext, config, mesh)) == steps
-    assert len(trainers.post_train(maxtext, config, mesh)) == steps
 
 
 def test_an_error_of_a_function_of_maxtext_gets_out_too(maxtext, mesh, records):
@@ -56,29 +56,9 @@ def test_an_error_of_a_function_of_maxtext_gets_out_too(maxtext, mesh, records):
     assert len(trainers.pre_train(maxtext, config, mesh)) == -(-RECORDS // 8)
 
 
-@pytest.mark.parametrize("side", ["train", "eval"])
-def test_an_error_of_the_data_gets_out_of_post_training(
-    maxtext, mesh, rows, damaged, side
-):
+def test_a_trainer_that_uses_tunix_is_refused(maxtext, mesh, rows, monkeypatch):
     install()
-    files = {"grain_train_files": rows, f"grain_{side}_files": damaged}
-    config = in_order(
-        **files, eval_split="train", eval_interval=2 if side == "eval" else -1
-    )
-    with pytest.raises(GristmillError) as raised:
-        trainers.post_train(maxtext, config, mesh)
-    assert damaged in str(raised.value)
-
-
-def test_a_batch_that_is_not_trained_on_may_fail(maxtext, mesh, damaged):
-    install()
-    config = in_order(grain_train_files=damaged)
-    config.steps = 0
-    hooks = maxtext["maxtext.trainers.post_train.hooks"].BaseDataHooks(
-        config, mesh, None
-    )
-    hooks.train_data_iterator.gristmill_failure = ValueError("later")
-    hooks.train_data_iterator.local_iterator = iter(())
-    assert trainers.post_train(maxtext, config, mesh) == []
-    with pytest.raises(ValueError, match="later"):
-        raise_failure([object(), hooks.train_data_iterator])
+    hooks = types.ModuleType("maxtext.trainers.post_train.hooks")
+    monkeypatch.setitem(sys.modules, hooks.__name__, hooks)
+    with pytest.raises(InputError, match="save no state of the data"):
+        trainers.pre_train(maxtext, in_order(grain_train_files=rows), mesh)

@@ -27,7 +27,7 @@ def test_the_stand_in_has_the_recorded_interface(maxtext):
             continue
         assert stand_in.parameters_of(function) == parameters, path
         checked += 1
-    assert checked >= 12
+    assert checked >= 9
     for module, names in RECORDED["attributes"].items():
         assert all(hasattr(maxtext[module], name) for name in names)
     assert RECORDED["maxtext"] == installation.TRIED
