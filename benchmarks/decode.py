@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contest import describe_environment
-from gristmill.loader import ExampleDecoder, FixedFeature, PaddedFeature
+from gristmill.loader import ExampleDecoder, FixedFeature, RaggedFeature
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def cases(*, scale: float, seed: int = 0) -> list[Case]:
             spec={"x": tf.io.FixedLenFeature([1024], tf.float32)},
         ),
         Case(
-            name="5 small features, one of them padded",
+            name="5 small features, one of them a list",
             records=batch(
                 1024,
                 lambda i: {
@@ -103,7 +103,7 @@ def cases(*, scale: float, seed: int = 0) -> list[Case]:
                 "text": text,
                 "label": label,
                 "embedding": FixedFeature("float32", shape=(16,)),
-                "ids": PaddedFeature("int32", length=64),
+                "ids": RaggedFeature("int32"),
                 "url": text,
             },
             spec={

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gristmill.loader.decode.features import (
         Feature,
         FixedFeature,
-        PaddedFeature,
         Ragged,
         RaggedFeature,
     )
@@ -88,7 +87,6 @@ __all__ = [
     "NotADatasetError",
     "OutOfRangeError",
     "PackedRows",
-    "PaddedFeature",
     "PassedShard",
     "Piece",
     "Ragged",

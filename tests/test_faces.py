@@ -75,10 +75,9 @@ MADE_BY = {
 }
 # Nor these: their signatures may name what is not public.
 NOT_FOR_USERS = {
-    "gristmill.loader.Feature.arrays": "ExampleDecoder calls it",
-    "gristmill.loader.FixedFeature.arrays": "ExampleDecoder calls it",
-    "gristmill.loader.PaddedFeature.arrays": "ExampleDecoder calls it",
-    "gristmill.loader.RaggedFeature.arrays": "ExampleDecoder calls it",
+    "gristmill.loader.Feature.array": "ExampleDecoder calls it",
+    "gristmill.loader.FixedFeature.array": "ExampleDecoder calls it",
+    "gristmill.loader.RaggedFeature.array": "ExampleDecoder calls it",
     "gristmill.transforms.PreparedJob": "ConvertFiles takes it as it is",
     **{
         f"gristmill.loader.{shuffle}.{method}": "the order calls it"

@@ -11,7 +11,6 @@ from gristmill.dataset.metadata.features import FeatureSpec
 from gristmill.loader.decode.features import (
     Feature,
     FixedFeature,
-    PaddedFeature,
     RaggedFeature,
 )
 from gristmill.loader.decode.scan import scan_examples
@@ -40,25 +39,14 @@ class ExampleDecoder:
     features: Mapping[str, Feature]
 
     def __post_init__(self) -> None:
-        keys: list[str] = []
         for name, feature in self.features.items():
-            if not isinstance(feature, FixedFeature | PaddedFeature | RaggedFeature):
+            if not isinstance(feature, FixedFeature | RaggedFeature):
                 raise InputError(
                     f"feature {name!r} is not described by a feature class",
-                    expected="a FixedFeature, PaddedFeature or RaggedFeature",
+                    expected="a FixedFeature or a RaggedFeature",
                     got=repr(feature),
                     cure="describe it with one of these classes",
                 )
-            keys.append(name)
-            if isinstance(feature, PaddedFeature):
-                keys += [key for key in (feature.lengths, feature.mask) if key]
-        twice = {key for key in keys if keys.count(key) > 1}
-        if twice:
-            raise InputError(
-                "two arrays of a batch would have the same key",
-                got=sorted(twice),
-                cure="choose other names for lengths and mask",
-            )
         object.__setattr__(self, "features", dict(self.features))
 
     @classmethod
@@ -121,10 +109,9 @@ class ExampleDecoder:
                 `features`.
         """
         scan = scan_examples(records)
-        batch: dict[str, Any] = {}
-        for name, feature in self.features.items():
-            batch.update(feature.arrays(name, scan))
-        return batch
+        return {
+            name: feature.array(name, scan) for name, feature in self.features.items()
+        }
 
 
 def _decoded(name: str, spec: FeatureSpec, defaults: Mapping[str, Any]) -> Feature:

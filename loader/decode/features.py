@@ -4,7 +4,6 @@
 feature          of a batch of n records                    where it is missing
 ===============  =========================================  ============================
 `FixedFeature`   [n, *shape]                                the default, or an error
-`PaddedFeature`  [n, length], lengths, mask                 no values if optional
 `RaggedFeature`  values [all], row_splits [n + 1]           no values if optional
 ===============  =========================================  ============================
 """
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -55,8 +53,8 @@ class Ragged(NamedTuple):
 class Feature(Protocol):
     """The decoder of one feature."""
 
-    def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
-        """Returns the arrays of a batch by their keys in its pytree."""
+    def array(self, name: str, scan: Scan) -> Any:
+        """Returns the array of a batch."""
         ...
 
 
@@ -159,10 +157,10 @@ class FixedFeature:
             self._default(dtype)
 
     def _default(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        return constant(self.default, dtype, shape=self.shape, what="default")
+        return constant(self.default, dtype, shape=self.shape)
 
-    def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
-        """See `Feature.arrays`."""
+    def array(self, name: str, scan: Scan) -> Any:
+        """See `Feature.array`."""
         dtype = checked_dtype(self.dtype)
         optional = self.default is not None
         (values, counts), there = _decode(name, scan, dtype, optional=optional)
@@ -176,116 +174,14 @@ class FixedFeature:
                 "feature has another number of values",
                 expected=f"{size:,}, for shape {self.shape}",
                 got=f"{int(counts[row]):,}",
-                cure="correct the shape, or use PaddedFeature or RaggedFeature",
+                cure="correct the shape, or use RaggedFeature",
             )
         if there.all():
-            return {name: values.reshape(scan.records, *self.shape)}
+            return values.reshape(scan.records, *self.shape)
         out = np.empty((scan.records, *self.shape), dtype)
         out[there] = values.reshape(-1, *self.shape)
         out[~there] = self._default(dtype)
-        return {name: out}
-
-
-@dataclasses.dataclass(frozen=True)
-class PaddedFeature:
-    """A feature with some number of values in each record, padded to one length.
-
-    It gives an array [records, length]. Lengths that depend on the batch differ from
-    host to host: set `length` if the batches become global arrays.
-
-    Attributes:
-        dtype: As in `FixedFeature`.
-        length: Values in each row; None for the length of the longest record.
-        buckets: Allowed lengths, instead of `length`: the smallest one that fits the
-            longest record is used, so that compiled programs see few shapes.
-        pad: The value that fills rows.
-        truncate: Whether longer records are cut off; otherwise they are an error.
-        optional: Whether records may lack the feature; they then have no values.
-        lengths: Key of an array int32 [records] with the number of values in each row
-            without padding; None to leave it out.
-        mask: Key of an array bool [records, length], true for values and false for
-            padding; None to leave it out.
-    """
-
-    dtype: npt.DTypeLike
-    _: dataclasses.KW_ONLY
-    length: int | None = None
-    buckets: tuple[int, ...] | None = None
-    pad: Any = None
-    truncate: bool = False
-    optional: bool = False
-    lengths: str | None = None
-    mask: str | None = None
-
-    def __post_init__(self) -> None:
-        dtype = checked_dtype(self.dtype)
-        object.__setattr__(self, "dtype", dtype)
-        if self.length is not None:
-            checked_count(self.length, what="length")
-        if self.buckets is not None:
-            buckets = tuple(sorted(self.buckets))
-            if not buckets or self.length is not None:
-                raise InputError(
-                    "a padded feature takes either length or buckets",
-                    got=f"length {self.length}, buckets {self.buckets}",
-                    cure="give length alone, or at least one bucket and no length",
-                )
-            checked_count(buckets[0], what="the least of buckets")
-            object.__setattr__(self, "buckets", buckets)
-        if self.truncate and self.length is None and self.buckets is None:
-            raise InputError(
-                "truncate has no effect without a length",
-                cure="give length or buckets, or leave truncate out",
-            )
-        pad = self.pad
-        if pad is None:
-            pad = b"" if dtype.kind == "O" else 0
-        constant(pad, dtype, shape=(), what="pad")
-        object.__setattr__(self, "pad", pad)
-
-    def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
-        """See `Feature.arrays`."""
-        dtype = checked_dtype(self.dtype)
-        (values, counts), _ = _decode(name, scan, dtype, optional=self.optional)
-        longest = int(counts.max(initial=0))
-        length = self._length(name, counts, longest)
-        kept = np.minimum(counts, length)
-        if (kept == length).all() and longest == length:
-            out = values.reshape(len(counts), length)
-            mask = np.ones(out.shape, bool)
-        else:
-            out = np.full((len(counts), length), self.pad, dtype)
-            mask = np.arange(length) < kept[:, None]
-            if longest > length:
-                starts = np.cumsum(counts) - counts
-                place = np.arange(len(values)) - np.repeat(starts, counts)
-                values = values[place < length]
-            out[mask] = values
-        arrays: dict[str, Any] = {name: out}
-        if self.lengths is not None:
-            arrays[self.lengths] = kept.astype(np.int32)
-        if self.mask is not None:
-            arrays[self.mask] = mask
-        return arrays
-
-    def _length(self, name: str, counts: IntArray, longest: int) -> int:
-        if self.length is None and self.buckets is None:
-            return longest
-        lengths = self.buckets if self.length is None else (self.length,)
-        fitting = [length for length in lengths or () if length >= longest]
-        if fitting:
-            return fitting[0]
-        most = max(lengths or ())
-        if not self.truncate:
-            _fail(
-                name,
-                int(np.argmax(counts > most)),
-                "feature has more values than a row holds",
-                expected=f"at most {most:,}",
-                got=f"{int(counts[np.argmax(counts > most)]):,}",
-                cure="give a larger length, or truncate=True",
-            )
-        return most
+        return out
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,9 +202,9 @@ class RaggedFeature:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", checked_dtype(self.dtype))
 
-    def arrays(self, name: str, scan: Scan) -> Mapping[str, Any]:
-        """See `Feature.arrays`."""
+    def array(self, name: str, scan: Scan) -> Any:
+        """See `Feature.array`."""
         dtype = checked_dtype(self.dtype)
         (values, counts), _ = _decode(name, scan, dtype, optional=self.optional)
         row_splits = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        return {name: Ragged(values, row_splits)}
+        return Ragged(values, row_splits)

@@ -44,7 +44,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def constant(
-    value: Any, dtype: np.dtype[Any], *, shape: tuple[int, ...], what: str
+    value: Any, dtype: np.dtype[Any], *, shape: tuple[int, ...]
 ) -> npt.NDArray[Any]:
     """Returns a value, or values of the shape, as an array of the dtype."""
     try:
@@ -58,7 +58,7 @@ def constant(
     except (OverflowError, TypeError, ValueError):
         pass  # Raised below, as for any other value that does not fit.
     raise InputError(
-        f"{what} does not fit the feature",
+        "default does not fit the feature",
         expected=f"{name_of(dtype)}" + (f" of shape {shape}, or one" if shape else ""),
         got=repr(value),
         cure="give a value of this type and shape, or change those of the feature",

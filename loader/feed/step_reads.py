@@ -303,8 +303,8 @@ def _filled(part: Any, there: BoolArray, where: str) -> Any:
             where=where,
             expected=f"a numpy array with a row for each record, {rows:,}",
             got=_kind(part),
-            cure="let decode return arrays with the records along the first axis, such "
-            "as a PaddedFeature instead of a RaggedFeature",
+            cure="let decode return arrays with the records along the first axis: pad "
+            "the lists of a RaggedFeature to one length",
         )
     if there.any() and there.all():
         return part

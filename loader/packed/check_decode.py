@@ -100,27 +100,27 @@ def _check_features(
     """Raises InputError if records are known to have other features than decoded."""
     if split.features is None:
         return
+    missing = []
     if isinstance(decode, ExampleDecoder):
-        wanted = [
+        missing = [
             name
             for name, feature in decode.features.items()
-            if isinstance(feature, FixedFeature) and feature.default is None
+            if isinstance(feature, FixedFeature)
+            and feature.default is None
+            and name not in split.features
         ]
-    else:
-        wanted = [] if decode.feature is None else [decode.feature]
-    missing = [name for name in wanted if name not in split.features]
-    bare = isinstance(decode, TokenDecoder) and decode.feature is None
-    if missing or bare:
-        raise InputError(
-            f"the records have no feature {missing[0]!r}"
-            if missing
-            else "the records are tf.train.Example, and are decoded as tokens alone",
-            where=repr(part),
-            expected=f"one of {some_of([*split.features], 20)}",
-            cure="correct the name, or give the feature a default"
-            if missing
-            else "give the TokenDecoder the name of the feature that has the tokens",
-        )
+        if not missing:
+            return
+    raise InputError(
+        f"the records have no feature {missing[0]!r}"
+        if missing
+        else "the records are tf.train.Example, and are decoded as tokens alone",
+        where=repr(part),
+        expected=f"one of {some_of([*split.features], 20)}",
+        cure="correct the name, or give the feature a default"
+        if missing
+        else "decode them by an ExampleDecoder",
+    )
 
 
 def _tokenizer_of(split: Split) -> str:

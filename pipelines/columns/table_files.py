@@ -244,7 +244,7 @@ def features_of(
             continue
         kind = _KINDS[there[0]]
         dtype: Any = bytes if kind.is_text else np.dtype(kind.dtype)
-        ragged = RaggedFeature(dtype, optional=True).arrays(name, scan)[name]
+        ragged = RaggedFeature(dtype, optional=True).array(name, scan)
         counts = np.diff(ragged.row_splits)
         missing = counts == 0
         sizes = np.unique(counts[~missing])

@@ -205,7 +205,7 @@ def find_values(
         scan = scan_examples(dataset.read(numbers))
         of_integers = bool((scan.column(feature.encode()).kinds == INTS).any())
         decoder = RaggedFeature(np.int64 if of_integers else bytes, optional=True)
-        found = decoder.arrays(feature, scan)[feature]
+        found = decoder.array(feature, scan)
         rows = np.repeat(numbers, np.diff(found.row_splits))
         wanted: dict[int, int] | dict[bytes, int] = integers if of_integers else texts
         for record, value in zip(rows.tolist(), found.values.tolist(), strict=True):

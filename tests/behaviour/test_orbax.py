@@ -29,7 +29,7 @@ def batches(tmp_path_factory) -> loader.GlobalBatches:
     return loader.global_batches(dataset, batch_size=24, seed=3)
 
 
-DECODE = loader.TokenDecoder(length=LENGTH, dtype="uint8")
+DECODE = loader.TokenDecoder(length=LENGTH, stored="uint8")
 
 
 def mesh_of(**axes):

@@ -186,10 +186,10 @@ class TestEncode:
             {
                 "x": loader.FixedFeature("int32", shape=(2, 3)),
                 "y": loader.FixedFeature(bytes),
-                "z": loader.PaddedFeature("int64", pad=-1, optional=True),
+                "z": loader.RaggedFeature("int64", optional=True),
             }
         )
         batch = decoder([encode_example(row) for row in rows])
         np.testing.assert_array_equal(batch["x"], [row["x"] for row in rows])
         assert batch["y"].tolist() == [b"0", b"1", b"2", b"3"]
-        assert batch["z"][2].tolist() == [2, 2, -1]
+        assert batch["z"].values.tolist() == [1, 2, 2, 3, 3, 3]

@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import pickle
-import random
 
 import numpy as np
 import pytest
@@ -16,11 +15,7 @@ from tests.support import examples
 from tests.support.examples import UNUSUAL, entry, example, message, parsed, tf_example
 from tests.support.tensorflow_process import with_tensorflow
 
-Fixed, Padded, Ragged = (
-    loader.FixedFeature,
-    loader.PaddedFeature,
-    loader.RaggedFeature,
-)
+Fixed, Ragged = loader.FixedFeature, loader.RaggedFeature
 
 
 def decode(features, records):
@@ -148,51 +143,6 @@ def test_fixed_features_are_tensorflows(data, shape):
         np.testing.assert_array_equal(ours[name], theirs)
 
 
-@with_tensorflow
-def padded_in_tensorflow(records, length):
-    import tensorflow as tf
-
-    spec = {"i": tf.io.RaggedFeature(tf.int64), "b": tf.io.RaggedFeature(tf.string)}
-    ragged = tf.io.parse_example(records, spec)
-    shape = None if length is None else (len(records), length)
-    return {
-        name: ragged[name].to_tensor(pad, shape=shape).numpy()
-        for name, pad in (("i", -1), ("b", b"pad"))
-    }
-
-
-@given(BATCHES.filter(bool), st.one_of(st.none(), st.integers(1, 25)))
-def test_padded_features_are_tensorflows(batch, length):
-    records = [tf_example(features) for features in batch]
-    options = {"length": length, "truncate": length is not None, "optional": True}
-    ours = decode(
-        {
-            "i": Padded("int64", pad=-1, lengths="n", mask="m", **options),
-            "b": Padded(bytes, pad=b"pad", **options),
-        },
-        records,
-    )
-    for name, theirs in padded_in_tensorflow(records, length).items():
-        np.testing.assert_array_equal(ours[name], theirs)
-    counts = np.array([len(features.get("i", [])) for features in batch])
-    kept = np.minimum(counts, ours["i"].shape[1])
-    np.testing.assert_array_equal(ours["n"], kept)
-    np.testing.assert_array_equal(ours["m"].sum(axis=1), kept)
-    assert (ours["m"][:, 1:] <= ours["m"][:, :-1]).all()
-
-
-def test_long_rows_are_padded_like_short_ones():
-    chance = random.Random(0)
-    rows = [[chance.randrange(70_000)] * n for n in (300, 0, 299, 1, 1000)]
-    records = [example(entry("i", examples.int64_list(row))) for row in rows]
-    for length in (300, 999, 1000, 1001):
-        decoded = decode(
-            {"i": Padded("int32", length=length, truncate=True, pad=9)}, records
-        )
-        expected = [(row + [9] * length)[:length] for row in rows]
-        assert decoded["i"].tolist() == expected
-
-
 @pytest.mark.parametrize("large", [None, 0, 3, 7])
 def test_many_numbers_of_all_sizes(large):
     # More than are decoded at once, with numbers beyond int32 in one row or none.
@@ -206,22 +156,6 @@ def test_many_numbers_of_all_sizes(large):
     decoded = decode({"i": Fixed("int64", shape=(50, 100))}, records)["i"]
     np.testing.assert_array_equal(decoded.reshape(8, 5000), rows)
     np.testing.assert_array_equal(decode(RAGGED, records)["i"].values, rows.ravel())
-
-
-def test_buckets_give_the_least_length_that_holds_the_longest():
-    def rows(*counts):
-        return [tf_example({"i": [7] * count}) for count in counts]
-
-    feature = Padded("int32", buckets=(8, 2, 4))
-    lengths = [
-        decode({"i": feature}, rows(*counts))["i"].shape
-        for counts in ([1], [2, 1], [3], [4, 4], [1, 8])
-    ]
-    assert lengths == [(1, 2), (2, 2), (1, 4), (2, 4), (2, 8)]
-    with pytest.raises(DecodeError, match=r"at most 8\s+got: +9"):
-        decode({"i": feature}, rows(1, 9))
-    cut = Padded("int32", buckets=(8, 2), truncate=True)
-    assert decode({"i": cut}, rows(1, 9))["i"].shape == (2, 8)
 
 
 @pytest.mark.parametrize("name", UNUSUAL)
@@ -298,7 +232,7 @@ GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
             r"  to do:    .*default",
         ),
         (
-            {"x": Padded("int64")},
+            {"x": Ragged("int64")},
             tf_example({}),
             r"lacks a feature: 'x'(.|\n)*the features none",
         ),
@@ -328,11 +262,6 @@ GOOD = tf_example({"x": [1, 2, 3], "name": [b"a"], "w": [0.5]})
             {"x": Fixed("int64", shape=(3,), default=0)},
             example(entry("x", examples.int64_list([]))),
             r"expected: 3, for shape \(3,\)\n  got:      0\n",
-        ),
-        (
-            {"x": Padded("int64", length=3)},
-            tf_example({"x": [1] * 5}),
-            r"than a row holds(.|\n)*record 2 of(.|\n)*at most 3\n  got:      5",
         ),
         (
             {"x": Fixed("int32", shape=(3,))},
@@ -429,23 +358,7 @@ def test_an_error_pickles_and_gets_the_name_of_its_record():
         (lambda: Fixed("int32", default=0.5), "default does not fit"),
         (lambda: Fixed(bytes, default="text"), "default does not fit"),
         (lambda: Fixed("float32", default="x"), "default does not fit"),
-        (lambda: Padded("int32", pad="x"), "pad does not fit"),
-        (lambda: Padded("int32", pad=[1, 2]), "pad does not fit"),
-        (lambda: Padded("int32", length=0), "length is out of range"),
-        (
-            lambda: Padded("int32", length=4, buckets=(8,)),
-            "either length or buckets",
-        ),
-        (lambda: Padded("int32", buckets=()), "either length or buckets"),
-        (lambda: Padded("int32", buckets=(0, 4)), "least of buckets"),
-        (lambda: Padded("int32", truncate=True), "truncate has no effect"),
         (lambda: loader.ExampleDecoder({"x": "int32"}), "feature 'x' is not described"),
-        (
-            lambda: loader.ExampleDecoder(
-                {"x": Padded("int32", mask="m"), "m": Ragged("int32")}
-            ),
-            r"same key\n  got:      \['m'\]",
-        ),
     ],
 )
 def test_specs_that_make_no_sense(make, message):
@@ -467,8 +380,11 @@ def test_specs_that_make_no_sense(make, message):
 )
 def test_arrays_have_the_dtype_that_was_asked_for(dtype, values):
     record = tf_example({"x": values})
-    for feature in (Fixed(dtype, shape=(2,)), Padded(dtype, length=2)):
-        array = decode({"x": feature}, [record, record])["x"]
+    arrays = [
+        decode({"x": Fixed(dtype, shape=(2,))}, [record, record])["x"],
+        decode({"x": Ragged(dtype)}, [record, record])["x"].values.reshape(2, 2),
+    ]
+    for array in arrays:
         assert array.dtype == (object if dtype == "S" else dtype)
         assert (
             array.tolist() == [np.array(values, np.float32).tolist()] * 2
@@ -482,14 +398,14 @@ def test_decoders_pickle_and_do_not_change():
     decoder = loader.ExampleDecoder(
         {
             "x": Fixed("int64", shape=(3,), default=1),
-            "name": Padded(bytes, buckets=(2, 4), lengths="n", optional=True),
+            "name": Ragged(bytes, optional=True),
             "w": Ragged("float16"),
         }
     )
     again = pickle.loads(pickle.dumps(decoder))
     assert again == decoder
     ours, theirs = decoder([GOOD, GOOD]), again([GOOD, GOOD])
-    assert list(ours) == ["x", "name", "n", "w"]
+    assert list(ours) == ["x", "name", "w"]
     np.testing.assert_array_equal(ours["x"], theirs["x"])
     with pytest.raises(AttributeError):
         decoder.features = {}
