@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks import plots
 from benchmarks.plots import Panel, compare
-from benchmarks.rounds import Run, Spread, by_round
+from benchmarks.rounds import Run, by_round
 
 Results = Mapping[str, Any]
 _Names = Mapping[str, tuple[str, str]]
@@ -218,29 +218,6 @@ def _maxtext(results: Results) -> Iterator[Panel]:
         )
 
 
-def _plan(results: Results) -> Iterator[Panel]:
-    def times(
-        runs: Sequence[Mapping[str, Any]], made: str, said: Callable[[Any], float]
-    ) -> Spread:
-        middle = Spread.of([run["made"][made] for run in runs]).median
-        return Spread.of([said(run["plan"]) / middle for run in runs])
-
-    for title, made, said in (
-        ("Size of the dataset", "file_bytes", lambda p: p["file_bytes"]["value"]),
-        (
-            "CPU time of a worker",
-            "cpu_seconds_per_worker",
-            lambda p: p["cpu_seconds_per_worker"],
-        ),
-    ):
-        bars = [
-            plots.Bar(name, "ours", times(runs, made, said))
-            for name, runs in results["runs"].items()
-        ]
-        bars.sort(key=lambda bar: -bar.times.median)
-        yield Panel(title, "relative to what the conversion then made or took", bars)
-
-
 FIGURES: dict[str, tuple[str, str, Callable[[Results], Iterator[Panel]]]] = {
     "convert": ("convert", "Conversion of TFRecords: text of 2.2 KB", _convert),
     "convert_binary": ("convert_binary", "Conversion: records of 100 KB", _convert),
@@ -256,7 +233,6 @@ FIGURES: dict[str, tuple[str, str, Callable[[Results], Iterator[Panel]]]] = {
     "maxtext": ("maxtext", "MaxText's input", _maxtext),
     "pack": ("pack", "Packing text to rows of tokens", _pack),
     "streaming": ("streaming", "MosaicML Streaming", _streaming),
-    "plan": ("plan", "What gristmill plan predicted", _plan),
 }
 
 

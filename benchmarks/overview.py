@@ -107,12 +107,6 @@ _REPORTS = (
         "features",
     ),
     (
-        "plan",
-        "How good a plan is",
-        "what `gristmill plan` predicted beside the conversions that followed: sizes "
-        "within {plan:.1%}",
-    ),
-    (
         "scale",
         "From a thousand to four million shards",
         "planning, commits and opening as shards grow: {scale:.0f} s of CPU time for "
@@ -170,14 +164,7 @@ class Overview:
         if report == "view":
             first = [run["first_seconds"] for run in results["runs"]]
             return {"view": Spread.of(first).median}
-        if report != "plan":
-            return {}
-        off = []
-        for runs in results["runs"].values():
-            made = Spread.of([run["made"]["file_bytes"] for run in runs]).median
-            said = [run["plan"]["file_bytes"]["value"] for run in runs]
-            off += [abs(one / made - 1) for one in said]
-        return {"plan": max(off)}
+        return {}
 
     def times(self, key: str, seconds: str = "cpu_seconds") -> str:
         """Returns how many times the speed of a peer, or that it is not measured."""

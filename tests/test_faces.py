@@ -34,7 +34,6 @@ NOT_STARRED = {"gristmill.loader": {"open"}}
 # They measure one part of gristmill by itself, which users do not call.
 MEASURE_ONE_PART = {
     "benchmarks/contestants.py": "the memory of what a conversion imports",
-    "benchmarks/dataflow_cost.py": "the cost model, of what was measured",
     "benchmarks/encode.py": "columns of a table, without a file of them",
     "benchmarks/faults.py": "empties a bucket through the storage, between the runs",
     "benchmarks/gcs_convert.py": "empties a bucket through the storage",

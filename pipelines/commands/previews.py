@@ -25,6 +25,8 @@ class InputOptions:
     record: str | None = like(ConvertOptions, "record")
     map: str | None = like(ConvertOptions, "map")
     split: str | None = like(ConvertOptions, "split")
+    group_size: int | None = like(ConvertOptions, "group_size")
+    compression: str | None = like(ConvertOptions, "compression")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,10 +38,6 @@ class PlanOptions:
         "DIR",
         "named after the input",
     )
-    hosts: int = integer("Number of hosts of the training.", 1, least=1)
-    batch_size: int | None = integer(
-        "Rows of the global batch, over all hosts.", shown="about 1024", least=1
-    )
     workers: int | None = worker_count(
         "Number of worker processes of the conversion on this machine."
     )
@@ -47,12 +45,10 @@ class PlanOptions:
 
 @command("plan", InputOptions, PlanOptions)
 def plan(inputs: InputOptions, options: PlanOptions, *, as_json: bool) -> None:
-    """Plan a conversion: measure a sample of INPUT, and advise.
+    """Plan a conversion: how large, how long, and the command.
 
-    INPUT is what `gristmill convert` takes. A sample from all over it is encoded in
-    several ways, and some of it is converted. The result is the size of the output, the
-    requests of training on it, the time and cost of the conversion here and on
-    Dataflow, and the command to copy. This takes seconds, whatever the input's size.
+    INPUT is what `gristmill convert` takes. A sample from all over it is converted into
+    a temporary directory. This takes seconds, whatever the input's size.
     """
     from gristmill.pipelines.advice.make_plan import make_plan
     from gristmill.pipelines.options.conversions import default_output
@@ -60,8 +56,6 @@ def plan(inputs: InputOptions, options: PlanOptions, *, as_json: bool) -> None:
     output = options.output or default_output(inputs.input)
     found = make_plan(
         ConvertOptions(output=output, **dataclasses.asdict(inputs)),
-        hosts=options.hosts,
-        batch_size=options.batch_size,
         workers=options.workers,
     )
     click.echo(found.json() if as_json else found.text())

@@ -1,118 +1,136 @@
-"""A plan of real files, beside what the command that it prints then makes."""
+"""Plans of real files: what is predicted of a sample, beside what is true."""
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import pathlib
+from collections.abc import Callable
 
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.advice import make_plan as make_plan_module
-from gristmill.pipelines.advice.advised_plan import Candidate, Epoch, Plan
-from gristmill.pipelines.advice.cost import Measured, Prices, cost_of
-from gristmill.pipelines.advice.encoded_sizes import Estimate
-from gristmill.pipelines.advice.make_plan import make_plan
+from gristmill.pipelines.advice import convert_sample
+from gristmill.pipelines.advice.make_plan import Plan, choose_shards, make_plan
 from gristmill.pipelines.options.conversions import ConvertOptions
-from tests.support.records import frames_of
+from tests.support.records import frames_of, text_records
 
 
-def test_dollars_are_prices_times_what_is_used() -> None:
-    found = Measured(cpu_seconds_per_gb=8.0, output_ratio=0.5, cpu="any")
-    prices = Prices(vcpu_hour=2 * Prices().vcpu_hour)
-    once, twice = cost_of(10**12, found), cost_of(10**12, found, prices=prices)
-    assert once.vcpu_hours == twice.vcpu_hours
-    assert once.requests == twice.requests
-    assert once.workers < twice.workers < 2 * once.workers
+def plan_of(path: pathlib.Path, **more: str) -> Plan:
+    return make_plan(
+        ConvertOptions(input=(str(path),), output="out", **more), workers=1
+    )
 
 
-def plan_of(**more: object) -> Plan:
-    fields = {
-        "inputs": {
-            "files": 2,
-            "bytes": 1 << 40,
-            "format": "TFRecord",
-            "splits": ["train", "test"],
-        },
-        "sample": {"ranges": 64, "records": 7000, "share": 0.0001, "whole": False},
-        "records": Estimate(5e8, 1e7),
-        "raw_bytes": Estimate(1e12),
-        "lengths": {"mean": 2000.0, "median": 900.0, "p99": 9000.0, "most": 40_000.0},
-        "candidates": (
-            Candidate(
-                compression="zstd:3",
-                group_size=1,
-                file_bytes=Estimate(2.0**39, 2.0**32),
-                index_bytes=4e9,
-                encode_seconds=9000.0,
-                chosen=True,
-            ),
-        ),
-        "file_bytes": Estimate(2.0**39, float("inf")),
-        "shards": 4096,
-        "index_bytes": 2.0**32,
-        "hosts": 8,
-        "batch_size": 1024,
-        "epochs": (
-            Epoch(
-                shuffle="global",
-                requests=5e8,
-                read_bytes=2.0**39,
-                dollars=200.0,
-                chosen=True,
-            ),
-        ),
-        "first_requests": 32_784.0,
-        "first_dollars": 0.01,
-        "storage_dollars": 11.0,
-        "workers": 2,
-        "cpu_seconds": 18_000.0,
-        "cpu_seconds_per_worker": 9000.0,
-        "minutes": 150.0,
-        "dataflow": {
-            "machines": 10,
-            "vcpus": 4,
-            "vcpu_hours": 9.0,
-            "minutes": 15.0,
-            "dollars": 0.7,
-        },
-        "reasons": ("compression zstd:3: for a reason",),
-        "notes": ("a note",),
-        "command": "gristmill convert in out",
-    }
-    return Plan(**{**fields, **more})  # type: ignore[arg-type]
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convert_sample, "_PART_BYTES", 64 << 10)
 
 
-def test_a_plan_as_text_and_as_json() -> None:
-    text = plan_of().text()
-    for part in (
-        "2 files, 1.0 TiB of TFRecord, splits train, test",
-        "500,000,000 ±2.0%, 2.0 KiB on average",
-        "512.0 GiB (error unknown): 4,096 shards",
-        "4.0 GiB on each host",
-        "512.0 GiB ±0.8%  50.0%     2.5 h          chosen",
-        "global         500,000,000        $200.00  512.0 GiB  advised",
-        "2.5 h each      2.5 h",
-        "why\n  compression zstd:3: for a reason",
-        "command\n  gristmill convert in out",
-    ):
-        assert part in text, text
-    assert '"error": null' in plan_of().json()
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Files whose records become longer: the first ones tell nothing of the last."""
+    folder = tmp_path_factory.mktemp("changing")
+    for number in range(6):
+        texts = text_records(3000, seed=number)
+        rows = ({"text": text.decode() * (1 + 2 * number)} for text in texts)
+        lines = "\n".join(map(json.dumps, rows))
+        (folder / f"{number}.jsonl").write_text(lines)
+    return folder
 
 
-def test_inputs_without_records_are_refused(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "nothing.py").write_text("def nothing(record):\n    return None\n")
+@pytest.mark.slow
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("offset", [0, 0.25, 0.5, 0.75])
+def test_a_sample_tells_of_all_of_it(changing, offset, monkeypatch, small_parts):
+    monkeypatch.setattr(convert_sample, "offset_of", lambda digest: offset)
+    monkeypatch.setattr(convert_sample, "_SECONDS", 60.0)
+    plan = plan_of(changing)
+    assert plan.sampled_bytes < 0.3 * plan.input_bytes
+    assert plan.records.value == pytest.approx(18_000, abs=2 * plan.records.error)
+    assert 0 < plan.records.error < 0.5 * 18_000
+    assert len(plan.text().splitlines()) <= 15
+
+
+def test_time_ends_it_early_but_not_at_once(changing, monkeypatch, small_parts):
+    monkeypatch.setattr(convert_sample, "_SECONDS", 0.0)
+    plan = plan_of(changing)
+    assert 64 << 10 < plan.sampled_bytes <= 8 * 64 << 10
+    monkeypatch.setattr(convert_sample, "_MOST_SECONDS", 0.0)
+    plan = plan_of(changing)
+    assert 0 < plan.sampled_bytes <= 64 << 10
+    assert plan.records.error is None
+    assert '"error": null' in plan.json()
+
+
+@pytest.mark.slow
+def test_of_compressed_files_only_heads_are_read(tmp_path, small_parts) -> None:
+    lines = [json.dumps({"text": text.hex()}) for text in text_records(30_000)]
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode(), 1))
+    plan = plan_of(path)
+    assert plan.sampled_bytes == 64 << 10
+    assert plan.records.value == pytest.approx(30_000, rel=0.1)
+    assert any("compressed files" in note for note in plan.notes)
+
+
+def test_a_function_changes_what_is_measured(tmp_path, monkeypatch) -> None:
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.tfrecord").write_bytes(frames_of([b"a"]))
+    (tmp_path / "in" / "a.tfrecord").write_bytes(frames_of([b"ab", b"", b"cd"]))
+    (tmp_path / "functions.py").write_text(
+        "def twice(record):\n    return [record, record] if record else None\n"
+        "def none(record):\n    return None\n"
+    )
     monkeypatch.chdir(tmp_path)
-    options = ConvertOptions(input=("in",), output="out", map="nothing:nothing")
+    plan = plan_of(tmp_path / "in", map="functions:twice")
+    assert (plan.records.value, plan.raw_bytes.value) == (4, 8)
     with pytest.raises(InputError, match="holds no records"):
-        make_plan(options, hosts=1, batch_size=None, workers=1)
+        plan_of(tmp_path / "in", map="functions:none")
 
 
-def test_a_slow_chunk_hash_is_noted() -> None:
-    assert make_plan_module._notes([], compiled=True) == []
-    (note,) = make_plan_module._notes([], compiled=False)
-    assert "chunk hash" in note
-    assert "gristmill doctor" in note
+def test_damage_is_noted_and_does_not_end_it(tmp_path) -> None:
+    data = bytearray(frames_of(text_records(3000)))
+    data[len(data) // 2] ^= 1
+    (tmp_path / "a.tfrecord").write_bytes(data)
+    plan = plan_of(tmp_path)
+    assert 2900 < plan.records.value < 3001
+    assert any("1 damaged region" in note for note in plan.notes)
+
+
+def test_records_that_are_compressed_already_stay_so(tmp_path) -> None:
+    records = [os.urandom(10_000) for _ in range(40)]
+    (tmp_path / "a.tfrecord").write_bytes(frames_of(records))
+    assert "--compression uncompressed" in plan_of(tmp_path).command
+
+
+def test_it_leaves_nothing(
+    tmp_path: pathlib.Path, temporary_in: Callable[[object], None]
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    temporary_in(scratch)
+    (tmp_path / "a.tfrecord").write_bytes(frames_of(text_records(400)))
+    plan = plan_of(tmp_path / "a.tfrecord")
+    assert plan.seconds > 0
+    assert [*scratch.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("input_bytes", "workers", "one_cut", "found"),
+    [
+        (100 << 30, 4, True, {}),
+        (1 << 30, 4, True, {"num_shards": 8}),
+        (1 << 30, 4, False, {}),
+        (64 << 20, 8, True, {"num_shards": 4}),
+        (1 << 20, 8, True, {}),
+        (8 << 40, 8, True, {"shard_size": "512MiB"}),
+    ],
+)
+def test_the_number_of_shards(input_bytes, workers, one_cut, found) -> None:
+    assert found == choose_shards(
+        input_bytes,
+        workers=workers,
+        one_cut=one_cut,
+        shards_of=lambda size: -(-input_bytes // size),
+    )

@@ -51,9 +51,7 @@ def test_the_command_makes_what_was_predicted(
     split = open_manifest(str(output)).splits["train"]
     assert found["records"]["value"] == pytest.approx(split.records, rel=0.02)
     assert found["shards"] == split.shards
-    assert found["cpu_seconds_per_worker"] > 0
-    assert [one["shuffle"] for one in found["epochs"]] == ["global", "block"]
-    assert sum(one["chosen"] for one in found["candidates"]) == 1
+    assert found["seconds"] > 0
 
 
 @pytest.mark.slow
@@ -70,7 +68,7 @@ def test_inputs_in_a_bucket(
         code, out, err = run(
             capsys,
             *("plan", "gs://bucket/raw/texts/*.tfrecord", "--workers", "1"),
-            *("--hosts", "4", "--batch-size", "64"),
+            *("--group-size", "16"),
         )
         assert code == 0, err
         assert set(server.objects.buckets["bucket"]) == before
@@ -87,6 +85,3 @@ def test_what_cannot_be_planned(
     code, _, err = run(capsys, "plan", "nowhere/*")
     assert code == 2
     assert "no input file matches" in err
-    code, _, err = run(capsys, "plan", "texts", "--hosts", "3", "--batch-size", "10")
-    assert code == 2
-    assert "does not divide among the hosts" in err

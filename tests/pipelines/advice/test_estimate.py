@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from gristmill.pipelines.advice.encoded_sizes import Estimate, total_of
+from gristmill.pipelines.advice.estimate import Estimate, total_of
 
 
 def test_what_was_read_as_a_whole_has_no_error() -> None:
@@ -17,16 +15,15 @@ def test_what_was_read_as_a_whole_has_no_error() -> None:
 
 def test_a_single_part_says_nothing_of_its_error() -> None:
     found = total_of([10], [100], [5], input_bytes=1000, read_share=0.1)
-    assert found.value == 100
-    assert math.isinf(found.error)
+    assert found == (100, None)
+    assert found.plus(Estimate(1.0)).error_text == " (error unknown)"
     assert total_of([], [], [], input_bytes=5, read_share=0).value == 0
 
 
 def test_errors_of_independent_parts_add_by_their_squares() -> None:
-    found = Estimate(10.0, 3.0) + Estimate(20.0, 4.0)
+    found = Estimate(10.0, 3.0).plus(Estimate(20.0, 4.0))
     assert found == Estimate(30.0, 5.0)
-    assert found.scaled(2) == Estimate(60.0, 10.0)
-    assert found.relative_error == pytest.approx(1 / 6)
+    assert found.error_text == " ±16.7%"
 
 
 def test_a_part_counts_for_what_it_stands_for() -> None:
@@ -35,7 +32,7 @@ def test_a_part_counts_for_what_it_stands_for() -> None:
     assert found.value == pytest.approx(460)
 
 
-@pytest.mark.parametrize("parts", [8, 64])
+@pytest.mark.parametrize("parts", [3, 8, 64])
 def test_intervals_hold_the_truth_as_often_as_they_say(parts: int) -> None:
     rng = np.random.default_rng(parts)
     stored = rng.lognormal(10, 0.5, 3000)
@@ -54,4 +51,4 @@ def test_intervals_hold_the_truth_as_often_as_they_say(parts: int) -> None:
         held += abs(found.value - truth) <= found.error
         values.append(found.value)
     assert 0.9 <= held / 400 <= 0.99
-    assert np.mean(values) == pytest.approx(truth, rel=0.01)
+    assert np.mean(values) == pytest.approx(truth, rel=0.02)
