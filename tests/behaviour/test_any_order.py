@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import random
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import sys
+from typing import NamedTuple
 
 import pytest
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.manifest import read_manifest
-from gristmill.dataset.storage.gcs import GcsStorage
-from gristmill.dataset.storage.local import LocalStorage
-from gristmill.dataset.storage.uploads import ObjectWrites
 from gristmill.loader import open as open_dataset
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.verify import verify
@@ -21,6 +19,7 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import job_of
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
+from tests.support.watched import at_storage, watched
 
 # The last two have shards of the same sizes; the first has damage.
 RECORDS = [text_records(count, seed=count) for count in (7, 30, 50)]
@@ -38,24 +37,21 @@ class CrashError(BaseException):
 class Steps:
     """Counts what a storage changes, and crashes at one of these steps."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, kind: type, links: tuple[type, str]):
+    def __init__(self, patch: pytest.MonkeyPatch):
         self.left, self.after = 0, False
-        names = ("write", "publish", "delete", "delete_tree")
-        for each, name in (*((kind, name) for name in names), links):
-            patch.setattr(each, name, self._counted(getattr(each, name)))
+        for name in ("write", "publish", "delete", "delete_tree", "link_all"):
+            for after, step in ((False, self._begin), (True, self._end)):
+                at_storage(patch, name, "", step, after=after, times=sys.maxsize)
+        watched(patch, os, "link", lambda *_, **__: self._begin())
 
-    def _counted(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **options: Any) -> Any:
-            self.left -= 1
-            last = not self.left
-            if last and not self.after:
-                raise CrashError
-            result = method(*args, **options)
-            if last:
-                raise CrashError
-            return result
+    def _begin(self) -> None:
+        self.left -= 1
+        if not self.left and not self.after:
+            raise CrashError
 
-        return step
+    def _end(self) -> None:
+        if not self.left and self.after:
+            raise CrashError
 
 
 class Command(NamedTuple):
@@ -148,14 +144,12 @@ def test_a_dataset_is_what_a_command_has_made(
     for number, records in enumerate(RECORDS):
         junk = b"" if number else b"junk"
         (tmp_path / f"in-{number}").write_bytes(junk + frames_of(records))
-    output, kind = str(tmp_path / "out"), LocalStorage
-    links: tuple[type, str] = (LocalStorage, "_link")
+    output = str(tmp_path / "out")
     with GcsServer("bucket") as server:
         if place == "gs":
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            output, kind = "gs://bucket/out", GcsStorage
-            links = (ObjectWrites, "copy")
-        steps = Steps(monkeypatch, kind, links)
+            output = "gs://bucket/out"
+        steps = Steps(monkeypatch)
         before: dict[str, Content] = {}
         command = command_of(chance, tmp_path, output)
         for _ in range(rounds):

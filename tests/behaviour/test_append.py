@@ -35,7 +35,6 @@ from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.text.conversion import Outcome
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion import commit_shards as commit_module
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
@@ -43,7 +42,7 @@ from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of, text_records, write_array_records
-from tests.support.watched import watched
+from tests.support.watched import at_storage
 
 OLD = text_records(60)
 NEW = text_records(25, seed=1)
@@ -380,11 +379,10 @@ class TestTwoAtOnce:
     ):
         convert(output, inputs / "old")
 
-        def late(place: str, splits: Any, **given: Any) -> None:
-            if "train.e00002" in splits:  # The last check before dataset.json.
-                convert(output, inputs / "more", split="val")
+        def late() -> None:
+            convert(output, inputs / "more", split="val")
 
-        watched(monkeypatch, commit_module, "check_files", late, after=True)
+        at_storage(monkeypatch, "write", "dataset.json", late)
         append(output, inputs / "new")
         assert_whole(output, OLD, NEW)
         assert list(loader.open(output, "val")) == MORE

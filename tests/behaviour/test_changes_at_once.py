@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -18,26 +16,22 @@ from gristmill.dataset import (
     commit_parts,
 )
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.commit import clean as clean_module
-from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.writer import commit_parts as parts_module
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.indexing import commit_index as index_module
 from tests.support.conversion import convert, job_of
 from tests.support.editions import files_of
 from tests.support.records import frames_of
 from tests.support.removals import remove_from
-from tests.support.watched import meanwhile
+from tests.support.watched import at_storage
 
 TOLD = (JobChangedError, StorageChangedError)
 OLD, NEW = [b"old %d" % i for i in range(9)], [b"new %d" % i for i in range(7)]
@@ -54,6 +48,10 @@ def assert_whole(output: str, records: list[bytes]) -> None:
     assert records_of(output) == records
 
 
+def killed() -> None:
+    raise KeyboardInterrupt
+
+
 def write(output: str, records: list[bytes], **options: bool) -> None:
     with Writer(output, name="d", **options) as writer:
         for record in records:
@@ -67,9 +65,12 @@ def source_of(folder: pathlib.Path, name: str, records: list[bytes]) -> pathlib.
     return inputs
 
 
-@pytest.mark.parametrize("place", ["_links", "_write_indexes", "write_table"])
+@pytest.mark.parametrize(
+    ("operation", "place"),
+    [("link_all", ""), ("load", ".index"), ("write", ".shards.npz")],
+)
 def test_of_two_equal_writers_one_commits(
-    output: str, monkeypatch: pytest.MonkeyPatch, place: str
+    output: str, monkeypatch: pytest.MonkeyPatch, operation: str, place: str
 ) -> None:
     """Both take the same number, and give other records."""
     write(output, [b"first"])
@@ -77,7 +78,7 @@ def test_of_two_equal_writers_one_commits(
     def other() -> None:
         write(output, NEW, overwrite=True)
 
-    meanwhile(monkeypatch, parts_module, place, other)
+    at_storage(monkeypatch, operation, place, other)
     with pytest.raises(TOLD):
         write(output, OLD, overwrite=True)
     assert_whole(output, NEW)
@@ -97,16 +98,7 @@ def test_the_same_command_while_its_work_is_cleaned(
 
     for task in shard_tasks(begin_job(job, overwrite=True).prepared):
         make_shard(task)
-    true = clean_module.find_garbage
-    found = iter([lambda *where: then(convert_again, [*true(*where)])])
-
-    def then(call: Callable[[], object], files: Any) -> Any:
-        call()
-        return files
-
-    monkeypatch.setattr(
-        clean_module, "find_garbage", lambda *where: next(found, true)(*where)
-    )
+    at_storage(monkeypatch, "delete", "", convert_again)
     clean(output, unfinished=True)
     assert_whole(output, NEW)
 
@@ -125,7 +117,7 @@ def test_a_table_that_is_replaced_while_garbage_is_found(
         write(output, NEW, overwrite=True)
         storage.write(f"{output}/index/d-train.e00002.write.json", b"{}")
 
-    meanwhile(monkeypatch, clean_module, "find_garbage", other)
+    at_storage(monkeypatch, "write", "dataset.json", other, after=True)
     clean(output)
     assert_whole(output, NEW)
 
@@ -138,17 +130,13 @@ def test_who_overwrites_where_a_first_commit_is_near(
     second = job_of(source_of(tmp_path, "new", NEW), output, name="d")
     prepared = begin_job(first).prepared
     results = list(map(make_shard, shard_tasks(prepared)))
-    kind = type(storage_for(output))
-    true_write, begun = kind.write, []
+    begun = []
 
-    def write_late(storage: Any, path: str, data: bytes, **options: Any) -> None:
-        if path.endswith("dataset.json") and not begun:
-            begun.append(begin_job(second, overwrite=True).prepared)
-        true_write(storage, path, data, **options)
+    def begin() -> None:
+        begun.append(begin_job(second, overwrite=True).prepared)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, "write", write_late)
-        commit_shards([first], results)
+    at_storage(monkeypatch, "write", "dataset.json", begin)
+    commit_shards([first], results)
     assert records_of(output) == OLD
     assert verify(output, workers=1).findings == ()
     commit_shards([second], map(make_shard, shard_tasks(begun[0])))
@@ -192,7 +180,7 @@ def test_an_equal_writer_that_has_begun_to_delete_the_parts(
 ) -> None:
     """After a third command had the output: the marker is as it was before."""
     storage = storage_for(output)
-    kind, place = type(storage), layout.join(output, layout.write_path("d", "train"))
+    place = layout.join(output, layout.write_path("d", "train"))
 
     def other() -> None:
         found = storage.load(place)
@@ -202,7 +190,7 @@ def test_an_equal_writer_that_has_begun_to_delete_the_parts(
         (shard,) = (i for i in parts if i.path.endswith(".array_record"))
         storage.delete(shard.path)
 
-    meanwhile(monkeypatch, kind, "link_all", other)
+    at_storage(monkeypatch, "link_all", "", other)
     with pytest.raises(JobChangedError, match="another write has taken over"):
         write(output, OLD)
     write(output, NEW, overwrite=True)
@@ -251,7 +239,7 @@ def test_who_takes_an_edition_that_another_one_is_about_to_commit(
         except (*TOLD, InputError) as error:
             told.append(error)
 
-    meanwhile(monkeypatch, Claim, "settle", other, after=True)
+    at_storage(monkeypatch, "delete_all", "tmp-d-train", other)
     prepared = begin_job(job, overwrite=True).prepared
     assert told
     commit_shards([job], map(make_shard, shard_tasks(prepared)))
@@ -261,11 +249,8 @@ def test_who_takes_an_edition_that_another_one_is_about_to_commit(
 def test_a_writer_that_was_killed_before_its_first_commit_is_repeated(
     output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*given: Any, **options: Any) -> Any:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(parts_module, "commit_dataset", killed)
+        at_storage(patch, "write", "dataset.json", killed)
         with pytest.raises(KeyboardInterrupt):
             write(output, OLD)
     write(output, NEW)
@@ -286,7 +271,7 @@ class TestIndex:
         given = IndexOptions(files=files, name="d", split="train", overwrite=True)
         index(given, workers=1)
 
-    @pytest.mark.parametrize("at", ["write_table", "commit_dataset"])
+    @pytest.mark.parametrize("at", [".shards.npz", "dataset.json"])
     @pytest.mark.parametrize("there", [False, True])
     def test_of_two_at_once_one_is_told(self, files, monkeypatch, there, at):
         if there:
@@ -297,14 +282,14 @@ class TestIndex:
             self.index(own[1])
             others.append(files_of(files)["dataset.json"])
 
-        meanwhile(monkeypatch, index_module, at, other)
+        at_storage(monkeypatch, "write", at, other)
         with pytest.raises(TOLD):
             self.index(*own)
         assert files_of(files)["dataset.json"] == others[0]
         assert verify(files, workers=1).findings == ()
         assert records_of(files) == NEW
 
-    @pytest.mark.parametrize("at", [None, "write_table", "commit_dataset"])
+    @pytest.mark.parametrize("at", [None, ".shards.npz", "dataset.json"])
     def test_beside_an_append_one_is_told(self, files, tmp_path, monkeypatch, at):
         self.index(f"{files}/0.array_record")
         key = layout.edition_key("train", 2)
@@ -321,9 +306,9 @@ class TestIndex:
         if at is None:
             begin()
         else:
-            meanwhile(monkeypatch, index_module, at, begin)
+            at_storage(monkeypatch, "write", at, begin)
         self.index(f"{files}/1.array_record")
-        assert len(told) == (at == "commit_dataset")
+        assert len(told) == (at == "dataset.json")
         for prepared in begun:
             with pytest.raises(TOLD):
                 commit_shards([job], map(make_shard, shard_tasks(prepared)))
@@ -332,13 +317,10 @@ class TestIndex:
 
     @pytest.mark.parametrize("there", [False, True])
     def test_after_one_that_was_killed_the_files_stay(self, files, monkeypatch, there):
-        def killed(*given: Any, **options: Any) -> Any:
-            raise KeyboardInterrupt
-
         if there:
             write(files, OLD)
         with monkeypatch.context() as patch:
-            patch.setattr(index_module, "commit_dataset", killed)
+            at_storage(patch, "write", "dataset.json", killed)
             with pytest.raises(KeyboardInterrupt):
                 self.index(f"{files}/0.array_record")
         before = files_of(files)["0.array_record"]
@@ -365,11 +347,8 @@ class TestIndex:
         assert not any(name.startswith("d-train.array_record-e") for name in after)
 
     def test_of_one_that_was_killed_it_is_repeated(self, files, monkeypatch):
-        def killed(*given: Any, **options: Any) -> Any:
-            raise KeyboardInterrupt
-
         with monkeypatch.context() as patch:
-            patch.setattr(index_module, "commit_dataset", killed)
+            at_storage(patch, "write", "dataset.json", killed)
             with pytest.raises(KeyboardInterrupt):
                 self.index(f"{files}/0.array_record")
         self.index(f"{files}/1.array_record")

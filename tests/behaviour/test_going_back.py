@@ -26,7 +26,6 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     StorageMissingError,
 )
-from gristmill.dataset.commit import clean as clean_module
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
@@ -44,7 +43,7 @@ from tests.support.editions import add_edition, files_of, replace_by_newest
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of, text_records
-from tests.support.watched import watched
+from tests.support.watched import at_storage
 
 RECORDS = {n: text_records(10 + n, seed=n) for n in (1, 2, 3)}
 KILLED = -9
@@ -291,11 +290,12 @@ class TestClean:
         tasks = shard_tasks(begin_job(job).prepared)
         results = [make_shard(task) for task in tasks]
 
-        def begun(*where):
-            if len(open_manifest(output).splits["train"].numbers) == 2:
-                commit_shards([job], results)
-
-        watched(monkeypatch, clean_module, "last_begun", begun, after=True)
+        at_storage(
+            monkeypatch,
+            "write",
+            "dataset.json",
+            lambda: commit_shards([job], results),
+        )
         clean(output, unfinished=True)
         assert records_of(output) == RECORDS[1] + RECORDS[2] + RECORDS[3]
         assert not verify(output, workers=1).findings

@@ -27,7 +27,6 @@ from gristmill.dataset.base.errors import (
     StorageError,
     UserFunctionError,
 )
-from gristmill.dataset.commit import commit as commit_module
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -39,7 +38,6 @@ from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
-from gristmill.transforms.checking import metadata
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -49,7 +47,7 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, run
 from tests.support.records import frames_of, text_records, write_array_records
-from tests.support.watched import meanwhile, watched
+from tests.support.watched import at_storage
 
 # The function fails, but not at the first records, on which it is tried.
 FAILS = "binascii:unhexlify"
@@ -242,23 +240,19 @@ def test_a_later_command_takes_over_and_the_earlier_is_told(source, output: str,
 
 
 class Held:
-    """Holds the first call of a storage's method on files of some names."""
+    """Holds a write of a file of some name, usually the first."""
 
-    def __init__(
-        self, patch: pytest.MonkeyPatch, output: str, name: str, skip: int = 0
-    ):
+    def __init__(self, patch: pytest.MonkeyPatch, name: str, skip: int = 0):
         self.begun, self.release = threading.Event(), threading.Event()
-        kind = type(storage_for(output))
-        true_write = kind.write
-        calls = iter(range(1000))
+        at_storage(patch, "write", name, self._wait, skip=skip)
 
-        def write(storage: Any, path: str, data: bytes, **options: Any) -> None:
-            if path.endswith(name) and next(calls) == skip:
-                self.begun.set()
-                assert self.release.wait(60)
-            true_write(storage, path, data, **options)
+    def _wait(self) -> None:
+        self.begun.set()
+        assert self.release.wait(60)
 
-        patch.setattr(kind, "write", write)
+
+def killed() -> None:
+    raise KeyboardInterrupt
 
 
 def in_background(call: Callable[..., Any], *args: Any) -> Any:
@@ -274,7 +268,7 @@ def test_who_is_about_to_commit_cannot_once_another_has_begun(
     first, second = replacing(source, output, 4), replacing(source, output, 3)
     prepared = begin_job(first, overwrite=True).prepared
     results = list(map(make_shard, shard_tasks(prepared)))
-    held = Held(monkeypatch, output, "dataset.json")
+    held = Held(monkeypatch, "dataset.json")
     late = in_background(commit_shards, [first], results)
     assert held.begun.wait(60)  # All of its checks have passed.
     later = begin_job(second, overwrite=True).prepared
@@ -293,7 +287,7 @@ def test_who_begins_where_another_commits_makes_the_next_edition(
     prepared = begin_job(first, overwrite=True).prepared
     results = list(map(make_shard, shard_tasks(prepared)))
     # The second has looked at the dataset, and claims the edition just then.
-    held = Held(monkeypatch, output, "job.json")
+    held = Held(monkeypatch, "job.json")
     late = in_background(lambda: begin_job(second, overwrite=True))
     assert held.begun.wait(60)
     commit_shards([first], results)
@@ -443,8 +437,9 @@ def stopped(
     job = replacing(source, output)
     results = map(make_shard, shard_tasks(begin_job(job, overwrite=True).prepared))
     with monkeypatch.context() as patch:
-        patch.setattr(commit_module, "delete_garbage", lambda *_: None)
-        commit_shards([job], list(results))
+        at_storage(patch, "write", "dataset.json", killed, after=True)
+        with pytest.raises(KeyboardInterrupt):
+            commit_shards([job], list(results))
     return [job]
 
 
@@ -517,7 +512,7 @@ def test_a_verification_that_an_exchange_overtakes(
     def other() -> None:
         convert(replacing(source, output), overwrite=True)
 
-    meanwhile(monkeypatch, metadata, "read_checked_table", other, after=True)
+    at_storage(monkeypatch, "read", ".shards.npz", other, after=True)
     with pytest.raises(InvalidDatasetError, match="changed while it was verified"):
         verify(output, quick=quick, workers=1)
     assert verify(output, quick=quick, workers=1).findings == ()
@@ -635,15 +630,11 @@ def test_a_disk_that_fills_up(source, tmp_path):
 def test_a_commit_on_a_worker_that_is_repeated(
     source, output: str, old, argv, monkeypatch
 ):
-    kind = type(storage_for(output))
-    calls = iter(range(1000))
+    def fail() -> None:
+        raise StorageError("not at once")
 
-    def fail_twice(storage: Any, path: str, data: bytes, **options: Any) -> None:
-        failing = argv == BUNDLE_BASED and path.endswith("shards.npz")
-        if failing and next(calls) < 2:
-            raise StorageError("not at once")
-
-    watched(monkeypatch, kind, "write", fail_twice)
+    if argv == BUNDLE_BASED:
+        at_storage(monkeypatch, "write", ".shards.npz", fail, times=2)
     jobs = (replacing(source, output),)
     (result, *_) = run(ConvertFiles(jobs=jobs, overwrite=True), argv=argv)
     assert result.manifest == read_manifest(output)
@@ -693,10 +684,7 @@ def write(output: str, records: Any, **options: Any) -> list[Any]:
 @pytest.mark.slow
 def test_a_write_that_fails_and_one_that_does_not(output: str, old, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "gristmill.transforms.writing.commit_write.write_table",
-            lambda *a, **k: 1 / 0,
-        )
+        at_storage(patch, "write", ".shards.npz", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             write(output, NEW)
     assert without_new(files_of(output)) == old

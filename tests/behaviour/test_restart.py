@@ -24,7 +24,6 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.conversion.begin_job import begin_job, take_output
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
@@ -44,6 +43,7 @@ from tests.support.conversion import (
 )
 from tests.support.records import frames_of
 from tests.support.shards import collected
+from tests.support.watched import at_storage
 
 RECORDS = varied_records(300, seed=1)
 SHARDS = 6
@@ -164,15 +164,11 @@ class TestUnfinished:
     def test_an_end_between_the_two_files_of_the_description(
         self, job, monkeypatch, max_corrupt: int
     ):
-        true_write = LocalStorage.write
-
-        def write(storage, path, data, **options):
-            if path.endswith(".inputs.npz"):
-                raise KeyboardInterrupt
-            true_write(storage, path, data, **options)
+        def killed():
+            raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(LocalStorage, "write", write)
+            at_storage(patch, "write", ".inputs.npz", killed)
             with pytest.raises(KeyboardInterrupt):
                 begin_job(job)
         assert list(contents(job.output)) == ["index/data-train.job.json"]

@@ -1,9 +1,11 @@
-"""The files and sockets that this process has open."""
+"""The files and sockets that this process has open, and how large files may grow."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
+from collections.abc import Iterator
 
 _FOLDER = "/proc/self/fd"
 
@@ -15,3 +17,14 @@ def open_files() -> set[tuple[str, str]]:
         with contextlib.suppress(FileNotFoundError):  # Closed meanwhile.
             found.add((number, os.readlink(f"{_FOLDER}/{number}")))
     return found
+
+
+@contextlib.contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    """Lets no file of this process grow beyond some bytes: as a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

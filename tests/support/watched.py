@@ -1,12 +1,16 @@
-"""Functions of the package that a test watches, or that something else interrupts."""
+"""Functions that a test watches, or that something else interrupts."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+
+from gristmill.dataset.storage.gcs import GcsStorage
+from gristmill.dataset.storage.local import LocalStorage
 
 
 def watched(
@@ -84,3 +88,36 @@ def meanwhile(
             waiting.pop()()
 
     watched(monkeypatch, target, name, once, after=after)
+
+
+def at_storage(
+    monkeypatch: pytest.MonkeyPatch,
+    operation: str,
+    name: str,
+    other: Callable[[], object],
+    *,
+    after: bool = False,
+    skip: int = 0,
+    times: int = 1,
+) -> None:
+    """Calls `other` when a storage's operation meets a file of some name.
+
+    Nothing real comes just between two operations: a crash, another command, a fault.
+
+    Args:
+        monkeypatch: Undoes it.
+        operation: A method of storages.
+        name: Part of its path; "" is any.
+        other: What happens at this moment. What it raises, the operation raises.
+        after: Whether it happens when the operation has done its work.
+        skip: How many such operations pass before.
+        times: At how many it happens.
+    """
+    count = itertools.count()
+
+    def look(storage: object, path: object, *_: Any, **__: Any) -> None:
+        if name in str(path) and skip <= next(count) < skip + times:
+            other()
+
+    for kind in (LocalStorage, GcsStorage):
+        watched(monkeypatch, kind, operation, look, after=after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import pathlib
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.dataset.arrayrecord import chunk_encoder
-from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
@@ -212,7 +212,7 @@ class TestDamage:
                     copy.write_bytes(data)
 
                 with monkeypatch.context() as patched:
-                    meanwhile(patched, ArrayRecordWriter, "finish", damage, after=True)
+                    meanwhile(patched, builtins, "open", damage)  # To read it.
                     with pytest.raises((DataLossError, StorageError)):
                         copier.finish()
 
@@ -227,9 +227,10 @@ class TestDamage:
             def exchange():
                 copy.write_bytes((tmp_path / "others").read_bytes())
 
-            meanwhile(monkeypatch, ArrayRecordWriter, "finish", exchange, after=True)
-            with pytest.raises(DataLossError, match="finished shard does not hold"):
-                copier.finish()
+            with monkeypatch.context() as patched:
+                meanwhile(patched, builtins, "open", exchange)
+                with pytest.raises(DataLossError, match="finished shard does not hold"):
+                    copier.finish()
 
     def test_transposed_chunks_are_refused(self, tmp_path):
         options = "group_size:2,transpose:true"

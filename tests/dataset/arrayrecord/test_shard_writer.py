@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
 import pathlib
 import random
@@ -16,7 +17,6 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
-from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.shard_writer import (
     ShardWriter,
     WrittenShard,
@@ -117,7 +117,7 @@ def finish_spoilt(
     writer = ShardWriter(str(path), options=WriterOptions(compression="uncompressed"))
     writer.write(records, checksums(records).tolist())
     with pytest.MonkeyPatch.context() as patched:
-        meanwhile(patched, ArrayRecordWriter, "finish", spoil_file, after=True)
+        meanwhile(patched, builtins, "open", spoil_file)  # To read it.
         writer.finish(**options)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pathlib
-import resource
-from collections.abc import Iterator
 from contextlib import closing
 
 import numpy as np
@@ -15,6 +13,7 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.errors import StorageError
+from tests.support.open_files import files_of_at_most, open_files
 
 
 @given(st.lists(st.integers(0, 99), max_size=5), st.data())
@@ -52,7 +51,8 @@ def test_a_file_that_lost_its_end(tmp_path: pathlib.Path) -> None:
     with closing(ArraySpool(str(tmp_path), "<i8")) as spool:
         spool.append(np.arange(100))
         spool.read(0, 100)
-        os.truncate(spool._file.fileno(), 400)
+        (number,) = (n for n, to in open_files() if to.startswith(f"{tmp_path}/"))
+        os.truncate(int(number), 400)
         with pytest.raises(StorageError) as e:
             spool.read(0, 100)
     assert str(e.value) == (
@@ -64,16 +64,6 @@ def test_a_file_that_lost_its_end(tmp_path: pathlib.Path) -> None:
     )
 
 
-@pytest.fixture
-def small_files() -> Iterator[None]:
-    """Lets no file of this process grow beyond some bytes: as a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("values", [13_000, 1_000_000])
 def test_a_full_disk(tmp_path: pathlib.Path, values: int) -> None:
     """Values that are still buffered fail when they are read."""
@@ -84,6 +74,7 @@ def test_a_full_disk(tmp_path: pathlib.Path, values: int) -> None:
 
     with (
         closing(ArraySpool(str(tmp_path), "<i8")) as spool,
+        files_of_at_most(100_000),
         pytest.raises(StorageError) as e,
     ):
         add_and_read(spool)

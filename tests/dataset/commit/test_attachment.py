@@ -37,6 +37,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from tests.support.columns import attach_numbers, example, examples
 from tests.support.editions import add_edition, files_of
 from tests.support.removals import remove_from
+from tests.support.watched import at_storage
 
 KIND = ColumnType("int64")
 
@@ -115,15 +116,14 @@ def test_who_is_given_up_at_the_commit_fails(
     attachment = attachment_to(output)
     attachment.begin()
     made = write(attachment)
-    real, checks = Attachment.check_current, []
-
-    def overtaken(self: Attachment) -> None:
-        real(self)  # It finds its description. Then another command deletes it.
-        if not checks:
-            checks.append(1)
-            clean(output, unfinished=True)
-
-    monkeypatch.setattr(Attachment, "check_current", overtaken)
+    # It finds its description. Then another command deletes it.
+    at_storage(
+        monkeypatch,
+        "stat",
+        ".attach-",
+        lambda: clean(output, unfinished=True),
+        after=True,
+    )
     with pytest.raises(JobChangedError):
         attachment.commit(made)
     assert not loader.open(output).columns

@@ -172,7 +172,7 @@ def test_rows_that_contradict_the_index(
     index = changed(good.index, **columns)
     with pytest.raises(CorruptShardError) as e:
         join(PackedRows(FORMATS[0], records, index))
-    assert str(e.value) == f"{message}\n  to do:    {join_documents._CURE}"
+    assert str(e.value).startswith(f"{message}\n  to do: ")
 
 
 @pytest.mark.parametrize("batch_bytes", [1, 100, 1 << 20])

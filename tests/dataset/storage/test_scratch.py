@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import pytest
 
-from gristmill.dataset.storage import directory_lock
 from gristmill.dataset.storage.directory_lock import scratch_directory
 from tests.support.watched import failing
 
@@ -32,7 +31,6 @@ def folder(
 ) -> pathlib.Path:
     """The `TMPDIR` of this process and of those that it starts."""
     temporary_in(tmp_path)
-    directory_lock._delete_abandoned.cache_clear()
     return tmp_path
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import os
 import pathlib
 import shutil
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,12 +22,12 @@ from gristmill.dataset import (
     open_manifest,
     read_manifest,
 )
-from gristmill.dataset.storage.local import LocalStorage
 from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.text.contents import manifest_text
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents
 from tests.support.records import text_records
+from tests.support.watched import at_storage, watched
 
 PARTS = [text_records(count, seed=count) for count in (25, 0, 40, 7)]
 RECORDS = [record for part in PARTS for record in part]
@@ -238,16 +238,13 @@ def crash_at(patch: pytest.MonkeyPatch, number: int) -> None:
     """Lets the storage end the program before one of its changes."""
     steps = iter(range(1, number + 1))
 
-    def counted(true: Callable[..., Any]) -> Callable[..., Any]:
-        def step(*args: Any, **options: Any) -> Any:
-            if next(steps, 0) == number:
-                raise CrashError
-            return true(*args, **options)
+    def step(*_: Any, **__: Any) -> None:
+        if next(steps, 0) == number:
+            raise CrashError
 
-        return step
-
-    for name in ("write", "delete", "delete_tree", "_link"):
-        patch.setattr(LocalStorage, name, counted(getattr(LocalStorage, name)))
+    for name in ("write", "delete", "delete_tree"):
+        at_storage(patch, name, "", step, times=number)
+    watched(patch, os, "link", step)
 
 
 @pytest.mark.slow

@@ -33,7 +33,6 @@ def test_elements_are_the_rows_of_the_steps(dataset, drop_remainder) -> None:
     assert len(order) == len(expected) == (93 if drop_remainder else 94)
     assert list(order) == expected
     assert list(order[5:80:3]) == expected[5:80:3]
-    assert order._getitems([40, 3, 40]) == [expected[i] for i in (40, 3, 40)]
     copied = cloudpickle.loads(cloudpickle.dumps(order))
     assert copied[17] == expected[17]
     together = loader.read_together(order[1::2], records=8)

@@ -100,7 +100,9 @@ def test_every_form_of_paths_reads_as_with_grain(paths: list[str], form: str) ->
     assert ours.__getitems__([]) == []
     assert repr(ours) == repr(theirs)
     assert list(ours.paths) == list(theirs.paths)
-    assert pickle.loads(pickle.dumps(ours)).__getitems__(keys) == ours._getitems(keys)
+    assert pickle.loads(pickle.dumps(ours)).__getitems__(keys) == ours.__getitems__(
+        keys
+    )
 
 
 def test_ranges_open_no_file_before_they_are_read() -> None:

@@ -12,13 +12,13 @@ from gristmill.dataset.base.errors import (
     FormatVersionError,
     InputError,
 )
-from gristmill.loader.order.block_layout import LaneKey
 from gristmill.loader.order.permutation import Permutation
 from gristmill.loader.order.quality import sampled_quality, shuffle_quality
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
     NoShuffle,
+    ShuffleKey,
     shuffle_from_state,
 )
 from tests.support.orders import places_of, records_of
@@ -157,17 +157,21 @@ def test_a_window_draws_from_its_blocks_alone():
 @given(shuffle=BLOCKS, num_records=st.integers(1, 400))
 def test_windows_are_as_equal_as_can_be(shuffle, num_records):
     how = {"num_records": num_records, "seed": 2, "epochs": 1}
-    blocks = shuffle._blocks((LaneKey(num_records, 2, ""),))
-    layout = blocks.layout(None, np.array([1]))
-    slots = np.arange(layout.num_blocks)
-    sizes = np.bincount(layout.window_of(slots))
-    assert sizes.max() <= shuffle.window_blocks
-    assert sizes.max() - sizes.min() <= 1
-    assert len(sizes) == -(-len(slots) // shuffle.window_blocks)
-    # No record leaves its window: windows are runs of the epoch.
     order = records_of(shuffle, np.arange(num_records), **how)
-    slot = layout.block_at(order // layout.block_records, inverse=True)
-    assert np.all(np.diff(layout.window_of(slot)) >= 0)
+    windows, sizes, begin = [], [], 0
+    key = ShuffleKey(num_records=num_records, seed=2, epochs=np.array([1]), name="")
+    while begin < num_records:
+        first, end = shuffle.window(begin, key)
+        assert first == begin
+        windows.append(set((order[begin:end] // shuffle.block_records).tolist()))
+        sizes.append(len(windows[-1]))
+        begin = end
+    blocks = -(-num_records // shuffle.block_records)
+    # No record leaves its window: windows are runs of the epoch.
+    assert sum(sizes) == len(set().union(*windows)) == blocks
+    assert max(sizes) <= shuffle.window_blocks
+    assert max(sizes) - min(sizes) <= 1
+    assert len(sizes) == -(-blocks // shuffle.window_blocks)
 
 
 def test_quality_by_hand():

@@ -102,7 +102,7 @@ def test_an_answer_without_end_leaves_time_for_others(
     monkeypatch: pytest.MonkeyPatch, begin: bytes, endless: bytes
 ) -> None:
     """And for its own deadline."""
-    # Two pieces instead of more than the buffers of a connection may hold.
+    # The buffers of a connection may hold less than all pieces of a turn.
     monkeypatch.setattr(http_connection, "_MOST_AT_ONCE_PIECES", 2)
 
     def handle(connection: socket.socket) -> None:

@@ -12,7 +12,6 @@ import subprocess
 import pytest
 from click.testing import CliRunner, Result
 
-from gristmill.pipelines.commands.jobs import _listing
 from gristmill.pipelines.commands.main import cli
 from tests.support.records import frames_of, text_records
 
@@ -137,6 +136,3 @@ def test_what_was_left_out_is_to_be_looked_at(
         )
         (region,) = map(json.loads, shown.stdout.splitlines())
         assert region["file"] == f"{tmp_path}/in"
-    assert (
-        _listing("gs://b/a b") == "gcloud storage cat 'gs://b/a b/quarantine/*.jsonl'"
-    )

@@ -135,9 +135,6 @@ def test_nothing_is_asked_for_that_the_document_does_not_name(cloud):
         *((name, "output bucket") for name in clients.WRITE),
     }
     assert in_code <= asked
-    assert {name for name, place in asked if place not in roles.BUCKETS} == {
-        *clients._ROLES
-    }
 
 
 def test_roles_that_grant_what_is_missing():

@@ -17,7 +17,6 @@ from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.checking.metadata import plan_verify
@@ -35,7 +34,7 @@ from tests.support.records import (
     text_records,
     write_array_records,
 )
-from tests.support.watched import watched
+from tests.support.watched import at_storage
 
 RECORDS = text_records(3000)
 
@@ -230,16 +229,11 @@ def test_a_table_that_cannot_be_read_for_a_moment_is_never_passed_over(
     dataset: pathlib.Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     table = str(dataset / layout.table_path("data", "train"))
-    reads = 0
 
-    def read(storage: LocalStorage, path: str, *ends: int) -> None:
-        nonlocal reads
-        if path == table:
-            reads += 1
-            if reads == failing + 1:
-                raise StorageError("cannot read the file", where=path)
+    def fail() -> None:
+        raise StorageError("cannot read the file", where=table)
 
-    watched(monkeypatch, LocalStorage, "read", read)
+    at_storage(monkeypatch, "read", table, fail, skip=failing)
     found = verify_all(str(dataset), workers=1)
     assert found.findings or found.records == len(RECORDS)
 

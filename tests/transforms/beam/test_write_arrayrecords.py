@@ -26,7 +26,6 @@ from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.transforms import WriteArrayRecords
-from gristmill.transforms.beam import parallel_deletions
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard
 from gristmill.transforms.planning.write_plan import (
@@ -542,7 +541,6 @@ def test_what_is_replaced_is_deleted_by_workers(
 ) -> None:
     out = tmp_path / "out"
     write_plainly(out, num_shards=30)
-    monkeypatch.setattr(parallel_deletions, "_BATCH_FILES", 7)
     # As if a run was killed between the commit and the deletion.
     rows = rows_of(
         plan := plan_of(out, RECORDS[:9], num_shards=2, overwrite=True), RECORDS[:9]

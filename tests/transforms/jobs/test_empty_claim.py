@@ -33,7 +33,7 @@ from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import contents, convert, job_of
 from tests.support.pipelines import run
 from tests.support.records import frames_of, text_records
-from tests.support.watched import watched
+from tests.support.watched import at_storage
 
 # A function that fails, but not at the first records, on which it is tried.
 FAILS = "binascii:unhexlify"
@@ -177,16 +177,14 @@ def test_of_two_that_begin_at_once_the_later_has_the_output(
     source, output: str, monkeypatch
 ):
     first, second = (job_of(source, output, plan=("num_shards", n)) for n in (3, 2))
-    storage = type(storage_for(output))
     held = threading.Event()
     release = threading.Event()
 
-    def hold(self, path, data, **options):
-        if path.endswith("inputs.npz") and not held.is_set():
-            held.set()
-            assert release.wait(60)
+    def hold() -> None:
+        held.set()
+        assert release.wait(60)
 
-    watched(monkeypatch, storage, "write", hold)
+    at_storage(monkeypatch, "write", "inputs.npz", hold)
     errors: list[Exception] = []
 
     def begin_first() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pathlib
 import random
 
@@ -12,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import (
     make_shard,
@@ -116,8 +114,3 @@ def test_a_task_decodes_no_more_than_it_may(source, tmp_path, monkeypatch, caplo
         assert runs.max() <= -(-20 // parts)
         (note,) = notes
         assert "row group 1 decodes to" in note
-    # Whoever begins the job is told.
-    limited = functools.partial(shared_groups, task_bytes=sum(raw_bytes) // 3)
-    monkeypatch.setattr(module, "shared_groups", limited)
-    begin_job(job_of(source, tmp_path / "out", plan=("num_shards", 20)))
-    assert notes[0] in caplog.text

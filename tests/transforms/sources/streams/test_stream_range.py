@@ -8,6 +8,7 @@ import itertools
 import os
 import pathlib
 import random
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -26,7 +27,6 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD
@@ -36,6 +36,7 @@ from gristmill.transforms.sources.range_reader import KeptPass
 from gristmill.transforms.sources.record_source import certain_place, source_of
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
+from tests.support.watched import at_storage
 
 PACK: dict[str, Callable[..., bytes]] = {
     "gzip": gzip.compress,
@@ -318,15 +319,9 @@ def read_compressed(
     """
     kept = KeptPass() if once else None
     opened = []
-    true_open = LocalStorage.open
-
-    def open_counted(self, path, **options):
-        opened.append(path)
-        return true_open(self, path, **options)
-
     edges = [0, *cuts, -1]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalStorage, "open", open_counted)
+        at_storage(patch, "open", "", lambda: opened.append(1), times=sys.maxsize)
         reads = [
             read_range(
                 path,
