@@ -27,8 +27,8 @@ _SHARD_BYTES = 64_000_000  # Of records.
 _BLOCK_BYTES = 1 << 20
 
 
-def write_gzip(folder: pathlib.Path, size_bytes: int) -> tuple[pathlib.Path, int]:
-    """Writes one compressed file; returns it, and how many records it holds."""
+def write_gzip(folder: pathlib.Path, size_bytes: int) -> pathlib.Path:
+    """Writes one compressed file."""
     (written,) = write_dataset(folder / "plain", size_bytes=size_bytes, files=1)
     path = folder / "in.tfrecord.gz"
     with (
@@ -36,7 +36,7 @@ def write_gzip(folder: pathlib.Path, size_bytes: int) -> tuple[pathlib.Path, int
         gzip.open(path, "wb", compresslevel=6) as packed,
     ):
         shutil.copyfileobj(plain, packed, _BLOCK_BYTES)
-    return path, written.records
+    return path
 
 
 def cpu_seconds(command: Sequence[str], output: pathlib.Path) -> float:
@@ -71,22 +71,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--bytes", type=parse_size, default="1GB", help="of frames")
     parser.add_argument("--rounds", type=int, default=5, help="how often each runs (5)")
-    parser.add_argument(
-        "--by-records", action="store_true", help="plans by records as well"
-    )
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
         folder = pathlib.Path(directory)
-        path, records = write_gzip(folder, args.bytes)
+        path = write_gzip(folder, args.bytes)
         shards = max(2, round(args.bytes / _SHARD_BYTES))
         plans = {
             "one shard": ["--num-shards", "1"],
             f"{shards} shards": ["--num-shards", str(shards)],
         }
-        if args.by_records:
-            plans["one shard, by records"] = ["--records-per-shard", str(records)]
-            number = str(-(-records // shards))
-            plans[f"{shards} shards, by records"] = ["--records-per-shard", number]
         output = folder / "out"
         start = [sys.executable, "-m", "gristmill", "convert", str(path), str(output)]
         found: dict[str, list[float]] = {name: [] for name in plans}

@@ -79,8 +79,8 @@ def _result(prepared: PreparedJob, shard: int) -> ShardResult:
     spans = []
     for part in prepared.plan.ranges(shard):
         size = int(prepared.files.sizes[part.file_index])
-        start = _frame_after(part.begin_bytes) + part.skip_records * RECORD_BYTES
-        stop = _frame_after(part.end_bytes) + part.extra_records * RECORD_BYTES
+        start = _frame_after(part.begin_bytes)
+        stop = _frame_after(part.end_bytes)
         spans.append(
             SourceSpan(
                 file_index=part.file_index,

@@ -40,17 +40,6 @@ from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
 )
-from gristmill.transforms.conversion.count_records import (
-    count_part,
-    count_tasks,
-    parts_of_files,
-    total_counts,
-)
-from gristmill.transforms.conversion.counted_parts import (
-    CountedPart,
-    CountTask,
-    PartCollector,
-)
 from gristmill.transforms.conversion.job_inputs import (
     input_notes,
     one_by_one,
@@ -69,9 +58,8 @@ from gristmill.transforms.jobs.conversion_job import (
     waits_for_storage,
 )
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.planning.plan_by_records import RecordCounts
 from gristmill.transforms.sources.find_inputs import look_at_part, looks_of
-from gristmill.transforms.sources.input_files import InputFile, InputFiles
+from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.input_formats import Look, look_at
 from gristmill.transforms.tokens.tokenizers import is_function
 
@@ -196,14 +184,8 @@ def _prepare(
     with contextlib.ExitStack() as preparing:
         preparing.enter_context(preparing_shown(show=show_progress))
 
-        def count_files(job: ConversionJob, files: InputFiles) -> RecordCounts:
-            preparing.close()  # This has a bar of its own.
-            return _count_files(
-                job, files, workers=workers, show_progress=show_progress
-            )
-
         def compare_shards(prepared: PreparedJob, shards: Sequence[int]) -> list[int]:
-            preparing.close()
+            preparing.close()  # This has a bar of its own.
             return _compare_shards(
                 prepared, shards, workers=workers, show_progress=show_progress
             )
@@ -215,7 +197,6 @@ def _prepare(
             begin_job,
             overwrite=overwrite,
             look=look,
-            count_files=count_files,
             compare_shards=compare_shards,
             try_map=try_map,
         )
@@ -241,34 +222,6 @@ def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:
         call_apart(functools.partial(try_function, job, files))
     else:
         try_function(job, files)
-
-
-def _count_files(
-    job: ConversionJob, files: InputFiles, *, workers: int, show_progress: bool
-) -> RecordCounts:
-    count = functools.partial(_count_apart, job)
-    threads = 2 if waits_for_storage(job) else 1
-    found = map_unordered(
-        count, count_tasks(job, files), workers=workers, threads=threads
-    )
-    parts = int(parts_of_files(files).sum())
-    collected = PartCollector()
-    with counter_shown(
-        "counting",
-        "parts",
-        parts,
-        int(files.sizes.sum()),
-        show=show_progress,
-    ) as counter:
-        for stored_bytes, counted in found:
-            collected.add(counted)
-            counter.add(stored_bytes, counted.records, stored_bytes)
-    return total_counts(job, collected)[1]
-
-
-def _count_apart(job: ConversionJob, task: CountTask) -> tuple[int, CountedPart]:
-    end = task.size_bytes if task.end_bytes < 0 else task.end_bytes
-    return end - task.begin_bytes, count_part(job, task)
 
 
 def _compare_shards(

@@ -51,7 +51,6 @@ MEASURE_ONE_PART = {
     "benchmarks/read_faults.py": "puts shards into a bucket that fails",
     "benchmarks/remove.py": "a removal and a conversion without their start-up",
     "benchmarks/scale_append.py": "the plan and the commit of an append",
-    "benchmarks/scale_counted.py": "the counts of millions of parts of files",
     "benchmarks/scale_files.py": "reports of shards that were never made",
     "benchmarks/scale_index.py": "the plan and the commit of an index",
     "benchmarks/scale_read.py": "the listing of reads, and what parts of files give",

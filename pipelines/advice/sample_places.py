@@ -132,7 +132,5 @@ def plan_of_parts(
         sizes=sizes,
         splittable=splittable,
         cut_bytes=cuts,
-        cut_records=np.zeros(len(cuts), np.int64),
-        counted=False,
     )
     return plan, [int(np.searchsorted(cuts, part.begin)) for part in parts]

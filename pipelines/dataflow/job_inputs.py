@@ -190,9 +190,7 @@ def shard_sizes(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> ShardS
     largest_file = max(listed.files, key=lambda file: file.size_bytes)
     inflation = _inflation(largest_file.path)
     total = float(sizes.sum())
-    if plan.kind == "records_per_shard":
-        largest = None
-    elif plan.kind == "num_shards" and not listed.whole:
+    if plan.kind == "num_shards" and not listed.whole:
         largest = total / (plan.value or 1)
     else:
         splittable = np.full(len(sizes), inflation is None)
@@ -200,7 +198,7 @@ def shard_sizes(listed: Listed, plan: PlanOptions, *, copies: int = 1) -> ShardS
         largest = float(np.diff(cuts).max(initial=0))
     times = copies * (inflation or _decoded_times(largest_file))
     return ShardSizes(
-        None if largest is None else int(largest * times),
+        int(largest * times),
         int(total * times) if listed.whole else None,
     )
 

@@ -219,14 +219,12 @@ def plan_of(options: ConvertOptions) -> PlanOptions:
     given = {
         "num_shards": options.num_shards,
         "shard_bytes": None if size is None else parse_size(size, "--shard-size"),
-        "records_per_shard": options.records_per_shard,
     }
     wanted = {kind: value for kind, value in given.items() if value is not None}
     if len(wanted) + options.match_shards > 1:
         raise InputError(
             "more than one way to make shards",
-            cure="give only one of --match-shards, --num-shards, --shard-size and "
-            "--records-per-shard",
+            cure="give only one of --match-shards, --num-shards and --shard-size",
         )
     if options.match_shards:
         return PlanOptions(kind="match_shards", value=None)

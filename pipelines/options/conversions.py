@@ -167,16 +167,6 @@ class ConvertOptions:
         group="Shards",
         example="1GiB",
     )
-    records_per_shard: int | None = option(
-        "integer",
-        "Records per shard",
-        "Records per shard. Counts all records first, which reads the input once.",
-        shown="as --shard-size says",
-        regex=POSITIVE,
-        least=1,
-        group="Shards",
-        example="100000",
-    )
     group_size: int | None = option(
         "integer",
         "Records per chunk",

@@ -19,7 +19,6 @@ from gristmill.transforms import (
     ConvertFiles,
     FindDuplicates,
     IndexArrayRecords,
-    PlanOptions,
     ReadAllArrayRecords,
     ReadAllTFRecords,
     ReadArrayRecords,
@@ -32,14 +31,10 @@ from gristmill.transforms import (
 from tests.support.graphs import graph_of
 
 ROOT = pathlib.Path(__file__).parents[2]
-COUNTED = PlanOptions(kind="records_per_shard", value=9)
-JOBS = [
-    ConversionJob(inputs=("in",), output="out", name="out"),
-    ConversionJob(inputs=("in",), output="out", name="out", plan=COUNTED),
-]
+JOB = ConversionJob(inputs=("in",), output="out", name="out")
 GRAPHS = [
     [AttachColumns(dataset="in", function="module:function")],
-    *([ConvertFiles(jobs=(job,))] for job in JOBS),
+    [ConvertFiles(jobs=(JOB,))],
     [FindDuplicates(inputs="in", certificate="out")],
     [IndexArrayRecords(files="in")],
     [beam.Create(["in"]), ReadAllArrayRecords()],

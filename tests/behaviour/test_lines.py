@@ -16,15 +16,9 @@ from gristmill.dataset.base.errors import (
     CorruptInputError,
     CorruptRecordError,
 )
-from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ConvertFiles, ReadRecords
-from gristmill.transforms.conversion.count_records import (
-    count_tasks,
-    parts_of_files,
-    total_counts,
-)
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
@@ -57,7 +51,7 @@ FILES = {
     "tsv": csv_of(ROWS, "\t"),
     "text": text_of(ROWS),
 }
-PLANS = [("num_shards", 9), ("shard_bytes", 9_000), ("records_per_shard", 137)]
+PLANS = [("num_shards", 9), ("shard_bytes", 9_000)]
 
 
 def expected(name: str) -> list:
@@ -168,38 +162,6 @@ def test_a_record_over_many_shards_is_read_a_few_times(tmp_path, monkeypatch, in
 
 
 @pytest.mark.slow
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("name", FILES)
-def test_counts_of_parts_meet(tmp_path, monkeypatch, name) -> None:
-    for function in (parts_of_files, count_tasks, total_counts):
-        monkeypatch.setitem(function.__kwdefaults__, "part_bytes", 1 << 12)
-    data = FILES[name]
-    if name == "jsonl":
-        data = b"\n\n" + data.replace(b"\n", b"\n \n")
-    (tmp_path / "in").write_bytes(data)
-    plan = ("records_per_shard", 33)
-    job = job_of(tmp_path / "in", tmp_path / "out", plan=plan, records=asked(name))
-    result = convert(job)
-    assert result.repaired_shards == 0
-    assert read(name, tmp_path / "out") == expected(name)
-    table = read_table(job.output, result.manifest.splits["train"])
-    assert set(table.columns["records"][:-1].tolist()) == {33}
-
-
-@pytest.mark.slow
-def test_counts_after_a_false_start_within_quotes(tmp_path, monkeypatch) -> None:
-    for function in (parts_of_files, count_tasks, total_counts):
-        monkeypatch.setitem(function.__kwdefaults__, "part_bytes", 1 << 20)
-    rows = [{"n": n, "s": "a"} for n in range(5)]
-    rows[2]["s"] = "".join(f"{n},x{n}\n" for n in range(300_000))
-    (tmp_path / "in.csv").write_bytes(csv_of(rows))
-    plan = ("records_per_shard", 2)
-    records = asked("csv")
-    convert(job_of(tmp_path / "in.csv", tmp_path / "out", plan=plan, records=records))
-    assert [example_of(r) for r in read_output(tmp_path / "out")] == rows
-
-
-@pytest.mark.slow
 def test_json_lines_choose_what_a_record_is(tmp_path) -> None:
     (tmp_path / "in").write_bytes(b"\n".join(FILES["jsonl"].splitlines(True)))
 
@@ -260,7 +222,7 @@ def damaged(name: str, every: int) -> tuple[bytes, list[int], list[int]]:
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("plan", [PLANS[0], PLANS[2]], ids=lambda plan: plan[0])
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan[0])
 @pytest.mark.parametrize("name", FILES)
 def test_bad_lines_are_named_or_set_aside(tmp_path, name, plan) -> None:
     data, offsets, numbers = damaged(name, 70)

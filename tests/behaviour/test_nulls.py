@@ -31,7 +31,7 @@ ROWS = [
     for number in range(1000)
 ]
 TEXTS = [row["text"].encode() for row in ROWS if row["text"] is not None]
-PLANS = [("num_shards", 7), ("records_per_shard", 90)]
+PLANS = [("num_shards", 7), ("shard_bytes", 3_000)]
 TEXT = RecordOptions(record="column:text", nulls="skip")
 
 

@@ -75,7 +75,7 @@ def test_other_options_replace_what_was_made(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", ["--records-per-shard=90", "--num-shards=4"])
+@pytest.mark.parametrize("plan", ["--shard-size=60kB", "--num-shards=4"])
 def test_beam_makes_the_same_bytes(
     source: pathlib.Path, tmp_path: pathlib.Path, plan: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_beam_makes_the_same_bytes(
 def test_from_and_to_a_bucket(
     source: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--records-per-shard=100", "--name=d")
+    options = ("--num-shards=7", "--name=d")
     run("convert", source, tmp_path / "local", *options)
     with GcsServer("bucket") as server:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)

@@ -86,7 +86,7 @@ def check_a_random_selection(folder: pathlib.Path, seed: int) -> None:
         [
             ("--match-shards",),
             ("--num-shards", rng.randrange(1, 5)),
-            ("--records-per-shard", rng.randrange(1, 30)),
+            ("--shard-size", rng.randrange(500, 5000)),
         ]
     )
     options = [*plan, "--group-size", rng.choice([1, 2, 7])]

@@ -25,7 +25,6 @@ def place(tmp_path_factory) -> pathlib.Path:
 
 COMMANDS = {
     "convert": ("convert", "in", "{new}", "--num-shards=2", "--workers=2"),
-    "counted": ("convert", "in", "{new}", "--records-per-shard=50", "--workers=2"),
     "alone": ("convert", "in", "{new}", "--workers=1"),
     "verify": ("verify", "out", "--workers=2"),
     "index": ("index", "out/*array_record*", "--overwrite"),

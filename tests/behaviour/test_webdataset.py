@@ -72,7 +72,6 @@ def expected(folder) -> list[bytes]:
 PLANS = [
     (("num_shards", 7), 7),
     (("shard_bytes", 60_000), None),
-    (("records_per_shard", 23), 7),
     (("match_shards", None), 5),
 ]
 
@@ -86,8 +85,6 @@ def test_every_plan_keeps_every_sample(folder, expected, tmp_path, plan, shards)
     assert shards is None or len(counts) == shards
     if plan[0] == "match_shards":
         assert tuple(counts) == SAMPLES
-    if plan[0] == "records_per_shard":
-        assert counts == [23] * 6 + [18]
     assert not verify(str(tmp_path / "out")).findings
 
 
@@ -143,7 +140,7 @@ class TestDamage:
             assert stored == data[region["begin_bytes"] : region["end_bytes"]]
         assert not verify(str(tmp_path / "out")).findings
 
-    @pytest.mark.parametrize("plan", [("num_shards", 7), ("records_per_shard", 10)])
+    @pytest.mark.parametrize("plan", [("num_shards", 7), ("match_shards", None)])
     def test_it_is_an_error_that_names_the_sample(self, damaged, tmp_path, plan):
         with pytest.raises(CorruptInputError) as caught:
             convert(job_of(damaged, tmp_path / "out", plan=plan))
@@ -194,7 +191,7 @@ def test_a_bucket_gives_the_same_bytes(folder, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_beam_gives_the_same_bytes(folder, tmp_path):
-    check_beam(folder, tmp_path, records_per_shard=37)
+    check_beam(folder, tmp_path, num_shards=5)
 
 
 class TestTrace:

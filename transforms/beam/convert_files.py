@@ -5,10 +5,9 @@ made in one pass over a compressed file. The graph is one linear chain of small
 elements, since that is what every runner executes:
 
     list inputs -> look into files -> plan -> convert shards -> commit
-    list inputs -> look into files -> count parts -> plan -> convert shards -> commit
 
-The second is for plans by records. Parts of large files are counted like shards. Files
-are looked into some at a time: a listing gives no more than their names and sizes.
+Files are looked into some at a time: a listing gives no more than their names and
+sizes.
 """
 
 from __future__ import annotations
@@ -49,15 +48,6 @@ from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
 )
-from gristmill.transforms.conversion.count_records import (
-    count_part,
-    count_tasks,
-    total_counts,
-)
-from gristmill.transforms.conversion.counted_parts import (
-    CountedPart,
-    CountTask,
-)
 from gristmill.transforms.conversion.job_inputs import (
     check_job,
     input_notes,
@@ -85,7 +75,6 @@ from gristmill.transforms.sources.find_inputs import (
     look_at_part,
     look_tasks,
     looked_files,
-    looked_parts,
 )
 from gristmill.transforms.sources.input_files import InputFiles
 
@@ -132,24 +121,6 @@ def _list_inputs(job: ConversionJob, looked: Gathered) -> InputFiles:
     return files
 
 
-def _list_parts(
-    looked: Gathered, jobs: tuple[ConversionJob, ...]
-) -> Iterator[CountTask | LookedPart]:
-    for job in jobs:
-        if job.plan.needs_count:
-            yield from count_tasks(job, _list_inputs(job, looked))
-        else:
-            yield from looked_parts(looked, job.split)
-
-
-def _count(
-    task: CountTask | LookedPart, jobs: Mapping[str, ConversionJob]
-) -> CountedPart | LookedPart:
-    if isinstance(task, LookedPart):
-        return task
-    return count_part(jobs[task.split], task)
-
-
 def plan_shards(
     found: Gathered,
     jobs: tuple[ConversionJob, ...],
@@ -157,12 +128,8 @@ def plan_shards(
 ) -> Iterator[ShardResult | ShardTask]:
     """Plans all jobs, once all is known of their inputs."""
     for job in sorted(jobs, key=lambda job: job.split):
-        counts = None
-        if (parts := found.rows.get(job.split)) is not None:
-            files, counts = total_counts(job, parts)
-        else:
-            files = _list_inputs(job, found)
-        prepared = plan_job(job, files, counts, overwrite=overwrite)
+        files = _list_inputs(job, found)
+        prepared = plan_job(job, files, overwrite=overwrite)
         taken = take_output(prepared, overwrite=overwrite)
         for note in plan_notes(prepared) if taken.committed is None else ():
             _log.warning("%s: %s", job.output, note)
@@ -323,25 +290,13 @@ class ConvertFiles(
                 | "Tasks" >> beam.FlatMap(_stride_tasks)
             )
             return tasks
-        known: beam.PCollection[Any] = (
+        tasks = (
             begin
             | "Jobs" >> beam.Create(self.jobs)
             | "ListInputs" >> beam.FlatMap(list_files, self.overwrite)
             | "SpreadFiles" >> beam.Reshuffle()
             | "LookIntoFiles" >> beam.Map(look_at)
             | "GatherFiles" >> gather(Gathered)
-        )
-        if any(job.plan.needs_count for job in self.jobs):
-            by_split = {job.split: job for job in self.jobs}
-            known = (
-                known
-                | "ListParts" >> beam.FlatMap(_list_parts, self.jobs)
-                | "SpreadParts" >> beam.Reshuffle()
-                | "CountRecords" >> beam.Map(_count, by_split)
-                | "GatherCounts" >> gather(Gathered)
-            )
-        tasks = (
-            known
             | "PlanShards" >> beam.FlatMap(plan_shards, self.jobs, self.overwrite)
             | "SpreadShards" >> beam.Reshuffle()
         )

@@ -37,9 +37,6 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.convert_shard import finished_shard
-from gristmill.transforms.conversion.count_records import (
-    count_files,
-)
 from gristmill.transforms.conversion.job_inputs import (
     CompareShards,
     begun_job,
@@ -59,10 +56,6 @@ from gristmill.transforms.jobs.prepared_job import (
     described_shards,
 )
 from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
-from gristmill.transforms.planning.plan_by_records import (
-    RecordCounts,
-    plan_by_records,
-)
 from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.find_inputs import LookAt
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
@@ -74,7 +67,6 @@ _log = logging.getLogger(__name__)
 
 _MOST_NOTES = 10
 
-CountFiles = Callable[[ConversionJob, InputFiles], RecordCounts]
 TryMap = Callable[[ConversionJob, Sequence[InputFile]], None]
 Overwrite = bool | Literal["changed"]
 
@@ -97,21 +89,16 @@ class TakenOutput:
 
 
 def plan_job(
-    job: ConversionJob,
-    files: InputFiles,
-    counts: RecordCounts | None = None,
-    *,
-    overwrite: Overwrite = False,
+    job: ConversionJob, files: InputFiles, *, overwrite: Overwrite = False
 ) -> PreparedJob:
     """Plans the shards of a job.
 
     Args:
         job: The job.
         files: Its input files.
-        counts: Counts of their records, for a plan by records.
         overwrite: Whether it starts over, whatever was begun before.
     """
-    plan = plan_shards(job, files, counts)
+    plan = plan_shards(job, files)
     if job.map is not None:
         job = dataclasses.replace(job, map_code_digest=code_digest(job.map))
     if job.pack is not None:
@@ -132,16 +119,9 @@ def plan_job(
     return prepared
 
 
-def plan_shards(
-    job: ConversionJob, files: InputFiles, counts: RecordCounts | None = None
-) -> ShardPlan:
+def plan_shards(job: ConversionJob, files: InputFiles) -> ShardPlan:
     """Returns the cuts between the shards of a job; arguments are as for `plan_job`."""
-    if counts is not None:
-        plan = plan_by_records(
-            job.plan.value or 1, files.sizes, files.splittable, counts
-        )
-    else:
-        plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
+    plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
     if files.spec.format == "parquet":
         plan = _with_shared_groups(job, files, plan)
     return plan
@@ -168,7 +148,6 @@ def begin_job(
     *,
     overwrite: bool = False,
     look: LookAt = look_at,
-    count_files: CountFiles = count_files,
     compare_shards: CompareShards | None = None,
     try_map: TryMap = try_function,
 ) -> TakenOutput:
@@ -178,8 +157,6 @@ def begin_job(
         job: The job.
         overwrite: Whether to replace the split's existing files.
         look: Looks into the input files, by default in this process.
-        count_files: Counts the records of all files, for a plan by records; by
-            default one after the other.
         compare_shards: As in `take_output`.
         try_map: Tries the job's function and tokenizer, by default in this process.
 
@@ -191,9 +168,8 @@ def begin_job(
     files = list_inputs(job, look=look, anew=overwrite)
     if job.map is not None or job.pack is not None:
         try_map(job, files.first(TRIED_FILES))
-    counts = count_files(job, files) if job.plan.needs_count else None
     return take_output(
-        plan_job(job, files, counts, overwrite=overwrite),
+        plan_job(job, files, overwrite=overwrite),
         overwrite=overwrite,
         compare_shards=compare_shards,
     )

@@ -87,7 +87,6 @@ def _task_of(prepared: PreparedJob, by: Comparison, shards: range) -> DigestTask
         sizes=plan.sizes[own],
         splittable=plan.splittable[own],
         cut_bytes=plan.cut_bytes[cuts] - before,
-        cut_records=plan.cut_records[cuts],
         joined=None,
     )
     some = dataclasses.replace(

@@ -77,7 +77,7 @@ class PreparedJob:
             hasher.update(f"{version}\n".encode())
         if self.files.spec != TFRECORD:
             hasher.update(self.files.spec.to_json().encode())
-        hasher.update(self.plan.cut_bytes.tobytes() + self.plan.cut_records.tobytes())
+        hasher.update(self.plan.cut_bytes.tobytes())
         return hasher.hexdigest()[:16]
 
     def shard_path(self, shard: int) -> str:
@@ -154,8 +154,6 @@ class PreparedJob:
         arrays = self.files.arrays() | {
             "version": np.array(_VERSION),
             "cut_bytes": self.plan.cut_bytes,
-            "cut_records": self.plan.cut_records,
-            "counted": np.array(self.plan.counted),
         }
         if self.plan.joined is not None:
             arrays["joined"] = self.plan.joined
@@ -255,8 +253,6 @@ class PreparedJob:
                 sizes=files.sizes,
                 splittable=files.splittable,
                 cut_bytes=arrays["cut_bytes"],
-                cut_records=arrays["cut_records"],
-                counted=bool(arrays["counted"]),
                 joined=arrays.get("joined"),
             )
         except (KeyError, TypeError, ValueError) as e:

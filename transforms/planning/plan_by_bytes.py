@@ -17,7 +17,7 @@ def plan_by_bytes(
     """Plans shards from the sizes of the input files alone.
 
     Args:
-        options: Any kind but `records_per_shard`.
+        options: How many shards to make.
         sizes: int64 [files], size of each file as stored.
         splittable: bool [files], whether reading can begin in the middle.
 
@@ -40,8 +40,6 @@ def plan_by_bytes(
         sizes=sizes,
         splittable=splittable,
         cut_bytes=cuts.astype(np.int64),
-        cut_records=np.zeros(len(cuts), np.int64),
-        counted=False,
     )
 
 

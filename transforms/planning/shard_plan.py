@@ -30,7 +30,7 @@ from gristmill.dataset.base.errors import InputError
 
 Int64 = npt.NDArray[np.int64]
 
-PlanKind = Literal["match_shards", "num_shards", "shard_bytes", "records_per_shard"]
+PlanKind = Literal["match_shards", "num_shards", "shard_bytes"]
 DEFAULT_SHARD_BYTES = 256 << 20  # 256 MiB
 
 
@@ -63,7 +63,7 @@ class PlanOptions:
 
     Attributes:
         kind: `match_shards`, one shard per input file; `num_shards`; `shard_bytes`, of
-            input for each shard, as stored; `records_per_shard`.
+            input for each shard, as stored.
         value: The number that goes with it; None for `match_shards`.
     """
 
@@ -85,11 +85,6 @@ class PlanOptions:
                 cure="give None as value",
             )
 
-    @property
-    def needs_count(self) -> bool:
-        """Whether the plan first needs a pass over the records."""
-        return self.kind == "records_per_shard"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceRange:
@@ -101,16 +96,12 @@ class SourceRange:
             of its bytes hold.
         end_bytes: Where it ends, exclusive; -1 for the end of a compressed file.
         exact: Whether a frame is known to begin at `begin_bytes`.
-        skip_records: Good records to pass over at the beginning.
-        extra_records: Good records to take after `end_bytes`.
     """
 
     file_index: int
     begin_bytes: int
     end_bytes: int
     exact: bool
-    skip_records: int = 0
-    extra_records: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,8 +112,6 @@ class ShardPlan:
         sizes: int64 [files], size of each input file as stored.
         splittable: bool [files], whether reading can begin in the middle.
         cut_bytes: int64 [shards + 1], positions in the line of all stored bytes.
-        cut_records: int64 [shards + 1], good records to pass over from there.
-        counted: Whether cuts come from a count of records, and so lie at frames.
         joined: bool [shards], whether the pass of the shard before makes a shard,
             since both are of one row group; None if none does.
     """
@@ -130,8 +119,6 @@ class ShardPlan:
     sizes: Int64
     splittable: npt.NDArray[np.bool_]
     cut_bytes: Int64
-    cut_records: Int64
-    counted: bool
     joined: npt.NDArray[np.bool_] | None = None
 
     @property
@@ -176,20 +163,16 @@ class ShardPlan:
     def ranges(self, shard: int) -> tuple[SourceRange, ...]:
         """Returns the parts of input files that make a shard, in order."""
         first, last = (int(cut) for cut in self.cut_bytes[shard : shard + 2])
-        skip, extra = (int(n) for n in self.cut_records[shard : shard + 2])
         file_ends = self._file_ends
-        # An extra record lies in the file that begins at or holds the last cut.
-        side: Literal["left", "right"] = "right" if extra else "left"
         begin_file = int(np.searchsorted(file_ends, first, side="right"))
-        end_file = int(np.searchsorted(file_ends, last, side=side))
+        end_file = int(np.searchsorted(file_ends, last, side="left"))
         ranges = []
         for file in range(begin_file, min(end_file + 1, len(self.sizes))):
             size = int(self.sizes[file])
             file_begin = int(file_ends[file]) - size
             begin = max(first - file_begin, 0)
             end = min(last - file_begin, size)
-            is_last = file == end_file and extra > 0
-            if begin >= end and not is_last:
+            if begin >= end:
                 continue
             if not self.splittable[file] and end == size:
                 end = -1
@@ -198,9 +181,7 @@ class ShardPlan:
                     file_index=file,
                     begin_bytes=begin,
                     end_bytes=end,
-                    exact=begin == 0 or self.counted or not self.splittable[file],
-                    skip_records=skip if file == begin_file else 0,
-                    extra_records=extra if is_last else 0,
+                    exact=begin == 0 or not self.splittable[file],
                 )
             )
         return tuple(ranges)

@@ -211,12 +211,6 @@ def look_at_part(task: LookTask) -> LookedPart:
     return LookedPart.of(task, look_at([FileInfo(*file) for file in task.files]))  # type: ignore[arg-type]
 
 
-def looked_parts(gathered: Gathered, split: str) -> list[LookedPart]:
-    """Returns the parts of a split that were gathered, in order."""
-    parts = (part for part in gathered.notes["looked"].values() if part.split == split)
-    return sorted(parts, key=lambda part: part.number)
-
-
 def looked_files(gathered: Gathered, split: str) -> tuple[list[FileInfo], list[Look]]:
     """Returns all files of a split, and the look into each.
 
@@ -225,7 +219,8 @@ def looked_files(gathered: Gathered, split: str) -> tuple[list[FileInfo], list[L
     """
     files: list[FileInfo] = []
     looks: list[Look] = []
-    found = looked_parts(gathered, split)
+    parts = (part for part in gathered.notes["looked"].values() if part.split == split)
+    found = sorted(parts, key=lambda part: part.number)
     if not found or len(found) != found[0].parts:
         raise DataLossError(
             "not all parts of the listing of the inputs came back",

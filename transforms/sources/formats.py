@@ -19,7 +19,6 @@ class SourceFormat(NamedTuple):
             `SourceSpec` and returns a `Source`.
         sized: Whether places are offsets in the file as stored: the last record ends
             where an uncompressed file does.
-        in_parts: Whether its records are counted by reading, in parts of large files.
         compressed: Whether whole files can be compressed.
         accepts: Other names in `file_formats` of files that `--input-format` also
             accepts.
@@ -28,7 +27,6 @@ class SourceFormat(NamedTuple):
     found_as: str
     module: str
     sized: bool = True
-    in_parts: bool = True
     compressed: bool = True
     accepts: tuple[str, ...] = ()
 
@@ -46,14 +44,12 @@ FORMATS: dict[str, SourceFormat] = {
         "ArrayRecord",
         f"{_HERE}.shards.arrayrecord",
         sized=False,
-        in_parts=False,
         compressed=False,
     ),
     "parquet": SourceFormat(
         "Parquet",
         f"{_HERE}.parquet.source",
         sized=False,
-        in_parts=False,
         compressed=False,
     ),
     "webdataset": SourceFormat("tar", f"{_HERE}.streams.webdataset"),

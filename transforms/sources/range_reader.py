@@ -33,12 +33,11 @@ class KeptPass:
     def __init__(self) -> None:
         self._kept: _Pass | None = None
         self._file = -1
-        self._reached = 0, 0
+        self._reached = 0
 
     def has(self, source: SourceRange) -> bool:
         """Returns whether the kept pass has not yet passed the start of a range."""
-        begin = source.begin_bytes, source.skip_records
-        return source.file_index == self._file and self._reached <= begin
+        return source.file_index == self._file and self._reached <= source.begin_bytes
 
     def take(self, source: SourceRange) -> Any:
         """Returns the pass in which a range can be read, None if there is none."""
@@ -51,7 +50,7 @@ class KeptPass:
         """Keeps a pass in which a range was read."""
         self.close()
         self._kept, self._file = done, source.file_index
-        self._reached = source.end_bytes, source.extra_records
+        self._reached = source.end_bytes
 
     def close(self) -> None:
         """Closes the file of the pass that is kept."""

@@ -38,23 +38,6 @@ class ReadOptions(TypedDict, total=False):
     kept: KeptPass | None
 
 
-class PartCount(NamedTuple):
-    """The good records of a part of a file.
-
-    Attributes:
-        start: The place of the first; None if no record begins in the part.
-        stop: The place after the last.
-        records: Number of records.
-        offsets: The stored bytes at which records 0, stride, 2 * stride, ... can be
-            entered; only the first if others cannot.
-    """
-
-    start: int | None
-    stop: int
-    records: int
-    offsets: Sequence[int]
-
-
 class Source(abc.ABC):
     """One format of input files, and how records are made of it.
 
@@ -76,24 +59,9 @@ class Source(abc.ABC):
         """Returns a reader of one range of a file; see `ReadRequest`."""
         return self.reader(ReadRequest(file, source, **options))
 
-    def count(
-        self,
-        file: InputFile,
-        source: SourceRange,
-        *,
-        stride_records: int,
-        **options: Unpack[ReadOptions],
-    ) -> PartCount:
-        """Counts the good records of a part of a file; see `ReadRequest`."""
-        return self.counted(ReadRequest(file, source, **options), stride_records)
-
     @abc.abstractmethod
     def reader(self, request: ReadRequest) -> RangeReader[Any]:
         """Returns a reader of one range of a file."""
-
-    @abc.abstractmethod
-    def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
-        """Counts the good records of a part of a file."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at records, in order.

@@ -92,12 +92,14 @@ def find_sample(
             if reader.offset in behind:
                 reader.skip(behind[reader.offset])
             try:
-                (batch,) = reader.batches(limit_records=1)
-            except (CorruptRecordError, ValueError):
+                sample = reader.next_sample()
+            except CorruptRecordError:
+                sample = None
+            if sample is None:
                 if reader.offset in behind:
                     continue
                 return None
             if number == 0:
                 ((key, members),) = seen
-                return FoundSample(key, batch.places[0], members)
+                return FoundSample(key, sample[0], members)
             number -= 1

@@ -8,7 +8,6 @@ another member; if not, both neighbours are in doubt.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, ClassVar
 
@@ -88,9 +87,7 @@ class SampleReader(MemberReader):
         super().restart(stream)
         self._ahead = self._doubt = None
 
-    def batches(
-        self, end: End = None, *, limit_records: int = sys.maxsize
-    ) -> Iterator[RecordBatch]:
+    def batches(self, end: End = None) -> Iterator[RecordBatch]:
         """Yields the samples that begin before `end`, in groups.
 
         A sample begins at the header of its first member.
@@ -98,19 +95,18 @@ class SampleReader(MemberReader):
         Args:
             end: File offset, exclusive; None for the end of the file. Or a function
                 that returns it, None as long as it is not yet known.
-            limit_records: Maximum number of samples.
 
         Raises:
             CorruptRecordError: At the first place that is damaged, after all samples
                 before it were yielded. The reader stays there, for `skip` or `resync`.
         """
         more = True
-        while more and limit_records > 0:
+        while more:
             places: list[int] = []
             batch, size, error = RecordBatch(places, [], []), 0, None
-            while size < _BATCH_BYTES and len(batch.records) < limit_records:
+            while size < _BATCH_BYTES:
                 try:
-                    sample = self._next(end)
+                    sample = self.next_sample(end)
                 except CorruptRecordError as e:
                     sample, error = None, e
                 if sample is None:
@@ -121,17 +117,16 @@ class SampleReader(MemberReader):
                 places.append(place)
                 batch.records.append(record)
                 batch.crc32cs.append(_crc32c(record))
-            limit_records -= len(batch.records)
             if batch.records:
                 yield batch
             if error is not None:
                 raise error
 
-    def _next(self, end: End) -> tuple[int, bytes] | None:
+    def next_sample(self, end: End = None) -> tuple[int, bytes] | None:
         """Skips the next sample; returns where it began, and its record.
 
         None if no sample begins before `end`; the reader is then at the first one after
-        it.
+        it. Raises as `batches` does.
         """
         self.drop_passed()
         ahead, self._ahead, self._doubt = self._ahead, None, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, ClassVar
 
@@ -75,23 +74,20 @@ class FrameReader(StreamBuffer):
         for batch in self.batches(end):
             yield from map(Frame, batch.places, batch.records, batch.crc32cs)
 
-    def batches(
-        self, end: End = None, *, limit_records: int = sys.maxsize
-    ) -> Iterator[RecordBatch]:
+    def batches(self, end: End = None) -> Iterator[RecordBatch]:
         """Yields the frames that begin before `end`, one block at a time.
 
         Args:
             end: File offset, exclusive; None for the end of the file. The last frame
                 may reach past it: a frame belongs to the range of its first byte. Or a
                 function that returns it, None as long as it is not yet known.
-            limit_records: Maximum number of frames.
 
         Raises:
             CorruptFrameError: At the first frame that is damaged, after all before it
                 were yielded. The reader stays at its first byte, for `skip` or
                 `resync`.
         """
-        while limit_records > 0 and self._is_before(end):
+        while self._is_before(end):
             filled = self._fill(HEADER_BYTES)
             if not self._is_before(end):
                 return
@@ -102,9 +98,8 @@ class FrameReader(StreamBuffer):
             known = end() if callable(end) else end
             if known is not None:
                 stop = min(stop, known - self._buffer_offset)
-            borders = self._borders(stop)[: limit_records + 1]
+            borders = self._borders(stop)
             batch, error = self._parse(borders)
-            limit_records -= len(batch.records)
             if batch.records:
                 yield batch
             if error is not None:

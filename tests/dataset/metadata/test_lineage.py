@@ -28,7 +28,7 @@ from tests.support.records import frames_of, write_array_records
 
 STEPS: list[dict[str, Any]] = [
     {"plan": ("num_shards", 4), "writer": WriterOptions(group_size=3)},
-    {"plan": ("records_per_shard", 17), "writer": WriterOptions(group_size=1)},
+    {"plan": ("num_shards", 7), "writer": WriterOptions(group_size=1)},
     {"plan": ("num_shards", 2), "writer": WriterOptions(group_size=40)},
     {"plan": ("match_shards", None), "writer": WriterOptions(group_size=1)},
 ]

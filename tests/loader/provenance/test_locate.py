@@ -23,7 +23,6 @@ PLANS = [
     ("num_shards", 1),
     ("num_shards", 7),
     ("shard_bytes", 20_000),
-    ("records_per_shard", 37),
     ("match_shards", None),
 ]
 
@@ -136,7 +135,7 @@ def damaged(tmp_path) -> pathlib.Path:
     ("group_size", "plan"),
     list(
         itertools.product(
-            [1, 4], [("num_shards", 1), ("num_shards", 3), ("records_per_shard", 23)]
+            [1, 4], [("num_shards", 1), ("num_shards", 3), ("num_shards", 7)]
         )
     ),
 )

@@ -27,11 +27,6 @@ pytestmark = pytest.mark.usefixtures("no_cloud")
         ({"match_shards": True}, "plan", PlanOptions(kind="match_shards", value=None)),
         ({"num_shards": 7}, "plan", PlanOptions(kind="num_shards", value=7)),
         ({"shard_size": "1kB"}, "plan", PlanOptions(kind="shard_bytes", value=1000)),
-        (
-            {"records_per_shard": 9},
-            "plan",
-            PlanOptions(kind="records_per_shard", value=9),
-        ),
     ],
 )
 def test_every_option_reaches_the_job_and_the_graph(given, field, value):

@@ -37,11 +37,7 @@ def converted(tmp_path_factory) -> pathlib.Path:
             ]
             path = folder / name / f"{number}.tfrecord"
             write_tfrecords(path, records, compression=compression)
-        convert(
-            job_of(
-                folder / name, folder / f"{name}-out", plan=("records_per_shard", 33)
-            )
-        )
+        convert(job_of(folder / name, folder / f"{name}-out", plan=("num_shards", 4)))
     return folder
 
 

@@ -96,7 +96,6 @@ def listed(*sizes: int, whole: bool = True) -> Listed:
         ("shard_bytes", 5000, True, ShardSizes(1000, 1000)),
         ("num_shards", 4, True, ShardSizes(250, 1000)),
         ("num_shards", 4, False, ShardSizes(250, None)),
-        ("records_per_shard", 4, True, ShardSizes(None, 1000)),
     ],
 )
 def test_sizes_of_shards(cloud: Cloud, kind, value, whole, sizes):

@@ -286,13 +286,6 @@ def test_shards_that_do_not_fit_on_a_disk():
         list(check_disk(few, disk_gb=24, **machine))
 
 
-@pytest.mark.slow
-def test_shards_of_unknown_size_get_a_note(cloud):
-    assert "GB for each" not in accepted(cloud)
-    counted = accepted(cloud, *CONVERT, "--records-per-shard=9")
-    assert "3.8 GB for each" in counted
-
-
 @pytest.mark.parametrize(
     ("machine_type", "cores"),
     [

@@ -382,7 +382,7 @@ def test_templates_would_run(cloud: Cloud, worker: pathlib.Path):
     checked(
         *(worker, "-m", "gristmill", "convert", "gs://raw/texts/part-0*"),
         *("gs://raw/texts/part-1*", "gs://data/here/texts"),
-        *("--group-size=4", "--records-per-shard=150"),
+        *("--group-size=4", "--num-shards=4"),
         cwd=worker.parent,
     )
     expected = cloud.files("gs://data/here/texts")
@@ -390,7 +390,7 @@ def test_templates_would_run(cloud: Cloud, worker: pathlib.Path):
     launched = entry_point(
         *(cloud, worker, "convert"),
         "--input=gs://raw/texts/part-0*,gs://raw/texts/part-1*",
-        *("--output=gs://data/texts", "--group_size=4", "--records_per_shard=150"),
+        *("--output=gs://data/texts", "--group_size=4", "--num_shards=4"),
         *("--overwrite=false", f"--setup_file={image.environment()}/source/setup.py"),
     )
     assert launched.returncode == 0, launched.stderr

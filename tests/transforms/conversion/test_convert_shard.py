@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import CorruptInputError, DataLossError
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.transforms.conversion.convert_shard import (
     check_counts,
@@ -40,7 +39,6 @@ PLANS = [
     ("num_shards", 1),
     ("num_shards", 13),
     ("shard_bytes", 1 << 20),
-    ("records_per_shard", 40),
 ]
 
 
@@ -84,22 +82,12 @@ class TestLossless:
         convert(job, tasks=tasks)
         assert contents(tmp_path / "one") == contents(tmp_path / "two")
 
-    def test_records_per_shard_is_exact(self, varied, tmp_path):
-        folder, records = varied
-        convert(job_of(folder, tmp_path / "out", plan=("records_per_shard", 37)))
-        split = open_manifest(str(tmp_path / "out")).splits["train"]
-        counts = read_table(str(tmp_path / "out"), split).records.tolist()
-        assert counts[:-1] == [37] * (len(records) // 37)
-        assert sum(counts) == len(records)
-
     @pytest.mark.parametrize("kind", ["GZIP", "ZLIB"])
-    def test_one_compressed_file_makes_many_shards_by_records(self, tmp_path, kind):
+    def test_one_compressed_file_makes_many_shards(self, tmp_path, kind):
         records = varied_records(100, seed=9)
         (tmp_path / "in").mkdir()
         write_tfrecords(tmp_path / "in" / "a", records, compression=kind)
-        convert(
-            job_of(tmp_path / "in", tmp_path / "out", plan=("records_per_shard", 7))
-        )
+        convert(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 15)))
         assert read_output(tmp_path / "out") == records
 
     def test_more_shards_than_records_leaves_some_empty(self, tmp_path):

@@ -51,7 +51,7 @@ def pack(source: str, output: str, tokenizer: Any, *, workers: int = 1, **more: 
         output=output,
         tokenizer=str(tokenizer),
         length=32,
-        records_per_shard=DOCUMENTS // SHARDS,
+        num_shards=SHARDS,
         **more,
     )
     return convert(**conversion_of(options)._asdict(), workers=workers)

@@ -162,7 +162,7 @@ def test_the_same_records_go_on(job, inputs, change: str, committed: bool):
 @pytest.mark.parametrize(
     "source",
     [
-        *("damaged", "gzip", "zlib in shards", "nested", "deep", "mapped", "counted"),
+        *("damaged", "gzip", "zlib in shards", "nested", "deep", "mapped"),
         "a payload of ranges",
     ],
 )
@@ -183,8 +183,6 @@ def test_whatever_the_shards_were_made_of(tmp_path, source: str):
     elif source == "mapped":
         records = [repr(record).encode() for record in records]
         options["map"] = "tests.transforms.conversion.test_input_comparison:as_text"
-    elif source == "counted":
-        options["plan"] = ("records_per_shard", 7)
     else:
         if source == "nested":
             records = [nested_records(chance) * 30 for _ in range(20)]

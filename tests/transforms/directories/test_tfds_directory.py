@@ -122,8 +122,7 @@ def lengths(directory: pathlib.Path) -> dict[str, list[int]]:
         (PlanOptions(), 1, 1),
         (PlanOptions(kind="match_shards", value=None), 3, 1),
         (PlanOptions(kind="num_shards", value=5), 5, 3),
-        (PlanOptions(kind="records_per_shard", value=7), 4, 1),
-        (PlanOptions(kind="records_per_shard", value=9), 3, 4),
+        (PlanOptions(kind="num_shards", value=3), 3, 4),
         (PlanOptions(kind="shard_bytes", value=2000), 5, 100),
     ],
 )
@@ -301,7 +300,7 @@ def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> No
 
     from gristmill.transforms.beam.convert_files import ConvertFiles
 
-    plan = PlanOptions(kind="records_per_shard", value=9)
+    plan = PlanOptions(kind="num_shards", value=3)
     conversion = planned(made, tmp_path, plan=plan)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
         _ = pipeline | ConvertFiles(
@@ -309,7 +308,10 @@ def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> No
             features=conversion.features,
             tfds_directory=str(made),
         )
-    assert lengths(tmp_path) == {"train": [9, 9, 5], "validation": [8]}
+    assert {name: len(found) for name, found in lengths(tmp_path).items()} == {
+        "train": 3,
+        "validation": 3,
+    }
     for split in SPLIT_RECORDS:
         got = tfds_data.read_split(tmp_path, split)
         assert got == tfds_data.read_in_order(made, split)
@@ -476,7 +478,7 @@ class TestRecordsRead:
     @pytest.mark.parametrize("change", ["fewer", "more"])
     @pytest.mark.parametrize(
         "plan",
-        [PlanOptions(), PlanOptions(kind="records_per_shard", value=2)],
+        [PlanOptions(), PlanOptions(kind="num_shards", value=4)],
     )
     def test_a_difference_is_an_error(
         self,

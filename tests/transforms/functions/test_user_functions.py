@@ -184,9 +184,7 @@ class TestConversion:
         path.write_bytes(frames_of(RECORDS))
         return path
 
-    @pytest.mark.parametrize(
-        "plan", [("num_shards", 4), ("records_per_shard", 5)], ids=str
-    )
+    @pytest.mark.parametrize("plan", [("num_shards", 4), ("num_shards", 5)], ids=str)
     def test_records_counts_and_digests(self, source, tmp_path, plan):
         spec = "user_functions_of_test:mixed"
         job = job_of(source, tmp_path / "out", plan=plan, map=spec)

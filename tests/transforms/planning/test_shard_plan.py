@@ -81,7 +81,6 @@ class TestPlanByBytes:
             for number, part in enumerate(ranges):
                 size, cut = files[part.file_index]
                 assert part.exact == (part.begin_bytes == 0 or not cut)
-                assert (part.skip_records, part.extra_records) == (0, 0)
                 # Only the first range of a shard can begin within a file.
                 assert part.begin_bytes == 0 or number == 0
                 end = part.end_bytes
@@ -244,7 +243,6 @@ class TestPlanOptions:
             ("num_shards", 0),
             ("num_shards", -1),
             ("shard_bytes", None),
-            ("records_per_shard", None),
             ("match_shards", 3),
         ],
     )

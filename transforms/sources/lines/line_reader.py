@@ -68,25 +68,19 @@ class LineReader(StreamBuffer):
         self._begin = offset
         self._header_at = 0  # Only empty lines come before it.
 
-    def batches(
-        self, end: End = None, *, limit_records: int = sys.maxsize
-    ) -> Iterator[RecordBatch]:
+    def batches(self, end: End = None) -> Iterator[RecordBatch]:
         """Yields the records of lines that begin before `end`, block by block.
 
         Args:
             end: File offset, exclusive; None for the end of the file. The last line may
                 reach past it. Or a function that returns it, None as long as it is not
                 yet known.
-            limit_records: Maximum number of records.
 
         Raises:
             CorruptRecordError: At the first bad line, after all records before it were
                 yielded. The reader stays at its first byte, for `skip` or `resync`.
         """
-        while limit_records > 0:
-            lines = self._lines(end, limit_records)
-            if lines is None:
-                return
+        while (lines := self._lines(end)) is not None:
             base = self.offset
             given, header = lines.without_mark() if base == 0 else lines, 0
             if base == self._header_at:
@@ -101,7 +95,6 @@ class LineReader(StreamBuffer):
             stop = len(lines.ends) if bad is None else header + bad.index
             starts = lines.starts
             self._pass(lines.first(stop).data)
-            limit_records -= len(records)
             if records or nulls:
                 places = (base + starts[header + rows]).tolist()
                 yield RecordBatch(places, records, list(map(_crc32c, records)), nulls)
@@ -121,7 +114,7 @@ class LineReader(StreamBuffer):
                 bad, lines = error, lines.first(error.index)
         return Made([], np.zeros(0, np.int64)), bad
 
-    def _lines(self, end: End, limit: int) -> Lines | None:
+    def _lines(self, end: End) -> Lines | None:
         """Returns the next whole lines that begin before `end`, None at the end."""
         wanted_bytes = self._block_bytes
         while True:
@@ -151,7 +144,7 @@ class LineReader(StreamBuffer):
             starts = Lines(data, ends).starts
             ends = ends[: int(starts.searchsorted(known - self.offset))]
         together = max(1, int(ends.searchsorted(_MOST_BYTES, "right")))
-        return Lines(data, ends).first(min(limit, self._lines_at_once, together))
+        return Lines(data, ends).first(min(self._lines_at_once, together))
 
     def _pass(self, data: bytes) -> None:
         super()._pass(data)

@@ -113,7 +113,7 @@ class ParquetRange(RangeReader[ParquetFile]):
                 raise
             # The first range of the file takes all of it.
             source = self._source
-            if not (source.begin_bytes or source.skip_records or self._given_row):
+            if not (source.begin_bytes or self._given_row):
                 size = self._file.size_bytes
                 self._set_aside(self._on_damage, error, 0, size, end_row=0)
             self._whole = True
@@ -121,12 +121,11 @@ class ParquetRange(RangeReader[ParquetFile]):
 
     def _table_records(self, table: ParquetFile) -> Iterator[RecordBatch]:
         source, places = self._source, table.places
-        first = places.rows_before(source.begin_bytes) + source.skip_records
+        first = places.rows_before(source.begin_bytes)
         if self._given_row is not None:
             first = self._given_row
         end_bytes = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
-        last = places.rows_before(end_bytes) + source.extra_records
-        last = max(first, min(last, places.rows))
+        last = max(first, min(places.rows_before(end_bytes), places.rows))
         self._start, self._stop = first, last
         columns = columns_to_read(self._spec, table.schema, self.path)
         for group in places.groups_from(first):

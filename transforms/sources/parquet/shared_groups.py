@@ -54,8 +54,7 @@ def shared_groups(
     edges = np.cumsum(files.sizes)
     cut_files = np.searchsorted(edges, plan.cut_bytes[1:-1], side="right")
     begins = plan.cut_bytes[1:-1] - np.append(0, edges)[cut_files]
-    skips = plan.cut_records[1:-1]
-    within = np.flatnonzero((begins > 0) | (skips > 0))
+    within = np.flatnonzero(begins > 0)
     by_file = itertools.groupby(
         (within + 1).tolist(), key=lambda shard: int(cut_files[shard - 1])
     )
@@ -66,10 +65,7 @@ def shared_groups(
     found = map_all(_places, whole, at_once=_AT_ONCE)
     for file, shards, places in zip(whole, in_file, found, strict=True):
         if places is not None:
-            rows = [
-                places.rows_before(int(begins[shard - 1])) + int(skips[shard - 1])
-                for shard in shards
-            ]
+            rows = [places.rows_before(int(begins[shard - 1])) for shard in shards]
             for place in _joined(places, rows, task_bytes):
                 joined[shards[place]] = True
             notes += _notes(file, places, rows, task_bytes)

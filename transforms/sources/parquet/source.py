@@ -18,9 +18,8 @@ from gristmill.transforms.sources.parquet.table_records import (
     features_of_spec,
     find_spec,
 )
-from gristmill.transforms.sources.quarantine import Rows
 from gristmill.transforms.sources.range_reader import ReadRequest
-from gristmill.transforms.sources.record_source import PartCount, Source
+from gristmill.transforms.sources.record_source import Source
 
 __all__ = ["ParquetSource", "find_spec", "make_source"]
 
@@ -38,23 +37,6 @@ class ParquetSource(Source):
     def reader(self, request: ReadRequest) -> ParquetRange:
         """Returns a reader of one range of a file."""
         return ParquetRange(request, self.spec)
-
-    def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
-        """Returns the number of rows that the footer of a file has.
-
-        Rows that turn out to be damaged are counted as well: a shard then has fewer
-        records.
-        """
-        # It is always a whole file.
-        file, rows = request.file, 0
-        try:
-            with _open(file) as table:
-                rows = table.places.rows
-        except CorruptRecordError as error:
-            if request.on_damage is None:
-                raise
-            request.on_damage.begin(error, file.path, rows=Rows(0, 0, 0))
-        return PartCount(0, rows, rows, (0,))
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin with row groups, in order."""

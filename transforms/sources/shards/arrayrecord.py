@@ -25,7 +25,7 @@ from gristmill.transforms.sources.formats import (
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.quarantine import DamageHandler, stored_pieces
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
-from gristmill.transforms.sources.record_source import PartCount, Source
+from gristmill.transforms.sources.record_source import Source
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 from gristmill.transforms.sources.shards.shard_range import ShardRange
@@ -71,11 +71,10 @@ class ShardRangeReader(RangeReader[_Begun]):
             version=self._file.version,
             rebuild=self._on_damage is not None,
         )
-        first = opened.records_before(source.begin_bytes) + source.skip_records
+        first = opened.records_before(source.begin_bytes)
         stop = opened.records  # Chunks that were cut off are lost with the last range.
         if source.end_bytes < self._file.size_bytes:
             stop = opened.records_before(source.end_bytes)
-        stop += source.extra_records
         first, stop = min(first, opened.records), min(stop, opened.records)
         reading = ShardRange(opened, first, stop, on_damage=self._on_damage)
         file = reading.open(wait=False) if first < stop else None
@@ -183,26 +182,6 @@ class ArrayRecordSource(Source):
             selected_records, self.spec, request.source.file_index
         )
         return ShardRangeReader(request, self._shard(request.file), selected)
-
-    def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
-        """Counts the records of a file from its footer, damaged ones too."""
-        try:
-            opened = open_shard(
-                self._shard(request.file),
-                version=request.file.version,
-                rebuild=request.on_damage is not None,
-            )
-        except CorruptShardError:
-            if request.on_damage is None:
-                raise
-            return PartCount(0, 0, 0, ())
-        # Where a record in between begins, a chunk does not: it is skipped to.
-        wanted = np.arange(0, opened.records, stride_records)
-        chunks = np.searchsorted(opened.first_records, wanted, side="right") - 1
-        within = opened.first_records[chunks] != wanted
-        known = int(within.argmax()) if within.any() else len(wanted)
-        offsets = opened.footer.chunk_offsets[chunks[:known]].tolist()
-        return PartCount(0, opened.records, opened.records, offsets)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at chunks."""

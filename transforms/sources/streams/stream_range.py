@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -19,7 +18,7 @@ from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
-from gristmill.transforms.sources.record_source import PartCount, Source
+from gristmill.transforms.sources.record_source import Source
 from gristmill.transforms.sources.streams.stream_reader import (
     End,
     OpenReader,
@@ -47,7 +46,6 @@ class StreamPass:
 
     Attributes:
         reader: Reader at the place of the pass.
-        records: Good records that were passed.
         lost: Whether the rest of a compressed file cannot be read.
     """
 
@@ -70,7 +68,6 @@ class StreamPass:
         self._intact = False  # Known for compressed files.
         self._inflated = None if self._plain else self._inflating(opened, marks)
         self.lost = False
-        self.records = 0
         self.reader: StreamReader = open_reader(
             opened if self._inflated is None else self._inflated,
             path=file.path,
@@ -97,17 +94,12 @@ class StreamPass:
         return self._inflated.inflated_offset(mark) if self._inflated else None
 
     def good(
-        self,
-        end: End = None,
-        *,
-        limit_records: int = sys.maxsize,
-        on_damage: DamageHandler | None,
+        self, end: End = None, *, on_damage: DamageHandler | None
     ) -> Iterator[RecordBatch]:
         """Yields good records that begin before `end`, those of one block at a time.
 
         Args:
             end: As in `StreamReader.batches`.
-            limit_records: Maximum number of records.
             on_damage: Takes damaged regions; None makes them errors.
 
         Raises:
@@ -117,10 +109,7 @@ class StreamPass:
         """
         while not self.lost:
             try:
-                for batch in self.reader.batches(end, limit_records=limit_records):
-                    limit_records -= len(batch.records)
-                    self.records += len(batch.records)
-                    yield batch
+                yield from self.reader.batches(end)
             except CorruptRecordError as error:
                 if self._searched:
                     raise FalseStartError(str(error)) from error
@@ -294,17 +283,13 @@ class StreamRange(RangeReader[BinaryIO]):
         end = reading.place(source.end_bytes)
         if not self._exact and not reader.resync(limit=self._end):
             return
-        passed = self._end is not None and reader.offset >= self._end
-        if passed and not source.extra_records:
+        if self._end is not None and reader.offset >= self._end:
             return
-        extra = self._skip(reading)
+        self._skip(reading)
         self._start = reader.offset
-        for limit, records in ((end, sys.maxsize), (None, extra)):
-            for batch in reading.good(
-                limit, limit_records=records, on_damage=self._on_damage
-            ):
-                self._records += len(batch.records)
-                yield batch
+        for batch in reading.good(end, on_damage=self._on_damage):
+            self._records += len(batch.records)
+            yield batch
         self._stop = reader.offset
         # Asked of compressed files only: their size tells nothing.
         self._whole = (
@@ -313,26 +298,16 @@ class StreamRange(RangeReader[BinaryIO]):
             and (reading.lost or reader.at_end())
         )
 
-    def _skip(self, reading: StreamPass) -> int:
-        """Skips records; returns the extra records left."""
-        source = self._source
+    def _skip(self, reading: StreamPass) -> None:
+        """Passes over the records of a compressed file before the range."""
+        if self._plain:
+            return
         # Damage there belongs to the previous range.
         handler = None if self._on_damage is None else DamageHandler()
-        if not self._plain:
-            before = reading.place(source.begin_bytes)
-            for _ in reading.good(before, on_damage=handler):
-                pass
-            # Records count from the start of the file; the pass may be far beyond.
-            skip = source.skip_records - reading.records
-            for _ in reading.good(limit_records=skip, on_damage=handler):
-                pass
-            return source.extra_records - reading.records
-        skip = source.skip_records
-        for batch in reading.good(self._end, limit_records=skip, on_damage=handler):
-            skip -= len(batch.records)
-        for _ in reading.good(limit_records=skip, on_damage=handler):
+        for _ in reading.good(
+            reading.place(self._source.begin_bytes), on_damage=handler
+        ):
             pass
-        return source.extra_records - skip
 
 
 class StreamSource(Source):
@@ -366,22 +341,6 @@ class StreamSource(Source):
             lookback_bytes=self._lookback_bytes,
             sure=self._sure,
         )
-
-    def counted(self, request: ReadRequest, stride_records: int) -> PartCount:
-        """Counts the good records of a part of a file, by reading it."""
-        reader = self.reader(request)
-        plain = request.file.compression == "none"
-        offsets: list[int] = []
-        records = 0
-        for batch in reader.batches():
-            if plain or not records:
-                begins = batch.places[-records % stride_records :: stride_records]
-                offsets += begins if plain else begins[:1]
-            records += len(batch.records)
-        span = reader.span
-        if span.start_bytes is None or span.stop_bytes is None:
-            return PartCount(None, 0, 0, ())
-        return PartCount(span.start_bytes, span.stop_bytes, records, offsets)
 
     def described(self) -> dict[str, Any]:
         """Returns the facts about the inputs for `dataset.json`, besides their list."""

@@ -32,7 +32,7 @@ class StreamReader(Protocol):
     def at_end(self) -> bool:
         """Returns whether no byte is left."""
 
-    def batches(self, end: End, *, limit_records: int) -> Iterator[RecordBatch]:
+    def batches(self, end: End) -> Iterator[RecordBatch]:
         """Yields the records that begin before `end`, those of one block at a time.
 
         Raises:

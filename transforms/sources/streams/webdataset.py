@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from typing import Any
 
 from gristmill.dataset.base.errors import CorruptRecordError, InputError, some_of
@@ -22,12 +23,11 @@ from gristmill.dataset.formats.tar.samples import (
 )
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.storage.base import map_all
-from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.quarantine import DamageHandler
-from gristmill.transforms.sources.range_reader import ReadRequest
-from gristmill.transforms.sources.streams.stream_range import StreamRange, StreamSource
+from gristmill.transforms.sources.streams.stream_range import StreamPass, StreamSource
 
 _COLUMN = "column:"
 _LOOKED_FILES = 16
@@ -140,23 +140,18 @@ def _members(files: InputFiles) -> tuple[list[str], CorruptRecordError | None]:
 
 def _look(file: InputFile) -> tuple[set[str], CorruptRecordError | None]:
     """Returns the extensions of the first samples of a file, and the first damage."""
-    found: set[str] = set()
+    found: list[Iterable[str]] = []
     damage = _FirstDamage()
 
     def note(key: bytes, members: Mapping[str, bytes]) -> bytes:
-        found.update(members)
+        found.append(members.keys())
         return b""
 
-    first = SourceRange(
-        file_index=0,
-        begin_bytes=0,
-        end_bytes=0,
-        exact=True,
-        extra_records=_LOOKED_SAMPLES,
-    )
+    storage = storage_for(file.path)
+    opened = storage.open(file.path, end=0, version=file.version)  # Nothing ahead.
     open_reader = functools.partial(SampleReader, make=note)
-    reader = StreamRange(ReadRequest(file, first, damage), open_reader)
-    for batch in reader.batches():
-        if batch.places[-1] >= _LOOKED_BYTES:
-            break  # The deleted generator closes the file.
-    return found, damage.error
+    with closing(StreamPass(file, opened, open_reader)) as reading:
+        for batch in reading.good(on_damage=damage):
+            if len(found) >= _LOOKED_SAMPLES or batch.places[-1] >= _LOOKED_BYTES:
+                break
+    return set().union(*found[:_LOOKED_SAMPLES]), damage.error

@@ -85,15 +85,6 @@ def test_ranges_own_the_lines_that_begin_in_them(text, block_bytes, cuts):
     assert stop == len(data) or not want
 
 
-@given(st.integers(1, 9), st.integers(0, 9))
-def test_no_more_records_than_asked_for(block_bytes, limit):
-    data = b"a\n\nbc\r\nd\ne"
-    reader = reader_of(data, block_bytes=block_bytes)
-    first = read(reader, limit_records=limit)
-    assert len(first) == min(limit, 5)
-    assert first | read(reader) == oracle(data)
-
-
 def test_empty_lines_are_records_of_text_and_bare_returns_are_content():
     assert list(read(reader_of(b"\n\r\n\ra\r\r\n\n")).values()) == [
         b"",

@@ -46,14 +46,12 @@ def listed(path, **options):
     return find_inputs([str(path)], options=RecordOptions(**options))
 
 
-def read(files, begin, end, *, file=0, skip=0, extra=0, **options):
+def read(files, begin, end, *, file=0, **options):
     source = SourceRange(
         file_index=file,
         begin_bytes=begin,
         end_bytes=end,
         exact=True,
-        skip_records=skip,
-        extra_records=extra,
     )
     reader = source_of(files.spec).read(files[file], source, **options)
     places, records = [], []
@@ -104,14 +102,9 @@ def test_as_many_rows_lie_in_each_part_of_a_file_as_its_share(five_groups):
     assert all(450 <= part.records <= 550 for part in parts)
 
 
-def test_rows_can_be_passed_over_and_added(five_groups):
-    path, table = five_groups
+def test_rows_of_earlier_places_are_passed_over(five_groups):
+    path, _ = five_groups
     files = listed(path)
-    places, records, span = read(files, 0, 0, skip=995, extra=1010)
-    assert places == list(range(995, 1010))
-    assert records == examples(table)[995:1010]
-    assert (span.start_bytes, span.stop_bytes, span.whole) == (995, 1010, False)
-    assert read(files, 0, 0, skip=4490, extra=9999)[2].whole
     size = files[0].size_bytes
     assert read(files, 100, size, first_place=4499)[0] == [4499]
     assert read(files, 0, -1)[2].stop_bytes == 4500
@@ -218,14 +211,6 @@ class TestDamage:
         assert stored == damaged.read_bytes()
         assert rows == (0, 0, 0)
         assert error.reason == "footer"
-        everything = SourceRange(
-            file_index=0, begin_bytes=0, end_bytes=size, exact=True
-        )
-        count = source_of(files.spec).count
-        with pytest.raises(CorruptRecordError, match="last bytes"):
-            count(files[0], everything, stride_records=1)
-        counted = count(files[0], everything, stride_records=1, on_damage=kept)
-        assert (counted.start, counted.stop, counted.records) == (0, 0, 0)
         assert list(source_of(files.spec).cut(files[0], range_bytes=1)) == [(0, size)]
 
     def test_a_row_that_cannot_become_a_record(self, tmp_path):

@@ -48,7 +48,6 @@ from tests.support.records import (
 PLANS: list[tuple[str, int | None]] = [
     ("num_shards", 7),
     ("shard_bytes", 70_000),
-    ("records_per_shard", 37),
     ("match_shards", None),
 ]
 RECORDS = [*varied_records(400, seed=1), *AWKWARD_RECORDS]
@@ -85,10 +84,6 @@ def test_files_are_converted_in_order(
     source = result.manifest.splits["train"].source
     assert source["format"] == "arrayrecord"
     assert source["records"] == len(RECORDS)
-    if plan[0] == "records_per_shard":
-        shards = shards_of(tmp_path / "out")
-        counts = [len(read_array_records(tmp_path / "out" / s)) for s in shards]
-        assert counts[:-1] == [37] * (len(RECORDS) // 37)
 
 
 @given(data=st.data())
@@ -116,38 +111,6 @@ def test_any_cuts_give_every_record_once(files: pathlib.Path, data: Any) -> None
     ]
     assert spans[-1].whole
     assert spans[-1].stop_bytes == len(records)
-
-
-@given(data=st.data())
-def test_records_are_skipped_and_added_by_number(
-    files: pathlib.Path, data: Any
-) -> None:
-    inputs = find_inputs([f"{files}/*"])
-    file = inputs[data.draw(st.integers(0, 3))]
-    records = read_array_records(file.path)
-    begin, end = sorted(data.draw(st.tuples(*[st.integers(0, file.size_bytes)] * 2)))
-    skip, extra = data.draw(st.tuples(*[st.integers(0, len(records))] * 2))
-    footer = footer_of(pathlib.Path(file.path).read_bytes())
-    before = [
-        int(footer.chunk_records[footer.chunk_offsets[:-1] < place].sum())
-        for place in (begin, end)
-    ]
-    cut = SourceRange(
-        file_index=0,
-        begin_bytes=begin,
-        end_bytes=end,
-        exact=True,
-        skip_records=skip,
-        extra_records=extra,
-    )
-    reader = source_of(inputs.spec).read(file, cut)
-    found = [record for batch in reader.batches() for record in batch.records]
-    assert found == records[before[0] + skip : before[1] + extra]
-    count = source_of(inputs.spec).count(file, cut, stride_records=10)
-    assert count[:3] == (0, len(records), len(records))
-    for number, offset in enumerate(count.offsets):
-        at = int(footer.chunk_records[footer.chunk_offsets[:-1] < offset].sum())
-        assert at == number * 10
 
 
 def test_ranges_end_at_chunks(files: pathlib.Path) -> None:
@@ -203,13 +166,13 @@ def test_damage_is_named_or_set_aside_by_chunk(tmp_path: pathlib.Path) -> None:
     assert result.manifest.splits["train"].quarantined_regions == 2
 
 
-@pytest.mark.parametrize("size", [3, 7, 40])
-def test_shards_that_are_cut_within_a_damaged_chunk(tmp_path, size) -> None:
+@pytest.mark.parametrize("shards", [3, 17, 40])
+def test_shards_that_are_cut_within_a_damaged_chunk(tmp_path, shards) -> None:
     records = [random.Random(n).randbytes(500) for n in range(120)]
     path = tmp_path / "in.array_record"
     write_array_records(path, records, options="group_size:10,zstd:3")
     begin, end = damage(path, 3, 8)[0]
-    plan, output = ("records_per_shard", size), tmp_path / "out"
+    plan, output = ("num_shards", shards), tmp_path / "out"
     result = convert(job_of(path, output, plan=plan, on_corrupt="quarantine"))
     assert read_output(output) == [*records[:30], *records[40:80], *records[90:]]
     regions = [region for region, _ in quarantined(output)]

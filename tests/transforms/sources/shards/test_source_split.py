@@ -65,7 +65,7 @@ def reshard(
     [
         {"num_shards": 7},
         {"shard_size": "60kB", "group_size": 5},
-        {"records_per_shard": 13, "compression": "uncompressed"},
+        {"num_shards": 3, "compression": "uncompressed"},
         {"match_shards": True, "compression": "brotli:2"},
     ],
     ids=lambda options: next(iter(options)),
@@ -178,7 +178,7 @@ def test_tfds_reads_what_was_made_of_its_directory(tmp_path: pathlib.Path) -> No
     shutil.copytree(tmp_path / "one", bare)
     (bare / "dataset.json").unlink()
     shutil.rmtree(bare / "index")
-    reshard(bare, tmp_path / "three", records_per_shard=5)
+    reshard(bare, tmp_path / "three", num_shards=5)
     names = {path.name for path in (tmp_path / "one").glob("*.*") if path.is_file()}
     for output in ("two", "three"):
         assert read_splits(tmp_path / output) == expected

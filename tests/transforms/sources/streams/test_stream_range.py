@@ -82,14 +82,11 @@ class Read:
 def read_range(
     path: pathlib.Path, begin: int, end: int, *, keep: bool = True, **options: Any
 ) -> Read:
-    known = {key: options.pop(key) for key in ("skip", "extra") if key in options}
     source = SourceRange(
         file_index=0,
         begin_bytes=begin,
         end_bytes=end,
         exact=options.pop("exact", begin == 0),
-        skip_records=known.get("skip", 0),
-        extra_records=known.get("extra", 0),
     )
     regions = Regions()
     kind = options.pop("compression", "none")
@@ -242,67 +239,6 @@ class TestCuts:
                 assert [r for read in reads for r in read.records] == records
                 fooled_ranges += fooled
         assert fooled_ranges > 50  # Or this proves nothing.
-
-
-class TestSkipAndExtra:
-    """What a plan by records asks of a reader."""
-
-    @pytest.fixture
-    def content(self, path):
-        # Record, damage, record, ...: whoever skips a record skips its damage.
-        pieces = []
-        for number in range(6):
-            pieces.append(encode_frame(b"record %d" % number))
-            pieces.append(b"junk %d junk" % number)
-        path.write_bytes(b"".join(pieces))
-        return b"".join(pieces)
-
-    def test_parts_meet_and_each_damaged_region_is_set_aside_once(self, path, content):
-        second = content.index(encode_frame(b"record 1"))
-        end = len(content)
-        parts = [
-            read_range(path, 0, second, extra=1, exact=True),
-            read_range(path, second, second, skip=1, extra=3, exact=True),
-            read_range(path, second, end, skip=3, exact=True),
-        ]
-        assert [part.records for part in parts] == [
-            [b"record 0", b"record 1"],
-            [b"record 2", b"record 3"],
-            [b"record 4", b"record 5"],
-        ]
-        assert [len(part.regions) for part in parts] == [1, 2, 3]
-        whole = read_range(path, 0, end)
-        assert [r for part in parts for r in part.regions] == whole.regions
-        stops = [part.span.stop_bytes for part in parts]
-        assert [part.span.start_bytes for part in parts] == [0, *stops[:-1]]
-        assert stops[-1] == end
-
-    def test_counts_of_records_are_those_taken(self, path, content):
-        part = read_range(path, 0, len(content), skip=4, exact=True)
-        assert part.span.records == len(part.records) == 2
-
-    def test_damage_among_skipped_records_is_an_error_where_it_is_not_accepted(
-        self, path, content
-    ):
-        with pytest.raises(CorruptFrameError) as caught:
-            read_range(path, 0, len(content), skip=2, keep=False)
-        assert caught.value.offset == len(encode_frame(b"record 0"))
-
-    @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
-    def test_compressed_files_are_divided_by_counting(self, path, pack):
-        records = [random.Random(n).randbytes(n * 37) for n in range(40)]
-        path.write_bytes(pack(frames_of(records)))
-        kind = "gzip" if pack is gzip.compress else "zlib"
-        parts = [
-            read_range(path, 0, 0, extra=7, compression=kind),
-            read_range(path, 0, 0, skip=7, extra=20, compression=kind),
-            read_range(path, 0, -1, skip=20, compression=kind),
-        ]
-        assert [len(part.records) for part in parts] == [7, 13, 20]
-        assert [r for part in parts for r in part.records] == records
-        stops = [part.span.stop_bytes for part in parts]
-        assert [part.span.start_bytes for part in parts] == [0, *stops[:-1]]
-        assert [part.span.whole for part in parts] == [False, False, True]
 
 
 def read_compressed(

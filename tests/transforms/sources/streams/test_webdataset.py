@@ -21,7 +21,6 @@ from gristmill.dataset.base.errors import (
     InputError,
 )
 from gristmill.dataset.base.example import decode_example
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
@@ -131,16 +130,6 @@ class TestRanges:
         convert(job_of(tmp_path / "in.tar.x", tmp_path / "b", plan=("num_shards", 7)))
         expected = list(map(encode_example, read_by_webdataset(data)))
         assert read_output(tmp_path / "a") == read_output(tmp_path / "b") == expected
-
-    def test_plans_by_count(self, tmp_path):
-        data = tar_of(members_of(25))
-        (tmp_path / "in.tar").write_bytes(data)
-        plan = ("records_per_shard", 4)
-        convert(job_of(tmp_path / "in.tar", tmp_path / "out", plan=plan))
-        expected = list(map(encode_example, read_by_webdataset(data)))
-        assert read_output(tmp_path / "out") == expected
-        split = open_manifest(str(tmp_path / "out")).splits["train"]
-        assert split.shards == 7
 
 
 class TestWhatIsFound:
