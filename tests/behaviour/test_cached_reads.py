@@ -5,7 +5,6 @@ import dataclasses
 import gc
 import itertools
 import logging
-import multiprocessing
 import os
 import pathlib
 import pickle
@@ -24,14 +23,13 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.loader.data.dataset import reader_of, shards_of
+from gristmill.loader.data.dataset import shards_of
 from gristmill.loader.reading.background_copies import CopyOptions
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.buckets import upload
 from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
 from tests.support.records import AWKWARD_RECORDS, text_records
-from tests.support.unreadable import fail_reads
 from tests.support.waiting import until
 
 FILES = (
@@ -197,31 +195,6 @@ def test_after_an_append_only_what_is_new_is_fetched(
 # Several processes.
 
 
-def _read_until_cached(data: bytes, seconds: float) -> tuple[bool, Any, int]:
-    dataset = pickle.loads(data)
-    stop, right, last = time.monotonic() + seconds, True, None
-    while time.monotonic() < stop:
-        before = dataset.cache_counts
-        right = right and dataset[ORDER] == EXPECTED
-        last = dataset.cache_counts - before
-        if not last.misses:
-            break
-    return right, dataset.cache_counts, last.misses
-
-
-@pytest.mark.slow
-def test_processes_fill_one_cache_once(
-    server: GcsServer, tmp_path: pathlib.Path
-) -> None:
-    data = pickle.dumps(open_c4(tmp_path))
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        done = pool.starmap(_read_until_cached, [(data, 60.0)] * 2, chunksize=1)
-    assert all(right and not misses for right, _, misses in done)
-    size = sum(copies(tmp_path).values())
-    assert sum(counts.filled_bytes for _, counts, _ in done) == size
-    assert not list((tmp_path / "cache").rglob("*.tmp"))
-
-
 WATCH = """
 import sys, time
 from gristmill import loader
@@ -342,29 +315,6 @@ def test_a_damaged_copy_is_deleted_and_its_records_are_fetched(
     assert (deleted in caplog.text) == (damage in ("flipped", "zeros"))
     until(lambda: copy.exists() and copy.read_bytes() == data)
     assert fully(dataset)
-
-
-@pytest.mark.parametrize("verify", [None, "never"])
-@pytest.mark.parametrize("unreadable", [False, True])
-def test_a_copy_that_cannot_be_read_while_it_is_in_use_is_fetched_again(
-    server: GcsServer, tmp_path: pathlib.Path, unreadable: bool, verify: Any
-) -> None:
-    filled(open_c4(tmp_path), tmp_path)
-    dataset = loader.open(
-        "gs://bucket/c4",
-        verify=verify,
-        read_options=OPTIONS,
-        cache_dir=tmp_path / "cache",
-        cache_bytes=PLENTY,
-    )
-    assert dataset[ORDER] == EXPECTED
-    for path in (tmp_path / "cache").rglob("00000000.shard"):
-        os.truncate(path, 0)
-    if unreadable:
-        fail_reads(reader_of(dataset).open_shards.get(0).data)
-    forget(server)
-    assert dataset[ORDER] == EXPECTED
-    assert server.requests
 
 
 def test_a_shard_that_was_replaced_gets_no_copy_and_its_copy_stays_right(

@@ -85,43 +85,6 @@ def test_of_two_equal_writers_one_commits(
     assert open_manifest(output).splits["train"].numbers == (2,)
 
 
-def test_the_same_command_while_its_work_is_cleaned(
-    output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it would have gone on with is deleted at this moment."""
-    write(output, [b"first"])
-    job = job_of(source_of(tmp_path, "new", NEW), output, name="d")
-
-    def convert_again() -> None:
-        prepared = begin_job(job, overwrite=True).prepared
-        commit_shards([job], map(make_shard, shard_tasks(prepared)))
-
-    for task in shard_tasks(begin_job(job, overwrite=True).prepared):
-        make_shard(task)
-    at_storage(monkeypatch, "delete", "", convert_again)
-    clean(output, unfinished=True)
-    assert_whole(output, NEW)
-
-
-def test_a_table_that_is_replaced_while_garbage_is_found(
-    output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(output, [b"first"])
-    storage = storage_for(output)
-    storage.write(f"{output}/index/d-train.e00002.shards.npz", b"of a killed command")
-    write(output, OLD, overwrite=True, keep_replaced=True)
-    left = f"{output}/index/d-train.e00001.job.json"
-    storage.write(left.replace("e00001", "e00002"), b"{}")
-
-    def other() -> None:
-        write(output, NEW, overwrite=True)
-        storage.write(f"{output}/index/d-train.e00002.write.json", b"{}")
-
-    at_storage(monkeypatch, "write", "dataset.json", other, after=True)
-    clean(output)
-    assert_whole(output, NEW)
-
-
 def test_who_overwrites_where_a_first_commit_is_near(
     output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,6 @@ import pickle
 import shutil
 
 import pytest
-from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset.base.errors import (
@@ -20,7 +19,6 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.feed.state import batches_of_state
-from gristmill.pipelines.commands.main import cli
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.removals import remove
@@ -243,18 +241,6 @@ class TestState:
         there = [n for n in numbers if n >= 0 and not dataset.is_removed(n)]
         assert dataset.read(there) == batches.datasets[0].read(there)
 
-    def test_other_removals_are_refused(self, changed):
-        state = self.state(changed)
-        others = grown(changed, (1, 3))
-        with pytest.raises(StateMismatchError, match="other extensions"):
-            stream(others, state=state)
-        state["extended"][0]["removed"]["digest"] = "0" * 32
-        with pytest.raises(StateMismatchError, match="other extensions") as caught:
-            stream(grown(changed), state=state)
-        assert "5 removed" in str(caught.value)
-        with pytest.raises(StateMismatchError, match="other extensions"):
-            batches_of_state(loader.open(changed), state)
-
     @pytest.mark.one_in(3)
     @pytest.mark.parametrize(
         "removed", [None, 1, {}, {"records": 0, "digest": ""}, {"records": 1}]
@@ -293,15 +279,6 @@ class TestRefused:
             own.extended(loader.open(changed), step=4)
         with pytest.raises(InputError, match="no more records than before"):
             own.extended(loader.open(changed, edition=1), step=4)
-
-    def test_the_same_records_in_another_order(self, tmp_path):
-        plain = convert(tmp_path / "a", [FIRST])
-        dataset = loader.open(plain)
-        turned = convert(tmp_path / "b", [FIRST[::-1][:30], FIRST[::-1][30:]])
-        convert(tmp_path / "b", [MORE], split="train.e00002")
-        batches = loader.global_batches(dataset, **OPTIONS)
-        with pytest.raises(InputError, match="does not begin with the records"):
-            batches.extended(loader.open(turned), step=4)
 
     @pytest.mark.parametrize(
         ("field", "value"),
@@ -350,20 +327,6 @@ class TestRefused:
 
 
 class TestProvenance:
-    def test_find_tells_where_a_removed_record_was_seen(self, changed):
-        batches = grown(changed)
-        plain = loader.global_batches(loader.open(changed, edition=1), **OPTIONS)
-        for number in (*LOST, 0, 59):
-            before = [seen for seen in plain.find(number) if seen.step < 4]
-            found = batches.find(number, edition=1)
-            assert [seen for seen in found if seen.step < 4] == before
-            if number in LOST:
-                assert found == before
-        with pytest.raises(InputError, match="no such edition of the dataset"):
-            batches.find(3, edition=4)
-        with pytest.raises(InputError, match="record is out of range"):
-            batches.find(60, edition=1)
-
     def test_locate_says_removed(self, changed):
         batches = grown(changed)
         plain = loader.global_batches(loader.open(changed, edition=1), **OPTIONS)
@@ -384,27 +347,3 @@ class TestProvenance:
                     assert found.removed_from == 3
                 assert (found.shard is None) == is_past(loader.open(changed, edition=1))
         assert gone
-
-    def test_the_command_traces_a_removed_record(self, changed, tmp_path):
-        batches = grown(changed)
-        feed = batches.feed(process_index=0, process_count=1, start_step=12)
-        state = tmp_path / "state.json"
-        state.write_text(json.dumps(feed.get_state()))
-
-        def trace(*asked):
-            command = ["trace", changed, "--state", str(state), *map(str, asked)]
-            ran = CliRunner().invoke(cli, [*command, "--json"])
-            assert ran.exit_code == 0, ran.output
-            shown = CliRunner().invoke(cli, command)
-            return json.loads(ran.stdout), shown.stdout
-
-        record = next(n for n in LOST if batches.find(n, edition=1, stop_epoch=1))
-        (found,), text = trace("--record", record, "--edition", 1)
-        (seen,) = batches.find(record, edition=1, stop_epoch=1)
-        assert found == seen._asdict()
-        assert f"step {seen.step}, row {seen.row}" in text
-        found, text = trace("--step", seen.step, "--row", seen.row)
-        assert (found["record"], found["removed_from"]) == (record, 1)
-        assert f"record   {record} of edition 1, removed since" in text
-        found, _ = trace("--step", 14, "--row", 0)
-        assert "removed_from" not in found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import pathlib
 import subprocess
 import sys
@@ -143,34 +142,6 @@ def test_gcs_names(
 
 
 @pytest.mark.slow
-def test_gcs_takes_several_inputs_into_one_directory(
-    tmp_path: pathlib.Path, inputs: str
-) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_gcs
-    run(function, inputs.replace("*", "a"), tmp_path / "out")
-    run(function, inputs.replace("*", "[bc]"), tmp_path / "out")
-    assert list(outputs(tmp_path / "out").values()) == list(RECORDS.values())
-    assert len(open_manifest(str(tmp_path / "out")).splits) == 2
-    assert_whole(tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_zero_shards_means_by_size(
-    tmp_path: pathlib.Path, inputs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(
-        pipelines.convert_tf_to_arrayrecord_disk,
-        inputs,
-        tmp_path / "out" / "data",
-        num_shards=0,
-    )
-    assert list(outputs(tmp_path / "out")) == ["data-00000-of-00001.arrayrecord"]
-    split = open_manifest(str(tmp_path / "out")).splits["data"]
-    plan = split.source["options"]["plan"]
-    assert plan == {"kind": "shard_bytes", "value": 256 << 20}
-
-
-@pytest.mark.slow
 def test_same_arguments_again_do_nothing(tmp_path: pathlib.Path, inputs: str) -> None:
     function = pipelines.convert_tf_to_arrayrecord_disk
     out = tmp_path / "out"
@@ -210,21 +181,6 @@ def test_other_arguments_replace(tmp_path: pathlib.Path, inputs: str) -> None:
 
 
 @pytest.mark.slow
-def test_other_arguments_replace_what_is_unfinished(
-    tmp_path: pathlib.Path, inputs: str
-) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_disk
-    out = tmp_path / "out"
-    run(function, inputs, out / "data", num_shards=3)
-    (out / "dataset.json").unlink()
-    (out / "data-00001-of-00003.arrayrecord").unlink()
-    run(function, inputs, out / "data", num_shards=2)
-    assert len(outputs(out)) == 2
-    assert read_output(out, "data") == EVERYTHING
-    assert_whole(out)
-
-
-@pytest.mark.slow
 def test_prefixes_of_one_directory_are_splits(
     tmp_path: pathlib.Path, inputs: str
 ) -> None:
@@ -256,34 +212,6 @@ def test_files_of_others_are_not_replaced(
     assert contents(out) == before
 
 
-@pytest.mark.slow
-def test_files_of_others_are_not_replaced_by_other_arguments(
-    tmp_path: pathlib.Path, inputs: str
-) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_disk
-    out = tmp_path / "out"
-    run(function, inputs, out / "data", num_shards=4)
-    (out / "data-00000-of-00002.arrayrecord").write_bytes(b"mine")
-    before = contents(out)
-    with pytest.raises(Exception, match="there already"):
-        run(function, inputs, out / "data", num_shards=2)
-    assert contents(out) == before
-
-
-@pytest.mark.slow
-def test_a_file_put_in_the_place_of_a_shard_is_not_replaced(
-    tmp_path: pathlib.Path, inputs: str
-) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_disk
-    out = tmp_path / "out"
-    run(function, inputs, out / "data", num_shards=4)
-    (out / "data-00001-of-00004.arrayrecord").write_bytes(b"mine")
-    before = contents(out)
-    with pytest.raises(Exception, match="there already"):
-        run(function, inputs, out / "data", num_shards=2)
-    assert contents(out) == before
-
-
 @pytest.mark.parametrize("again", [False, True])
 def test_inputs_are_not_replaced(
     tmp_path: pathlib.Path, inputs: str, again: bool
@@ -299,35 +227,6 @@ def test_inputs_are_not_replaced(
         with pytest.raises(Exception, match=what):
             run(function, given, tmp_path / "in", file_path_suffix="")
         assert contents(tmp_path / "in") == before
-
-
-@pytest.mark.slow
-def test_outputs_that_the_pattern_would_match_are_refused(
-    tmp_path: pathlib.Path, inputs: str
-) -> None:
-    """The official functions would read them as inputs in the next run."""
-    before = contents(tmp_path / "in")
-    for function, output in (
-        (pipelines.convert_tf_to_arrayrecord_disk, "in/x"),
-        (pipelines.convert_tf_to_arrayrecord_disk_match_shards, "in/x"),
-        (pipelines.convert_tf_to_arrayrecord_gcs, "in"),
-    ):
-        with pytest.raises(Exception, match=r"in/\* would match .*in/dataset\.json"):
-            run(function, f"{tmp_path}/in/*", tmp_path / output)
-    assert contents(tmp_path / "in") == before
-
-
-@pytest.mark.slow
-def test_metadata_of_others_is_not_withdrawn(
-    tmp_path: pathlib.Path, inputs: str
-) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_disk
-    out = tmp_path / "out"
-    run(function, inputs, out / "data", num_shards=3)
-    info = {"name": "out", "fileFormat": "array_record", "splits": [{"name": "train"}]}
-    (out / "dataset_info.json").write_text(json.dumps(info))
-    run(function, inputs, out / "data", num_shards=2)
-    assert json.loads((out / "dataset_info.json").read_text()) == info
 
 
 def test_nothing_happens_before_run(tmp_path: pathlib.Path) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,13 +55,6 @@ def lazily(records: Sequence[bytes]) -> Any:
 def with_function(records: Sequence[bytes]) -> Any:
     """An array beside what does not pickle."""
     return {"lengths": np.array([len(record) for record in records]), "f": lambda: 1}
-
-
-def leaving(records: Sequence[bytes]) -> list[int]:
-    """Leaves a thread and an atexit function that never end."""
-    threading.Thread(target=threading.Event().wait).start()
-    atexit.register(threading.Event().wait)
-    return [len(record) for record in records]
 
 
 class Failing:

@@ -10,14 +10,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import pathlib
 import signal
 import stat
 import struct
-import subprocess
 import sys
-import time
-from typing import Any
 
 _HEADER = struct.Struct("<IIQQIIII")
 _ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
@@ -26,19 +22,6 @@ _FLUSH, _INIT, _OPENDIR, _READDIR, _RELEASEDIR, _BATCH_FORGET = 25, 26, 27, 28, 
 _INTERRUPT = 36
 # Who waits for an answer cannot even be killed: not for ever.
 _LIFE_SECONDS = 120
-# Whoever reads the output of the starter does not wait for it.
-_QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
-
-
-def start(source: str, point: str, *flags: str) -> subprocess.Popen[bytes]:
-    """Starts the file system as a process called `gcsfuse`, and waits for the mount."""
-    command = ["gcsfuse", "-S", "-E", __file__, *flags, source, point]
-    process = subprocess.Popen(command, executable=sys.executable, **_QUIET)
-    mounts = pathlib.Path("/proc/self/mountinfo")
-    while f" {point} " not in mounts.read_text():
-        assert process.poll() is None
-        time.sleep(0.01)
-    return process
 
 
 class Files:

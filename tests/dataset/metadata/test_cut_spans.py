@@ -101,27 +101,6 @@ def test_every_kept_record_keeps_its_place(kind, data):
     assert found == [places[n] for n in left]
 
 
-@pytest.mark.parametrize(
-    ("kind", "changed"), [("jsonl", False), ("webdataset", False), ("tfrecord", True)]
-)
-def test_records_are_counted_where_only_the_file_has_places(kind, changed):
-    span, _, _ = made_span(0, "tfrecord", 7, [1] * 6, [0] * 7)
-
-    def numbers(spans):
-        return [
-            span.skipped_records + record
-            for span in spans
-            for record in range(span.records)
-        ]
-
-    about = {"files": files_of(kind), "changed": changed}
-    once = cut_spans([span], np.array([0, 3]), np.ones(6, np.int64), **about)
-    assert numbers(once) == [1, 2, 4, 5]
-    again = cut_spans(once, np.array([0, 2]), np.ones(4, np.int64), **about)
-    assert numbers(again) == [2, 5]
-    assert {(part.start_bytes, part.stop_bytes) for part in again} == {(7, 109)}
-
-
 def test_spans_stay_that_do_not_add_up():
     """A function has dropped records, or added some."""
     span, _, _ = made_span(0, "tfrecord", 0, [1, 2, 3], [0] * 4)

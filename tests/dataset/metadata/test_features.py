@@ -77,30 +77,6 @@ def test_the_same_description_twice(features):
     assert joined_features([features, features]) == features
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "joined"),
-    [
-        (ints("int64"), ints("int64", optional=True), ints("int64", optional=True)),
-        (ints("int8"), ints("int32"), ints("int32")),
-        (ints("bool"), ints("uint8"), ints("uint8")),
-        (ints("uint8"), ints("int8"), ints("int16")),
-        (ints("uint64"), ints("int8"), ints("int64")),
-        (ints("int64", 3), ints("int64", 4), ints("int64", None)),
-        (ints("int64", 2, 4), ints("int64", None, 4), ints("int64", None, 4)),
-        (ints("int64", 2, 4), ints("int64", 2, 3), None),
-        (ints("int64"), ints("int64", None), None),
-        (ints("int64"), FeatureSpec(kind="bytes", dtype="bytes"), None),
-        (ints("int32", type="time32[s]"), ints("int32", type="time32[ms]"), None),
-        (ints("int8", type="int8"), ints("bool", type="bool"), ints("int8")),
-        (ints("int64", names=("a",)), ints("int64", names=("b",)), ints("int64")),
-    ],
-)
-def test_descriptions_that_differ(first, second, joined):
-    expected = None if joined is None else {"x": joined}
-    assert joined_features([{"x": first}, {"x": second}]) == expected
-    assert joined_features([{"x": second}, {"x": first}]) == expected
-
-
 def test_a_feature_that_only_some_have_is_optional():
     x, y = ints("int64"), ints("int8")
     joined = joined_features([{"x": x}, {"x": x, "y": y}])

@@ -17,7 +17,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     read_manifest,
-    read_replaced_manifest,
     read_table,
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -116,20 +115,6 @@ class TestRoundTrip:
             != manifest_of(splits={"train": split_of(table_of(3))}).content_digest
         )
         assert len(digest) == len("sha256:") + 64
-
-
-def test_one_left_in_the_middle_of_an_exchange(tmp_path: pathlib.Path):
-    """Earlier releases moved files: `exchange` said what was to do."""
-    document = json.loads(manifest_of().encode())
-    document["exchange"] = {"aside": ["val"], "splits": {}, "replaced": {}}
-    data = json.dumps(document).encode()
-    with pytest.raises(InvalidDatasetError, match="was being replaced") as caught:
-        decode(data)
-    assert "with the release that began it; or" in str(caught.value)
-    # Who replaces a split keeps the others.
-    (tmp_path / layout.DATASET_JSON).write_bytes(data)
-    manifest, version = read_replaced_manifest(str(tmp_path))
-    assert (manifest, bool(version)) == (manifest_of(), True)
 
 
 class TestRefused:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 
 from gristmill.dataset.base.errors import NotADatasetError
@@ -46,29 +44,3 @@ def test_a_typo_names_what_is_near(folder):
     assert_says(folder / "corpus-em" / "web", *typo)
     (folder / "corpus-en").rmdir()
     assert_says(folder / "corpus_en", "check the path; `gristmill convert`")
-
-
-def test_directories(folder):
-    (folder / "_SUCCESS").write_bytes(b"")
-    (folder / ".hidden").write_bytes(frames_of([b"a"]))
-    assert_says(folder, "got:      none")
-    for number in range(3):
-        (folder / f"part-{number}").write_bytes(frames_of([b"a"]))
-    assert_says(
-        folder, "got:      files such as part-0: TFRecord", "`gristmill convert`"
-    )
-    for name in ("web", "code"):
-        (folder / name).mkdir()
-        (folder / name / "dataset.json").write_bytes(b"{}")
-    assert_says(folder, f"a folder of {folder}/code, {folder}/web", "give one of")
-    shutil.rmtree(folder / "web")
-    shutil.rmtree(folder / "code")
-    for name in ("dataset_info.json", "features.json"):
-        (folder / name).write_bytes(b"{}")
-    assert_says(folder, "a TFDS directory", "`gristmill convert`")
-    (folder / "index").mkdir()
-    (folder / "index" / "raw-train.write.json").write_bytes(b"{}")
-    assert_says(folder, "a split that is not committed", "resume=True")
-    (folder / "index" / "raw-train.write.json").unlink()
-    (folder / "index" / "raw-train.job.json").write_bytes(b"{}")
-    assert_says(folder, "an unfinished conversion", "again")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pathlib
 import pickle
@@ -24,7 +23,6 @@ from gristmill.dataset.metadata.shard_index import (
     index_of_footer,
     map_index,
     parse_index,
-    with_report,
 )
 from gristmill.dataset.metadata.shard_report import ShardReport
 from tests.support.memory import peak_memory
@@ -128,14 +126,6 @@ class TestContent:
         index = parse_index(data, path="x")
         assert index.report() == given_report
         assert index.file_crc32c == given_report.file_crc32c
-
-    @pytest.mark.parametrize("counts", [[], [2, 2, 1], [1, 3]])
-    def test_another_report_of_the_same_shard(self, counts: list[int]):
-        data = index_of(counts)
-        named = dataclasses.replace(parse_index(data, path="x").report(), path="other")
-        assert with_report(data, named, path="x") == index_of(counts, path="other")
-        with pytest.raises(InvalidDatasetError, match="damaged"):
-            with_report(data[:-1] + b"?", named, path="x")
 
     def test_checksums_must_fit_the_records(self):
         with pytest.raises(ValueError, match="2 checksums for 3 records"):

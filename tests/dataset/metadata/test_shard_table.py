@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import time
 
 import numpy as np
 import pytest
@@ -69,41 +68,6 @@ class TestRoundTrip:
             assert file["records"].tolist() == [10, 11, 12, 13]
             blob, ends = file["path_blob"], file["path_ends"]
             assert bytes(blob[: ends[0]]).decode() == report(0).path
-
-    @pytest.mark.alone
-    @pytest.mark.parametrize(
-        "rows", [50_000, pytest.param(1_000_000, marks=pytest.mark.soak)]
-    )
-    def test_a_million_shards_stay_cheap(self, rows: int):
-        paths = [f"c4-train.array_record-{i:07d}-of-1000000" for i in range(rows)]
-        some = table_of(1)
-        columns = {
-            name: np.resize(values, rows).astype(values.dtype)
-            for name, values in some.columns.items()
-            if not name.startswith("span")
-        }
-        chance = np.random.default_rng(0)
-        for name in ("digest_low", "digest_high"):
-            columns[name] = chance.integers(0, 1 << 63, rows, np.uint64)
-        columns["file_crc32c"] = chance.integers(0, 1 << 32, rows, np.uint32)
-        columns["records"] = chance.integers(100_000, 120_000, rows)
-        spans = table_of(2).columns
-        for name, values in spans.items():
-            if name.startswith("span_") and name != "span_ends":
-                columns[name] = np.resize(values, rows).astype(values.dtype)
-        columns["span_ends"] = np.arange(1, rows + 1)
-        table = ShardTable(paths=paths, columns=columns)
-
-        began = time.process_time()
-        data = table.encode()
-        again = decode(data)
-        again.check_paths(where="t")
-        # About 9 us a row; what parses a row at a time takes many times that.
-        assert time.process_time() - began < 60e-6 * rows
-        assert len(data) < 40 * rows
-        assert again.paths[rows - 1] == paths[-1]
-        assert again.digest() == table.digest()
-        assert len(again.spans(rows // 2)) == 1
 
 
 class TestPython:

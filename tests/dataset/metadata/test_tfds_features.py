@@ -120,21 +120,6 @@ def test_what_values_mean(features):
     assert features["label"].type == "class_label"
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        {},
-        {"featuresDict": "text"},
-        {"featuresDict": {"features": {"x": {"tensor": {}}}}},
-        {"featuresDict": {"features": 5}},
-        # Of the first versions, which named classes of Python only.
-        {"type": "FeaturesDict", "content": {"x": {"type": "Text", "content": {}}}},
-    ],
-)
-def test_another_form_says_nothing(document):
-    assert parse_tfds_features(document) == {}
-
-
 def test_features_of_a_file():
     def tensor(dtype, *sizes):
         return {"tensor": {"shape": {"dimensions": [*sizes]}, "dtype": dtype}}

@@ -180,30 +180,6 @@ def test_a_write_replaces_only_what_was_seen(
         storage.write(path, b"four", replaces=first)
 
 
-def test_files_get_second_names_without_being_read(
-    place: str, server: GcsServer
-) -> None:
-    storage = storage_for(place)
-    for name in ("new/a", "new/b", "new/index/c", "out/b"):
-        storage.write(f"{place}/{name}", name.encode() * 1000)
-    found = {info.path: info for info in storage.list_tree(f"{place}/new")}
-    assert list(found) == [f"{place}/new/{name}" for name in ("a", "b", "index/c")]
-    server.requests.clear()
-    there = version_of(f"{place}/out/b")
-    links = [
-        Link(info, path.replace("/new/", "/out/"), there if path.endswith("b") else "")
-        for path, info in found.items()
-    ]
-    storage.link_all(iter(links))
-    for path, link in zip(found, links, strict=True):
-        name = path.removeprefix(f"{place}/")
-        assert storage.read(link.path) == name.encode() * 1000
-        assert storage.stat(path) is not None
-    assert server.requests["copy"] == 3 * storage.remote
-    assert server.requests["media"] == 3 * storage.remote  # By this test alone.
-    storage.link_all([])
-
-
 def test_a_file_that_is_there_is_replaced_in_its_version_only(place: str) -> None:
     storage = storage_for(place)
     storage.write(f"{place}/new/a", b"new")
@@ -253,21 +229,6 @@ def test_a_missing_file_is_named(place: str) -> None:
 
 
 # What only objects do.
-
-
-def test_a_listing_is_narrow_and_in_pages(
-    server: GcsServer, storage: GcsStorage
-) -> None:
-    server.objects.page_size = 3
-    for number in range(20):
-        server.objects.put("bucket", f"in/part-{number:02d}", b"x")
-        server.objects.put("bucket", f"in/part-00/deep/{number}", b"x")
-        server.objects.put("bucket", f"in/zzz-{number}", b"x")
-    assert len(storage.match("gs://bucket/in/part-*")) == 20
-    # 20 objects and one directory, whatever is in it and beside it.
-    assert server.requests["list"] == 7
-    assert len(storage.match("gs://bucket/in/**/1*")) == 11
-    assert len(storage.match("gs://bucket/**")) == 60
 
 
 def test_what_pretends_to_be_a_directory_is_no_file(
@@ -447,23 +408,6 @@ def test_a_refusal_is_told_with_its_reason(
         with pytest.raises(StorageError, match=expected):
             call()
         assert time.monotonic() - begin < 50  # Not at the deadline.
-
-
-def test_a_missing_bucket_is_an_error_everywhere(storage: GcsStorage) -> None:
-    for call in (
-        lambda: storage.read("gs://none/a"),
-        lambda: storage.stat("gs://none/a"),
-        lambda: storage.peek("gs://none/a", 0, 1),
-        lambda: storage.match("gs://none/a"),
-        lambda: storage.match("gs://none/*"),
-        lambda: storage.list("gs://none/a"),
-        lambda: storage.write("gs://none/a", DATA),
-        lambda: storage.delete("gs://none/a"),
-        lambda: storage.delete_tree("gs://none/a"),
-        lambda: storage.open("gs://none/a", version="1"),
-    ):
-        with pytest.raises(StorageError, match=r"(?s)bucket does not exist.*create it"):
-            call()
 
 
 @pytest.mark.parametrize(

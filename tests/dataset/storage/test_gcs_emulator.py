@@ -7,7 +7,6 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.storage.gcs_emulator import emulator_url
 from gristmill.dataset.storage.lookup import storage_for
-from tests.support.gcs_server import GcsServer
 
 
 @pytest.mark.parametrize(
@@ -38,17 +37,3 @@ def test_what_is_no_address_is_refused(
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", text)
     with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is not an address"):
         storage_for("gs://bucket")
-
-
-@pytest.mark.parametrize("form", ["{}", "{}/", "http://{}/", "http://{}"])
-def test_every_form_leads_to_the_server(
-    monkeypatch: pytest.MonkeyPatch, form: str
-) -> None:
-    with GcsServer("bucket") as server:
-        host = server.url.removeprefix("http://")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", form.format(host))
-        storage = storage_for("gs://bucket")
-        storage.write("gs://bucket/a", b"small", replaces="")
-        storage.write("gs://bucket/b", bytes(9 << 20))
-        assert [info.size_bytes for info in storage.list("gs://bucket")] == [5, 9 << 20]
-        assert storage.read("gs://bucket/a") == b"small"

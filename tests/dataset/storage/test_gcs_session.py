@@ -12,10 +12,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-import requests
 from google.auth.exceptions import RefreshError, TransportError
 from google.cloud.storage.retry import DEFAULT_RETRY
 from google.oauth2.credentials import Credentials
@@ -125,28 +123,6 @@ def test_a_token_that_is_refused_is_not_asked_for_again(tokens: Tokens) -> None:
     with pytest.raises(RefreshError):
         DEFAULT_RETRY.with_timeout(60)(session.get)(f"{tokens.url}/a")
     assert len(tokens.seen) == 1
-
-
-@pytest.mark.parametrize(
-    ("method", "url", "options"),
-    [
-        ("GET", "http://h:1/b/a%2Fb%20c%25~%C3%BC-._%21%2A?alt=media&a=7", {}),
-        ("GET", "https://h/b/o", {"headers": {"Range": "bytes=0-9", "accept": "x"}}),
-        ("GET", "http://h/b/o", {"params": {"prefix": "a b"}}),
-        ("GET", "http://h/ü", {}),
-        ("GET", "http://h/b", {"cookies": {"a": "b"}}),
-        ("PUT", "http://h/b", {"data": b"abc"}),
-    ],
-)
-def test_requests_are_sent_as_requests_makes_them(
-    tokens: Tokens, method: str, url: str, options: dict[str, Any]
-) -> None:
-    session = session_of(tokens, seconds=30)
-    request = requests.Request(method, url, **options)
-    found = session.prepare_request(request)
-    usual = requests.Session.prepare_request(session, request)
-    assert (found.method, found.url, found.body) == (method, usual.url, usual.body)
-    assert dict(found.headers.lower_items()) == dict(usual.headers.lower_items())
 
 
 _READ = """

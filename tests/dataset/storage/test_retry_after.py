@@ -14,27 +14,6 @@ from gristmill.dataset.storage.gcs import GcsStorage
 from gristmill.dataset.storage.retry_after_header import retry_after_seconds
 from tests.support.gcs_server import GcsServer
 
-DATE = "Wed, 21 Oct 2015 07:28:{:02} GMT"
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, 0.0),
-        ({"Retry-After": "2"}, 2.0),
-        ({"retry-after": " 120 "}, 120.0),
-        ({"Retry-After": "soon"}, 0.0),
-        ({"Retry-After": "-3"}, 0.0),
-        ({"Retry-After": "٣"}, 0.0),
-        ({"Retry-After": DATE.format(30), "Date": DATE.format(10)}, 20.0),
-        ({"Retry-After": DATE.format(10), "Date": DATE.format(30)}, 0.0),
-        ({"Retry-After": DATE.format(10)}, 0.0),  # Long ago, by our clock.
-        ({"Retry-After": "Wed, 99 Oct 2015 07:28:00 GMT"}, 0.0),
-    ],
-)
-def test_seconds(headers: dict[str, str], seconds: float) -> None:
-    assert retry_after_seconds(headers) == seconds
-
 
 def test_a_date_without_that_of_the_server_is_of_our_clock() -> None:
     date = email.utils.formatdate(time.time() + 60, usegmt=True)

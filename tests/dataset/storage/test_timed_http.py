@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
-import itertools
 import pathlib
 import socket
 import ssl
@@ -21,8 +20,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.storage.timed_http import TimedAdapter
-from tests.support.open_files import open_files
-from tests.support.waiting import until
 
 # The request's first line and headers, which are not looked at, are in the first piece.
 Talk = Callable[[socket.socket], None]
@@ -176,63 +173,6 @@ def test_answers_are_what_requests_makes_of_them() -> None:
             assert (response.status_code, response.reason) == (201, "Made")
             assert response.headers["Content-Type"] == "a/b"
             assert response.json() == {}
-
-
-def test_connections_are_kept_and_descriptors_are_not(tmp_path: pathlib.Path) -> None:
-    made: list[int] = []
-    empty = b"HTTP/1.1 204 No Content\r\n\r\n"
-    short = OK + b"Content-Length: 1\r\n\r\nx"
-    answers = itertools.cycle([empty, short, OK + b"Content-Length: 0\r\n\r\n"])
-
-    def talk(connection: socket.socket) -> None:
-        made.append(1)
-        while connection.recv(1 << 16):
-            connection.sendall(next(answers))
-
-    with listening(talk) as port, session(seconds=30) as kept:
-        kept.get(f"http://127.0.0.1:{port}/")
-        before = open_files()
-        for _ in range(30):
-            kept.get(f"http://127.0.0.1:{port}/")
-        # Other tests may have left what opens and closes files.
-        until(lambda: not open_files() - before)
-    assert len(made) == 1
-
-
-@pytest.mark.slow
-def test_other_addresses_are_tried_in_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One address where nobody answers must not take all of the time."""
-    with (
-        listening(answering(OK + b"Content-Length: 0\r\n\r\n")) as port,
-        socket.socket() as full,
-    ):
-        full.bind(("127.0.0.2", port))
-        full.listen(0)
-        # The system drops what comes when the queue is full.
-        waiting = [socket.socket() for _ in range(4)]
-        for each in waiting:
-            each.setblocking(False)
-            each.connect_ex(("127.0.0.2", port))
-        known = [
-            (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
-            for address in ("127.0.0.2", "127.0.0.2", "127.0.0.1")
-        ]
-        resolve = socket.getaddrinfo
-
-        def resolved(host: Any, *rest: Any, **options: Any) -> Any:
-            named = host == "storage.example"
-            return known if named else resolve(host, *rest, **options)
-
-        monkeypatch.setattr(socket, "getaddrinfo", resolved)
-        url = f"http://storage.example:{port}/"
-        assert session(seconds=3).get(url).status_code == 200
-        known.pop()
-        with pytest.raises(requests.Timeout, match="no complete answer"):
-            get(url)
-        for each in waiting:
-            each.close()
 
 
 def test_a_name_that_cannot_be_one_is_an_error() -> None:

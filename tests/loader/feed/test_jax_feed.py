@@ -114,22 +114,6 @@ def test_global_arrays_are_the_batch_on_any_mesh_from_any_processes(
         assert "rows_of(sharding" in message
 
 
-def test_one_sharding_or_a_tree_of_them_serves_the_whole_batch(batches):
-    def decode(records):
-        first = numbers(records)
-        return {"x": first, "y": [np.stack([first] * 4, 1), first % 2 == 0]}
-
-    plain = next(feed_of(batches, decode))
-    cut = sharding("data", "model", data=4, model=2)
-    for given in (ROWS, {"x": ROWS, "y": ROWS}, {"x": ROWS, "y": [cut, ROWS]}):
-        with loader.to_jax(feed_of(batches, decode), given) as feed:
-            batch = next(feed)
-        jax.tree.map(np.testing.assert_array_equal, batch, plain)
-        assert {a.sharding for a in jax.tree.leaves(batch)} <= {ROWS, cut}
-    assert batch["y"][0].sharding == cut
-    assert batch["y"][1].dtype == bool
-
-
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_batches_are_taken_ahead_of_the_caller_and_no_further(ahead):
     source = Counted(10)
@@ -250,36 +234,6 @@ def test_a_script_ends_at_once_however_it_ends(path, tmp_path, end, code, last_l
 
 def of(array):
     return lambda records: array
-
-
-@pytest.mark.parametrize(
-    ("decode", "given", "message"),
-    [
-        (
-            None,
-            ROWS,
-            r"cannot be sent to a device\n.*batch\[0\]\n.*\n.*bytes\n.*decode",
-        ),
-        (of(np.array([b"x"] * 16)), ROWS, r"an array of \|S1"),
-        (of(np.array([{}] * 16)), ROWS, "an array of object"),
-        (of(np.array(["2020"] * 16, "M8[s]")), ROWS, r"an array of datetime64"),
-        (of({"a": {"b": 3.0}}), ROWS, r"batch\['a'\]\['b'\]\n.*\n.*float"),
-        (of({"a": np.array(3.0)}), ROWS, r"16 rows, the first axis\n.*shape \(\)"),
-        (of(np.zeros((15, 2))), ROWS, r"16 rows, the first axis\n.*shape \(15, 2\)"),
-        (of(np.full(16, 2**31)), ROWS, r"int64 to int32.*\n.*\n.*\n.*2147483648"),
-        (of(np.full(16, 2**32, np.uint64)), ROWS, "uint64 to uint32"),
-        (of(np.zeros(16)), "data", "not a sharding"),
-        (of({"x": np.zeros(16)}), {"y": ROWS}, "does not match the batch"),
-        (of([np.zeros(16)]), {"x": ROWS}, "does not match the batch"),
-        (of(np.zeros((16, 3))), sharding(None, "data"), r"\(16, 3\)"),
-        (of(np.zeros(16)), sharding(None, "data"), "devices of its sharding"),
-    ],
-)
-def test_what_cannot_be_placed_is_refused(batches, decode, given, message):
-    with loader.to_jax(feed_of(batches, decode), given) as feed:
-        for _ in range(2):
-            with pytest.raises(InputError, match=message):
-                next(feed)
 
 
 def test_batches_that_the_devices_do_not_divide_are_refused(path):

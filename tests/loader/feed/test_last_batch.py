@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import InputError
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.started import started
@@ -104,43 +103,6 @@ def test_padding_of_packed_rows_counts_for_no_loss() -> None:
     filled = filled_up(batch, np.array([True, False]), mask="mask")
     assert filled["targets_segmentation"].tolist() == [[1, 0, 0, 0], [0, 0, 0, 0]]
     assert {array.dtype.name for array in filled.values()} == {"int32", "bool"}
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            lambda records: np.zeros(len(records)),
-            r"not return a dict(.|\n)*shape \(24,\)",
-        ),
-        (lambda records: {"mask": np.zeros(len(records))}, "a dict with 'mask'"),
-        (lambda records: {"n": len(records)}, "where:    n\n(.|\n)*got:      int"),
-        (lambda records: {"n": np.array(3)}, r"got:      an array of shape \(\)"),
-        (lambda records: {"a": {"b": np.zeros(3)}}, r"a\.b\n(.|\n)*shape \(3,\)"),
-    ],
-)
-def test_what_has_no_rows_is_refused_at_the_first_step(path, changed, message) -> None:
-    with batches_of(path).feed(
-        decode=changed, process_index=0, process_count=1, mask="mask"
-    ) as feed:
-        with pytest.raises(InputError, match=message) as caught:
-            next(feed)
-        assert "in the batch of step 0" in caught.value.__notes__
-
-
-def test_a_mask_needs_arrays_and_a_last_batch(path) -> None:
-    host = {"process_index": 0, "process_count": 1, "mask": "mask"}
-    with pytest.raises(InputError, match="got:      mask=True"):
-        batches_of(path).feed(**{**host, "mask": True}, decode=decode)
-    with pytest.raises(InputError, match="without decode"):
-        batches_of(path).feed(**host)
-    with pytest.raises(InputError, match=r"drop_remainder=True(.|\n)*epochs=1"):
-        batches_of(path, drop_remainder=True).feed(decode=decode, **host)
-    endless = loader.global_batches(
-        loader.open(path), batch_size=60, drop_remainder=False
-    )
-    with pytest.raises(InputError, match=r"epochs=None(.|\n)*epochs=1"):
-        endless.feed(decode=decode, **host)
 
 
 def test_a_record_that_does_not_fit_is_named_also_where_it_fills_up(path) -> None:

@@ -213,23 +213,6 @@ def test_state_of_another_version_or_of_nothing_is_refused(web, code):
             feed.set_state(nothing)
 
 
-def test_a_state_of_grain_is_named_as_one(web):
-    feed = feed_of(loader.global_batches(web, batch_size=4))
-    source = grain.MapDataset.source(web)
-    mixed = grain.IterDataset.mix([source.to_iter_dataset().filter(len)] * 2, [1, 1])
-    sampler = grain.samplers.IndexSampler(len(web), num_epochs=1, seed=1)
-    for pipeline in (
-        source.batch(2).to_iter_dataset(),
-        source.to_iter_dataset().batch(2),
-        mixed,
-        grain.DataLoader(data_source=web, sampler=sampler),
-    ):
-        iterator = iter(pipeline)
-        next(iterator)
-        with pytest.raises(StateMismatchError, match="Grain's own order"):
-            feed.set_state(iterator.get_state())
-
-
 @settings(max_examples=100)
 @given(data=st.data())
 def test_a_damaged_state_is_an_error_or_gives_the_right_batches(batches, data):
@@ -303,7 +286,6 @@ def test_a_wrong_field_is_named(web, code, change, where, expected, got):
 
 
 def test_the_checkpoint_handlers_of_grain_save_and_restore_a_feed(web, tmp_path):
-    import grain
     import orbax.checkpoint as ocp
 
     batches = loader.global_batches(web, batch_size=6)

@@ -12,7 +12,6 @@ from gristmill import loader
 from gristmill.dataset.base.errors import (
     GristmillError,
     InputError,
-    OutOfRangeError,
     StateMismatchError,
 )
 from gristmill.loader.feed.state import batches_of_state, state_of
@@ -255,56 +254,6 @@ def test_weights_stay_at_their_steps_where_sizes_change(web, code) -> None:
         feed.set_state(state)  # The size changes at this very step.
         assert next(feed) == one.read(3)
     assert one.resized(10, step=3).schedule == plain.with_weights(even, step=6).schedule
-
-
-def test_a_state_of_before_the_dataset_grew_says_what_to_do(web) -> None:
-    plain = loader.global_batches(web[0], batch_size=10)
-    state = feed_of(plain, start_step=4).get_state()
-    longer = loader.global_batches(web[1], batch_size=10)
-    with pytest.raises(StateMismatchError) as refused:
-        feed_of(longer).set_state(state)
-    assert "the dataset has grown since" in refused.value.cure
-    assert "first 69 records" in refused.value.cure
-    assert "batches.extended(dataset, step=4)" in refused.value.cure
-    # The rows of such a state are found in the longer dataset.
-    traced = batches_of_state(web[1], state)
-    assert traced.read(4) == plain.read(4)
-
-
-def test_what_cannot_be_changed_is_refused(web, code, places) -> None:
-    plain = loader.global_batches(web[0], batch_size=10, epochs=2)
-    mixed = loader.global_batches({"web": web[0], "code": code}, batch_size=10)
-    swapped = loader.open([places["week1"], places["web"]], "train")
-    for wrong, message in [
-        (web[0], "no more records than before"),
-        (code, "no more records than before"),
-        (swapped, "does not begin with the records"),
-        ("out", "not a dataset"),
-        ({"web": web[1]}, "has no name"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            plain.extended(wrong, step=1)
-    with pytest.raises(InputError, match="the batches end before the step"):
-        plain.extended(web[1], step=14)
-    assert plain.extended(web[1], step=13).steps > plain.steps
-    with pytest.raises(InputError, match="which dataset of the mixture"):
-        mixed.extended(web[1], step=1)
-    with pytest.raises(InputError, match="no such dataset"):
-        mixed.extended({"books": web[1]}, step=1)
-    for step in (-1, 1.0, None, True):
-        with pytest.raises(InputError, match="step"):
-            plain.extended(web[1], step=step)
-        with pytest.raises(InputError, match="step"):
-            plain.resized(20, step=step)
-        with pytest.raises(InputError, match="step"):
-            mixed.resized(20, step=3).with_weights({"web": 1, "code": 1}, step=step)
-    for size in (0, 1.5, None):
-        with pytest.raises(InputError, match="batch_size"):
-            plain.resized(size, step=3)
-    with pytest.raises(OutOfRangeError, match="no such step"):
-        plain.resized(20, step=3).read(9)
-    with pytest.raises(InputError, match="there is no batch"):
-        plain.resized(1000, step=0)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import itertools
 
-import numpy as np
 import pytest
 
 from gristmill import loader
@@ -55,16 +54,3 @@ def test_a_failed_pass_gives_the_batches_before_the_error(batches):
         assert feed.get_state()["step"] == 33
         assert feed.stats.records == 330
     assert got == [batches.read(step) for step in range(33)]
-
-
-def test_a_trainer_may_write_into_batches_that_were_read_together(batches):
-    def decode(records):
-        return np.array([int(record) for record in records])
-
-    with batches.feed(decode=decode, process_index=0, process_count=1) as feed:
-        kept = []
-        for _ in range(60):
-            kept.append(next(feed))
-            kept[-1] += 1
-    for step, batch in enumerate(kept):
-        assert batch.tolist() == [int(record) + 1 for record in batches.read(step)]

@@ -164,18 +164,6 @@ def test_rows_by_their_numbers() -> None:
         assert found.tolist() == schedule.batch(step, rows).records.tolist()
 
 
-@pytest.mark.parametrize("mixture", [None, Mixture.of([1])])
-def test_the_last_steps_below_the_limit_of_positions(mixture) -> None:
-    order = DatasetOrder(num_records=100)
-    schedule = Schedule(orders=(order,), mixture=mixture, batch_size=8)
-    last = schedule.stop // 8 - 1
-    for step in (last - 1, last):
-        found = BatchesAhead(schedule, slice(None)).batch(step)
-        assert found.records.tolist() == schedule.batch(step).records.tolist()
-    with pytest.raises(OutOfRangeError):
-        BatchesAhead(schedule, slice(None)).batch(last + 1)
-
-
 def test_an_interrupt_while_steps_are_read_ends_the_pass(good) -> None:
     dataset = loader.open(good)
     batches = loader.global_batches(dataset, batch_size=6)

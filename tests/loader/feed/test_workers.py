@@ -1,6 +1,5 @@
 """A feed with worker processes: its batches, errors and ends."""
 
-import concurrent.futures
 import gc
 import json
 import os
@@ -250,39 +249,6 @@ def test_a_worker_that_leaves_without_a_word_is_an_error(batches):
     assert time.monotonic() - started < 60
 
 
-_LEAVING = """
-import sys
-from gristmill import loader
-from tests.support import decoders
-
-if __name__ == "__main__":
-    batches = loader.global_batches(loader.open(sys.argv[1]), batch_size=12, epochs=1)
-    feed = batches.feed(
-        process_index=0, process_count=1, decode=decoders.leaving, workers=2
-    )
-    print(next(feed))
-    if sys.argv[2] == "close":
-        feed.close()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["close", "exit"])
-def test_what_decode_leaves_in_workers_keeps_no_trainer(path, tmp_path, how):
-    script = tmp_path / "trainer.py"
-    script.write_text(_LEAVING)
-    done = subprocess.run(
-        [sys.executable, str(script), path, how],
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert len(json.loads(done.stdout)) == 12
-
-
 @pytest.mark.slow
 def test_a_damaged_shard_is_an_error_that_names_the_step(path, tmp_path):
     copy = convert(tmp_path, FILES)
@@ -342,28 +308,6 @@ def test_a_batch_that_does_not_pickle_comes_back_from_a_worker_with_its_step(bat
         assert "worker process" in str(raised.value)
 
 
-def test_whoever_waits_for_a_batch_is_told_that_the_feed_was_closed(batches):
-    begun, release = threading.Event(), threading.Event()
-
-    def slow(records):
-        begun.set()
-        release.wait(60)
-
-    feed = feed_of(batches, decode=slow)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(next, feed)
-        assert begun.wait(60)
-        closing = threading.Thread(target=feed.close)
-        closing.start()
-        try:
-            with pytest.raises(InputError, match=r"the feed (is|was) closed") as told:
-                asked.result(60)
-            assert told.value.cure.endswith("make another feed")
-        finally:
-            release.set()
-            closing.join()
-
-
 def test_only_the_trainer_has_a_batch_while_others_are_read():
     more = threading.Event()
 
@@ -416,24 +360,3 @@ def test_a_feed_may_be_closed_before_its_first_batch_is_there(batches):
     # Grain keeps a pool of threads, for shared memory.
     assert "gristmill-feed" in {each.name for each in own.threads}
     assert "gristmill-feed" not in {each.name for each in own.alive()}
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "host of the feed is not given"),
-        ({"process_index": 0}, "only in part"),
-        ({"process_count": 1}, "only in part"),
-        ({"topology": "jax", "process_index": 0, "process_count": 1}, "twice"),
-        ({"topology": "tpu"}, "unknown topology"),
-        ({"process_index": 2, "process_count": 2}, "process_index is out of range"),
-        ({"process_index": 0, "process_count": 5}, "does not divide"),
-        ({"rows": [[0, 1]]}, "rows are not a list of numbers"),
-        ({"topology": "jax", "workers": -1}, "workers"),
-        ({"topology": "jax", "prefetch": 0}, "prefetch"),
-        ({"topology": "jax", "start_step": -1}, "start_step"),
-    ],
-)
-def test_topology_must_be_said_and_numbers_be_sane(batches, options, message):
-    with pytest.raises(InputError, match=message):
-        batches.feed(**options)

@@ -6,7 +6,6 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.batch_sizes import (
     BatchSizes,
     Resize,
-    host_rows,
     nearest_divisors,
 )
 
@@ -42,26 +41,3 @@ def test_nearest_divisors(number, near):
     below = max(n for n in divisors if n < near)
     above = [n for n in divisors if n > near]
     assert nearest_divisors(number, near) == [below, *above[:1]]
-
-
-@pytest.mark.parametrize(
-    ("rows", "hosts", "sizes", "counts"),
-    [
-        (1024, 48, [1008, 1056], [32, 64]),
-        (7, 2, [6, 8], [1, 7]),
-        (2, 3, [3], [2]),
-        (1, 4, [4], [1]),
-    ],
-)
-def test_hosts_that_do_not_divide_the_batch_are_told_what_does(
-    rows, hosts, sizes, counts
-):
-    with pytest.raises(InputError, match="does not divide among the hosts") as refused:
-        host_rows(rows, process_index=0, process_count=hosts)
-    offered = refused.value.cure.replace(",", "").partition(" or run ")
-    assert [int(word) for word in offered[0].split() if word.isdigit()] == sizes
-    assert [int(word) for word in offered[2].split() if word.isdigit()] == counts
-    # All that it offers works.
-    for size, count in [(size, hosts) for size in sizes] + [(rows, n) for n in counts]:
-        taken = host_rows(size, process_index=count - 1, process_count=count)
-        assert taken.stop == size

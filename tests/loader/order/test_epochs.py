@@ -13,7 +13,7 @@ from gristmill.loader.base.indices import POSITION_LIMIT, Removed
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
-from gristmill.loader.order.step_records import Extension, Schedule
+from gristmill.loader.order.step_records import Schedule
 from tests.support.orders import records_of
 
 SHUFFLES = [
@@ -381,28 +381,6 @@ def test_golden_order_of_an_epoch_with_removed_records():
     assert blocks.records(np.arange(20)).tolist() == BLOCKS
 
 
-def test_what_cannot_be_removed_is_refused():
-    schedule = Schedule(orders=(DatasetOrder(num_records=10),), batch_size=4)
-    with pytest.raises(InputError, match="none of the dataset before"):
-        schedule.extended(9, step=1, removed=[10])
-    with pytest.raises(InputError, match="does not follow the one before"):
-        schedule.extended(8, step=1, removed=[3])
-    with pytest.raises(InputError, match="num_records is out of range"):
-        schedule.extended(0, step=1, removed=range(10))
-    with pytest.raises(InputError, match="removed twice"):
-        schedule.extended(9, step=1, removed=[3, 3])
-    fewer = schedule.extended(9, step=1, removed=[3])
-    with pytest.raises(InputError, match="none of the dataset before"):
-        fewer.extended(9, step=2, removed=[9])
-    assert schedule.find(3, stop_epoch=1)[0].step > 0
-    assert fewer.find(-4, stop_epoch=9) == []
-    for record in (-1, -3, -(1 << 70), 9, 1 << 70):
-        with pytest.raises(InputError, match="record is out of range"):
-            fewer.find(record, stop_epoch=1)
-    same = schedule.extended(10, step=1)
-    assert same.indices(9).tolist() == schedule.indices(9).tolist()
-
-
 def test_an_endless_dataset_of_any_size_is_extended():
     order = DatasetOrder(
         num_records=10**12, seed=1, extensions=((10**15 + 7, 10**12 + 5),)
@@ -428,20 +406,3 @@ def test_an_endless_dataset_of_any_size_is_extended():
 def test_extensions_that_do_not_follow_are_refused(extensions):
     with pytest.raises(InputError, match="does not follow the one before"):
         DatasetOrder(num_records=10, extensions=extensions)
-
-
-def test_schedules_refuse_what_does_not_go_together():
-    order = DatasetOrder(num_records=10, epochs=2)
-    schedule = Schedule(orders=(order,), batch_size=4)
-    with pytest.raises(InputError, match="does not follow the one before"):
-        schedule.extended(9, step=1)
-    with pytest.raises(InputError, match="dataset is out of range"):
-        schedule.extended(20, step=1, dataset=1)
-    with pytest.raises(InputError, match="the batches end before the step"):
-        schedule.extended(20, step=5)
-    late = schedule.extended(20, step=4)
-    with pytest.raises(InputError, match="the batches end before the step"):
-        late.resized(10, step=1)
-    doubled = [Extension(1, 0, 20), Extension(1, 0, 30)]
-    with pytest.raises(InputError, match="do not follow one another"):
-        Schedule(orders=(order,), batch_size=4, extensions=tuple(doubled))

@@ -19,7 +19,6 @@ from gristmill.loader.base.indices import POSITION_LIMIT
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import (
     Mixture,
-    Phase,
     exact_weights,
 )
 from gristmill.loader.order.shuffle import GlobalShuffle, NoShuffle
@@ -174,21 +173,6 @@ def test_weights_of_the_size_of_datasets_end_their_epochs_together():
     mixture = Mixture.of(sizes)
     assert mixture.counts(sum(sizes)) == tuple(sizes)
     assert mixture.counts(5 * sum(sizes)) == tuple(5 * size for size in sizes)
-
-
-def test_phases_must_follow_one_another():
-    half = (Fraction(1, 2), Fraction(1, 2))
-    for phases in (
-        (),
-        (Phase(1, half),),
-        (Phase(0, half), Phase(0, half)),
-        (Phase(0, half), Phase(9, half), Phase(5, half)),
-        (Phase(0, half), Phase(9, (Fraction(1),))),
-    ):
-        with pytest.raises(InputError, match="do not follow one another"):
-            Mixture(phases)
-    with pytest.raises(InputError, match="from_position"):
-        Phase(-1, half)
 
 
 @given(weights=ANY, later=st.integers(1, 10**15))

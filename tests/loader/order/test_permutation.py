@@ -113,25 +113,6 @@ def test_an_epoch_for_each_index_equals_one_call_an_epoch(size, epochs, lane):
     assert together.tolist() == alone
 
 
-def test_the_result_does_not_depend_on_how_indices_are_grouped():
-    # More than one chunk of the implementation, and shapes of all kinds.
-    order = Permutation(10**12, seed=5)
-    indices = np.arange(0, 3 * 10**11, 10**7)
-    epochs = indices % 11
-    together = places_of(order, indices, epoch=epochs)
-    parts = [
-        places_of(order, part, epoch=e)
-        for part, e in zip(
-            np.array_split(indices, 7), np.array_split(epochs, 7), strict=True
-        )
-    ]
-    assert np.array_equal(np.concatenate(parts), together)
-    square = places_of(order, indices.reshape(100, 300), epoch=epochs.reshape(100, 300))
-    assert np.array_equal(square.ravel(), together)
-    assert places_of(order, indices[0], epoch=epochs[0]).shape == ()
-    assert places_of(order, [], epoch=3).shape == (0,)
-
-
 # These never change under version 1: checkpoints rely on them.
 GOLDEN = [
     # size, seed, name, epoch, lane, indices, mapped

@@ -1,7 +1,5 @@
 """Tokens of a run, against what its steps hold."""
 
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
-from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
+from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle
 from gristmill.loader.order.step_records import Schedule
 from gristmill.loader.order.token_run import (
     HeldTokens,
@@ -87,16 +85,6 @@ def test_tokens_are_those_of_the_rows_of_the_steps(data: st.DataObject) -> None:
         assert one_more.steps == steps + 1
 
 
-def test_new_rows_with_other_tokens_count_as_they_come() -> None:
-    order = DatasetOrder(num_records=40, epochs=1)
-    schedule = Schedule(orders=(order,), batch_size=5).extended(60, step=3)
-    parts = [[(40, 100), (20, 7)]]
-    for steps in range(13):
-        tokens, _ = counted(schedule, parts, steps)
-        found = run_of_steps(schedule, [held(*parts[0])], steps=steps)
-        assert found.tokens == tokens[0]
-
-
 def test_at_the_end_of_an_epoch_tokens_are_exact_and_in_between_the_mean() -> None:
     order = DatasetOrder(num_records=1_000, epochs=3)
     schedule = Schedule(orders=(order,), batch_size=50)
@@ -135,15 +123,3 @@ def test_a_run_without_an_end_has_any_number_of_tokens() -> None:
     before = run_of_steps(schedule, known, steps=run.steps - 1)
     assert before.tokens < 10**15 <= run.tokens < 10**15 + 2_048 * 1_024
     assert run.epochs[9] / run.epochs[0] == pytest.approx(10)
-
-
-def test_stored_order_that_was_extended_ends_with_all_tokens() -> None:
-    order = DatasetOrder(num_records=8, shuffle=NoShuffle())
-    schedule = Schedule(orders=(order,), batch_size=4).extended(12, step=1)
-    known = [held((8, 100), (4, 50))]
-    assert run_of_steps(schedule, known, steps=3).tokens == 1_000
-    assert run_of_steps(schedule, known, steps=6).epochs == (2.0,)
-    short = dataclasses.replace(order, epochs=1, num_records=9)
-    kept = Schedule(orders=(short,), batch_size=4, drop_remainder=False)
-    last = run_of_steps(kept, [held((9, 100))], steps=3)
-    assert (last.rows, last.tokens) == (9, 900)

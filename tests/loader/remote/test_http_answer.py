@@ -95,44 +95,6 @@ def test_an_answer_that_is_cut_is_refused(data: bytes, text: str) -> None:
         reader.end()
 
 
-@pytest.mark.parametrize(
-    ("data", "text"),
-    [
-        (b"SSH-2.0-OpenSSH\r\n", "no answer of HTTP/1.1: b'SSH"),
-        (b"\x15\x03\x01\x00\x02\x02P", "no answer"),
-        (b"HTTP/2 200 OK\r\n\r\n", "no answer"),
-        (b"HTTP/1.1 999999 OK\r\n\r\n", "no answer"),
-        (b"HTTP/1.1 099 OK\r\n\r\n", "no answer"),
-        (b"HTTP/1.1  206 OK\r\n\r\n", "no answer"),
-        (OK + b"no colon\r\n\r\n", "206: no header: 'no colon'"),
-        (OK + b"A: b\r\n folded\r\n\r\n", "no header"),
-        (OK + b"A : b\r\n\r\n", "no header"),
-        (OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\n", "lengths, 3 and 4"),
-        (OK + b"Content-Length: -3\r\n\r\n", "a length of '-3'"),
-        (OK + b"Content-Length: 3, 3\r\n\r\n", "a length of '3, 3'"),
-        (OK + "Content-Length: ²\r\n\r\n".encode("latin-1"), "a length of"),
-        (OK + b"Content-Length: \r\n\r\n", "a length of ''"),
-        (OK + b"Content-Length: 101\r\n\r\n", "a body of 101 bytes"),
-        (OK + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n", "a length of '999"),
-        (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n", "encoding 'gzip, chunked'"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n", "length of a chunk"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n", "length of a chunk"),
-        (OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", "length of a chunk"),
-        (
-            OK + b"Transfer-Encoding: chunked\r\n\r\n65\r\n" + bytes(0x65) + b"\r\n",
-            "too long",
-        ),
-        (OK + b"\r\n" + bytes(101), "too long"),
-        (OK + b"A: " + b"x" * 70_000, "no answer"),
-    ],
-)
-def test_what_is_no_answer_is_refused(data: bytes, text: str) -> None:
-    with pytest.raises(AnswerError, match=text):
-        read(data, [])
-    with pytest.raises(AnswerError):
-        read(data, [5, len(data) - 3])
-
-
 def test_whatever_arrives_is_an_answer_or_refused() -> None:
     chance = random.Random(1)
     whole = [data for data, _, _ in WHOLE.values()]

@@ -1,25 +1,20 @@
 """The way to Cloud Storage: through a proxy, with TLS, with tokens that end."""
 
-import contextlib
 import pathlib
 import random
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from gristmill.dataset.base.errors import StorageError
 from gristmill.dataset.storage import gcs
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.remote import http_route
 from gristmill.loader.remote.http_route import Route
 from gristmill.loader.remote.object_reads import ByteRange, ObjectReads
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
 from tests.support.google_network import GoogleNetwork
-from tests.support.waiting import until
 
 DATA = random.Random(7).randbytes(200_000)
 OPTIONS = ReadOptions(timeout_seconds=60, deadline_seconds=120, hedge_factor=None)
@@ -38,39 +33,6 @@ def network(
         network.server.objects.put("bucket", "a b#1", DATA)
         yield network
     gcs.storage_with.cache_clear()
-
-
-@pytest.fixture
-def lookups(
-    monkeypatch: pytest.MonkeyPatch,
-) -> dict[str, Callable[[], list[Any]]]:
-    """Names of servers, with functions that look up their addresses."""
-
-    def find(name: str, *rest: Any, **options: Any) -> list[Any]:
-        # Threads of other tests may look for theirs.
-        given = lookups.get(name)
-        return resolve(name, *rest, **options) if given is None else given()
-
-    lookups: dict[str, Callable[[], list[Any]]] = {}
-    resolve = socket.getaddrinfo
-    monkeypatch.setattr(http_route.socket, "getaddrinfo", find)
-    return lookups
-
-
-def address_of(listening: socket.socket) -> tuple[Any, ...]:
-    """Returns the address of a socket, as a lookup does."""
-    return listening.family, socket.SOCK_STREAM, 6, "", listening.getsockname()
-
-
-UNREACHABLE = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("no address", 1))
-
-
-def is_reached(route: Route) -> bool:
-    """Returns whether there is an address to connect to."""
-    with contextlib.suppress(OSError):
-        route.connect().close()
-        return True
-    return False
 
 
 def fetch(fetcher: RangeFetcher, ranges: list[ByteRange] = RANGES) -> None:
@@ -159,54 +121,6 @@ def test_the_requester_pays(
     gcs.storage_with.cache_clear()
     fetch(RangeFetcher(OPTIONS))
     assert storage_for("gs://bucket").read("gs://bucket/a b#1", 0, 9) == DATA[:9]
-
-
-def test_addresses_are_taken_in_turn(
-    lookups: dict[str, Callable[[], list[Any]]],
-) -> None:
-    """One that cannot be reached is passed over."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        lookups["two.example"] = lambda: [UNREACHABLE, address_of(listening)]
-        route = Route("http://two.example:81/x/", timeout_seconds=5)
-        for _ in range(3):
-            with route.connect() as found:
-                found.settimeout(5)
-                assert found.getpeername() == listening.getsockname()
-    assert (route.prefix, route.host, route.tls) == ("/x", "two.example:81", None)
-    lookups["none.example"] = list
-    with pytest.raises(OSError, match="no address"):
-        Route("http://none.example", timeout_seconds=5).connect()
-
-
-def test_old_addresses_are_used_while_they_are_looked_up_again(
-    lookups: dict[str, Callable[[], list[Any]]],
-) -> None:
-    goes_on, hung = threading.Event(), []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        found = [address_of(listening)]
-
-        def find() -> list[Any]:
-            if not goes_on.is_set():
-                hung.append(1)
-                goes_on.wait(60)
-            return list(found)
-
-        lookups["slow.example"] = find
-        route = Route("http://slow.example", timeout_seconds=0.1, addresses_seconds=0)
-        assert not is_reached(route)
-        assert len(hung) == 1
-        goes_on.set()
-        until(lambda: is_reached(route))
-        goes_on.clear()
-        until(lambda: is_reached(route) and len(hung) == 2)
-        for _ in range(2):
-            assert is_reached(route)
-        assert len(hung) == 2
-        found.clear()
-        goes_on.set()
-        until(lambda: not is_reached(route))
-        with pytest.raises(OSError, match="no address"):
-            route.connect()
 
 
 @pytest.mark.parametrize(

@@ -154,22 +154,6 @@ def test_other_bytes_than_the_range_are_never_taken(server: GcsServer) -> None:
     assert not any(fault.times for fault in server.faults)
 
 
-@pytest.mark.parametrize("coding", ["chunked", "none"])
-def test_an_answer_may_come_without_its_length(server: GcsServer, coding: str) -> None:
-    wanted = put(server, "a")
-    right = DATA[BEGIN:END]
-    headers = {
-        "Content-Range": f"bytes {BEGIN}-{END - 1}/{len(DATA)}",
-        "X-Goog-Generation": str(wanted.version),
-    }
-    body = right
-    if coding == "chunked":
-        headers["Transfer-Encoding"] = "chunked"
-        body = b"3e8\r\n%b\r\n3e8\r\n%b\r\n0\r\n\r\n" % (right[:1000], right[1000:])
-    server.fail("raw", "media", raw=answer(206, headers, body))
-    assert fetch([wanted]).counts.requests == 1
-
-
 def test_connections_are_kept_and_made_anew(server: GcsServer) -> None:
     ranges = [put(server, f"o{number}") for number in range(20)]
     fetcher = RangeFetcher(OPTIONS)

@@ -101,42 +101,6 @@ def test_a_permission_that_is_missing_is_named_in_seconds(cloud, row):
     assert row.role in said
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "row", [row for row in ASKED if "--wait" in row.without], ids=by_name
-)
-def test_waiting_names_a_permission_that_is_missing(cloud, row):
-    grant(cloud, roles.permissions_of(*USERS) - {(row.permission, row.resource)})
-    started = time.monotonic()
-    done = cloud.submit(*SUBMISSION, "--wait")
-    assert time.monotonic() - started < LIMIT_SECONDS
-    assert done.code == 1
-    assert "the job was submitted, but its state cannot be read" in done.stderr
-    assert "https://console.cloud.google.com/dataflow/jobs/" in done.stderr
-    assert row.permission in done.stderr
-    assert row.role in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_nothing_is_asked_for_that_the_document_does_not_name(cloud):
-    asked = {(row.permission, row.resource) for row in ASKED}
-    granted = roles.permissions_of(*USERS)
-    needed = {
-        (row.permission, row.resource)
-        for row in ASKED
-        if not row.without.startswith("a note")
-    }
-    assert needed <= granted
-    for row in ASKED:
-        assert row.permission in roles.CONTENTS[row.role], row
-    in_code = {
-        *((name, "bucket for temporary files") for name in clients.STAGE),
-        *((name, "input bucket") for name in clients.READ),
-        *((name, "output bucket") for name in clients.WRITE),
-    }
-    assert in_code <= asked
-
-
 def test_roles_that_grant_what_is_missing():
     staged = clients.bucket_roles(
         {"storage.objects.create", "storage.buckets.get"}, wanted=clients.STAGE

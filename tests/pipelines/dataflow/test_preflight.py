@@ -15,7 +15,6 @@ from apache_beam.options.pipeline_options import (
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.pipelines.dataflow import buckets, clients
-from gristmill.pipelines.dataflow.buckets import Bucket
 from gristmill.pipelines.dataflow.job_inputs import ShardSizes
 from gristmill.pipelines.dataflow.machine_types import check_disk, cores_of
 from gristmill.pipelines.dataflow.preflight import (
@@ -29,7 +28,6 @@ from gristmill.pipelines.options.definitions import VerifyOptions
 from gristmill.pipelines.options.packing import PackingOptions
 from tests.support.cloud import Cloud, running
 from tests.support.dataflow_server import DataflowServer
-from tests.support.gcs_server import GcsServer
 from tests.support.tokenizer_files import tokenizer_json
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")
@@ -177,29 +175,6 @@ def test_a_dual_region_of_ones_choice(cloud):
     assert "EUROPE-WEST1+EUROPE-WEST4" in refused(cloud)
 
 
-@pytest.mark.parametrize(
-    ("location", "regions", "region", "near"),
-    [
-        ("US", (), "us-east4", True),
-        ("US", (), "europe-west1", False),
-        ("EU", (), "europe-north1", True),
-        ("ASIA", (), "asia-east1", True),
-        ("ASIA", (), "us-west1", False),
-        ("US-EAST1", (), "us-east1", True),
-        ("us-east1", (), "us-east4", False),
-        ("NAM4", (), "us-central1", True),
-        ("NAM4", (), "us-west1", False),
-        ("EUR4", (), "europe-west4", True),
-        ("US", ("US-EAST1", "US-WEST1"), "us-west1", True),
-        ("US", ("US-EAST1", "US-WEST1"), "us-central1", False),
-        ("", (), "us-central1", True),
-        ("NEW9", (), "us-central1", True),
-    ],
-)
-def test_near(location, regions, region, near):
-    assert Bucket(location, regions, frozenset()).near(region) is near
-
-
 @pytest.mark.slow
 def test_a_storage_that_fails_is_told(cloud):
     cloud.storage.fail("503", "permissions", times=1000)
@@ -241,23 +216,6 @@ def test_a_function_that_workers_would_not_have(cloud):
     assert "do not have the module of --map" in done.stderr
     assert "--setup_file" in done.stderr
     accepted(cloud, *CONVERT, "--map", "mine:shout")
-
-
-PACK = ("pack", "gs://raw/texts/*", "gs://data/rows")
-
-
-@pytest.mark.slow
-def test_a_tokenizer_that_workers_would_not_have(cloud, tmp_path):
-    done = cloud.submit(*PACK, "--tokenizer", "mine:encode", "--use_public_ips")
-    assert done.code == 2
-    assert "do not have the module of --tokenizer" in done.stderr
-    path = tmp_path / "tokenizer.json"
-    path.write_bytes(tokenizer_json())
-    message = refused(cloud, *PACK, "--tokenizer", str(path))
-    assert "Dataflow workers cannot access the tokenizer" in message
-    assert str(path) in message
-    cloud.storage.objects.put("raw", "models/tokenizer.json", path.read_bytes())
-    accepted(cloud, *PACK, "--tokenizer", "gs://raw/models/tokenizer.json")
 
 
 def test_tokens_that_do_not_fit_on_a_disk(cloud):
@@ -399,20 +357,3 @@ def test_a_service_that_stays_busy_is_noted_in_time(service, monkeypatch):
     assert "The service is busy" in note
     # The second request is made at the deadline, and seldom another.
     assert len(service.busy) >= 95
-
-
-@pytest.mark.parametrize("status", [200, 503])
-@pytest.mark.parametrize(
-    "body",
-    ["", "<p>", "[]", '{"error": 1}', '{"error": {"details": [1]}}', "[" * 99999],
-)
-def test_any_body_of_a_service(monkeypatch, status, body):
-    monkeypatch.setattr(clients, "_SECONDS", 0.3)
-    with GcsServer("bucket") as server:
-        server.fail("other", answer=(status, "application/json", body), times=99)
-        try:
-            found, document = clients.get_json(f"{server.url}/b", anonymous=True)
-        except StorageError as e:
-            assert server.url in str(e)  # noqa: PT017
-        else:
-            assert (found, isinstance(document, dict)) == (status, True)

@@ -26,7 +26,6 @@ from tests.support.cloud import (
     written_job,
 )
 from tests.support.distributions import ROOT, checked
-from tests.support.records import frames_of
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts", "--num-shards", "5")
 # Where a test is about something else: it takes seconds to build the package.
@@ -130,27 +129,6 @@ def test_two_jobs_do_not_write_to_one_output(cloud: Cloud):
     assert len(cloud.dataflow.jobs) == 2
 
 
-@pytest.mark.slow
-def test_nothing_is_said_to_be_finished(cloud: Cloud):
-    done = cloud.submit(*CONVERT, IMAGE)
-    said_unfinished(done.stdout)
-    (job_id,) = cloud.dataflow.jobs
-    assert (
-        "https://console.cloud.google.com/dataflow/jobs/us-central1/"
-        f"{job_id}?project=my-project"
-    ) in done.stdout
-    assert "gristmill inspect gs://data/texts" in done.stdout
-    assert cloud.files("gs://data/texts") == {}
-    status = cloud.gristmill("inspect", "gs://data/texts")
-    assert status.code == 3
-    assert "not a committed dataset" in status.stderr
-    machine = json.loads(
-        cloud.submit(*CONVERT, IMAGE, "--job_name=other", "--json").stdout
-    )
-    assert machine["state"] == "submitted"
-    assert machine["job_id"] in machine["url"]
-
-
 def test_options_after_two_dashes_are_the_same(cloud: Cloud):
     done = cloud.gristmill(
         *(*CONVERT, "--runner=DataflowRunner", "--", *cloud.arguments),
@@ -199,23 +177,6 @@ def test_dry_run_that_is_turned_off(cloud: Cloud):
     assert len(cloud.dataflow.jobs) == 1
 
 
-def test_dry_run_without_credentials(cloud: Cloud, monkeypatch, tmp_path):
-    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
-    given = ("--runner=DataflowRunner", "--project=p", "--region=us-central1")
-    done = cloud.gristmill(*CONVERT, *given, IMAGE, "--dry_run")
-    assert done.code == 0, done.stderr
-    assert "convert checked: nothing was submitted" in done.stdout
-    assert "checked   options" in done.stdout
-    assert "not yet   all else: no credentials for Google Cloud" in done.stdout
-    assert "buckets and this account's roles" not in done.stdout
-    wrong = cloud.gristmill(*CONVERT, *given, "--dry_run")
-    assert wrong.code == 2
-    assert "the workers could not install gristmill" in wrong.stderr
-
-
 def test_refusal_of_the_service_is_told(cloud: Cloud):
     cloud.dataflow.refusal = (403, "Dataflow API has not been used in this project")
     done = cloud.submit(*CONVERT, IMAGE)
@@ -253,21 +214,6 @@ def test_other_pipelines_are_submitted(cloud: Cloud, command: str):
     assert done.code == 0, done.stderr
     said_unfinished(done.stdout)
     assert job_of(cloud)["labels"]["gristmill"] == command
-
-
-@pytest.mark.slow
-def test_an_append_is_submitted_once(cloud: Cloud):
-    cloud.gristmill(*CONVERT)
-    cloud.storage.objects.put("raw", "more/0.tfrecord", frames_of([b"one", b"two"]))
-    append = ("append", "gs://data/texts", "gs://raw/more/*")
-    done = cloud.submit(*append, IMAGE)
-    assert done.code == 0, done.stderr
-    said_unfinished(done.stdout)
-    assert job_of(cloud)["labels"]["gristmill"] == "append"
-    cloud.gristmill(*append)
-    again = cloud.submit(*append, IMAGE)
-    assert again.code == 2
-    assert "committed already" in again.stderr
 
 
 @pytest.mark.slow

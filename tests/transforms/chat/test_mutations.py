@@ -10,27 +10,16 @@ from __future__ import annotations
 
 import collections
 import functools
-import inspect
 import json
 import pathlib
 import random
 import re
-import types
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import tokenizers
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.transforms.chat import (
-    borders,
-    conversation_reader,
-    located,
-    marks,
-    token_spans,
-    turns,
-)
 from gristmill.transforms.chat.conversation_reader import ConversationReader
 from gristmill.transforms.chat.template_file import templates_of
 from gristmill.transforms.jobs.pack_options import PackOptions
@@ -329,102 +318,6 @@ CASES = [
 ]
 
 Reader = ConversationReader
-# A module, a text in one of its functions, and what stands there instead.
-OF_CODE: list[tuple[types.ModuleType, str, str]] = [
-    (turns, "first.begin, last.end", "first.begin + 1, last.end"),
-    (turns, "first.begin, last.end", "after, last.end"),
-    (turns, "run.message in trained", "True"),
-    (turns, "run.message in trained", "run.message not in trained"),
-    (turns, "begin, end = regions[run.message]", "pass"),
-    (
-        turns,
-        "end = turn is not None, end if turn is None else turn",
-        "_ = 0, 0",
-    ),
-    (turns, "end if turn is None else turn", "end"),
-    (turns, "begin = header", "begin = after"),
-    (turns, "span._replace(trained=False)", "span"),
-    (turns, "open_turns += not closed", "pass"),
-    (
-        turns,
-        "ends.append(end)\n            open_turns",
-        "ends.append(begin)\n            open_turns",
-    ),
-    (turns, "found = found[-1:]", "found = found[:1]"),
-    (turns, "role in speaks", "True"),
-    (turns, "if conversation.weights[number] > 0", ""),
-    (
-        turns,
-        "bisect_left(specials, (end, 0))",
-        "bisect_left(specials, (0, 0))",
-    ),
-    (turns, "role in roles and (before is None or before in roles)", "True"),
-    (turns, "between, message, trained)", "between, message, False)"),
-    (turns, "message, role in roles)", "message, True)"),
-    (turns, "message, before in roles)", "message, False)"),
-    (
-        turns,
-        "cursor, before = place.end, role",
-        "cursor, before = place.begin, role",
-    ),
-    (turns, "span.begin == span.end", "span.begin + 1 == span.end"),
-    (
-        token_spans,
-        "tokens[0::2], tokens[1::2]",
-        "tokens[0::2] + 1, tokens[1::2]",
-    ),
-    (
-        token_spans,
-        "tokens[0::2], tokens[1::2]",
-        "tokens[0::2], tokens[1::2] - 1",
-    ),
-    (
-        token_spans,
-        'tokens = np.searchsorted(placed.begins, borders, "left")',
-        'tokens = np.searchsorted(placed.begins, borders, "right")',
-    ),
-    (token_spans, "len(np.unique(tokens[inside]))", "0"),
-    (token_spans, "len(text[at:place].encode())", "len(text[at:place])"),
-    (located, "place.part in seen", "False"),
-    (located, "part.role != THINKING", "False"),
-    (located, "found.text != text", "False"),
-    (
-        located,
-        "if any(part.lead or part.trail for part in marker.parts)",
-        "if False",
-    ),
-    (located, "end=last.end + head_chars", "end=last.end"),
-    (located, "begin=next_.begin - tail_chars", "begin=next_.begin"),
-    (marks, "match.start() - number", "match.start()"),
-    (marks, "opened is None or opened.part != part", "False"),
-    (marks, "lead + core + trail", "core"),
-    (
-        marks,
-        "number, THINKING, inner=inner",
-        "number, ASSISTANT, inner=inner",
-    ),
-    (marks, "self.unmarked_calls.append(number)", "pass"),
-    (
-        borders,
-        "return special[1] if self._ends[key] else None",
-        "return None",
-    ),
-    (borders, "self._ends[key]", "True"),
-    (borders, "match.span()", "(match.start(), match.end() - 1)"),
-    (borders, "len(prompted), limit", "0, limit"),
-    (conversation_reader, "end = min(end, length)", "pass"),
-    (conversation_reader, "if not is_trained", "if False"),
-    (conversation_reader, "weight = each.weights[span.message]", "weight = 1.0"),
-    (
-        conversation_reader,
-        "begin, end - begin, *span[2:]",
-        "begin, end - begin + 1, *span[2:]",
-    ),
-    (conversation_reader, "return fitting[-1]", "return most"),
-    (conversation_reader, "return fitting[-1]", "return fitting[0]"),
-    (conversation_reader, "alike=frozenset(alike)", "alike=frozenset()"),
-    (conversation_reader, "begin < place.end", "end < place.end"),
-]
 
 
 def made(options: PackOptions, record: Any) -> Any:
@@ -447,43 +340,3 @@ def right(folder: pathlib.Path) -> list[tuple[PackOptions, Any, Any]]:
         options = chat_options(path, folder / "tokenizer.json", **chat)
         found.append((options, record, made(options, record)))
     return found
-
-
-def functions_of(owner: types.ModuleType | type) -> Iterator[types.FunctionType]:
-    """Yields the functions that a module defines, and the methods of its classes."""
-    module = owner.__name__ if inspect.ismodule(owner) else owner.__module__
-    for value in vars(owner).values():
-        if getattr(value, "__module__", None) != module:
-            continue
-        if inspect.isfunction(value):
-            yield value
-        elif inspect.isclass(value):
-            yield from functions_of(value)
-
-
-def codes_of(code: types.CodeType) -> Iterator[tuple[str, types.CodeType]]:
-    """Yields the qualified names of compiled functions, each with its code."""
-    for each in code.co_consts:
-        if inspect.iscode(each):
-            yield each.co_qualname, each
-            yield from codes_of(each)
-
-
-@pytest.mark.parametrize("number", range(len(OF_CODE)))
-def test_no_mutation_of_code_is_silent(
-    number: int,
-    right: list[tuple[PackOptions, Any, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module, old, new = OF_CODE[number]
-    source = inspect.getsource(module)
-    assert source.count(old) == 1, old
-    mutated = dict(codes_of(compile(source.replace(old, new), "mutated", "exec")))
-    changed = [
-        function
-        for function in functions_of(module)
-        if function.__code__ != mutated[function.__qualname__]
-    ]
-    (function,) = changed
-    monkeypatch.setattr(function, "__code__", mutated[function.__qualname__])
-    assert any(made(options, record) != found for options, record, found in right)

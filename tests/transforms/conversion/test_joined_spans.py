@@ -106,18 +106,3 @@ def test_columns_say_what_spans_one_by_one_say(drawn):
     else:
         expected = True
     assert spans_join(ShardTable.of(reports), files) == expected
-
-
-def test_a_span_of_no_file():
-    files = files_of([5], [False])
-    span = SourceSpan(
-        file_index=1,
-        begin_bytes=0,
-        end_bytes=5,
-        start_bytes=0,
-        stop_bytes=5,
-        records=1,
-        whole=False,
-    )
-    table = ShardTable.of([dataclasses.replace(report(), spans=(span,))])
-    assert not spans_join(table, files)

@@ -18,7 +18,6 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     UserFunctionError,
 )
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
@@ -27,7 +26,7 @@ from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import contents, convert, job_of
@@ -208,19 +207,6 @@ def test_of_two_that_begin_at_once_the_later_has_the_output(
     assert_whole(output, shards=2)
 
 
-def test_without_its_list_of_files_a_job_keeps_what_it_finished(source, output: str):
-    job = job_of(source, output, plan=("num_shards", 3))
-    names = ShardNames(kind="beam", prefix="x", suffix=".ar")
-    job = dataclasses.replace(job, names=names)
-    make_shard(next(shard_tasks(begin_job(job).prepared)))
-    inputs = layout.join(output, layout.inputs_path("data", "train"))
-    storage_for(output).delete(inputs)
-    with pytest.raises(JobChangedError, match="without its list of files"):
-        begin_job(with_shards(job, 2))
-    convert(job)
-    assert_whole(output, shards=3)
-
-
 def test_a_stranger_is_still_refused(source, tmp_path):
     out = tmp_path / "out"
     begin_job(job_of(source, out, plan=("num_shards", 3)))
@@ -229,19 +215,6 @@ def test_a_stranger_is_still_refused(source, tmp_path):
     with pytest.raises(InputError, match="there already"):
         begin_job(job_of(source, out, plan=("num_shards", 2)))
     assert mine.read_bytes() == b"mine"
-
-
-@pytest.mark.slow
-def test_a_write_over_a_conversion_that_finished_nothing(source, output: str):
-    job = job_of(source, output, plan=("num_shards", 3), name="out")
-    task = next(shard_tasks(begin_job(job).prepared))
-    place = ShardPlace.at(output, task.prepared.shard_path(0))
-    storage_for(output).write(layout.join(output, place.path), b"without its index")
-    run(beam.Create(RECORDS), WriteArrayRecords(output, num_shards=2))
-    assert open_manifest(output).splits["train"].records == len(RECORDS)
-    assert verify(output, workers=1).findings == ()
-    with pytest.raises(JobChangedError, match="another conversion has taken over"):
-        make_shard(task)
 
 
 @pytest.mark.slow

@@ -114,28 +114,6 @@ def test_a_quote_that_is_never_closed_is_named(row):
     assert error.value.index >= 3
 
 
-@pytest.mark.parametrize(
-    ("cells", "kind"),
-    [
-        (["1", "-2", "", "0"], pa.int64()),
-        (["1", "2.5"], pa.float64()),
-        (["1e5"], pa.float64()),
-        (["9223372036854775808"], pa.float64()),
-        (["007", "1"], pa.string()),
-        (["-0"], pa.float64()),
-        (["16777217", "2.0", ""], pa.int64()),
-        (["123456789.0", "5e0"], pa.int64()),
-        (["1e30", "2.5"], pa.float64()),
-        (["nan"], pa.string()),
-        (["", ""], pa.string()),
-        (["1", "x"], pa.string()),
-        ([], pa.string()),
-    ],
-)
-def test_types_of_columns(cells, kind):
-    assert column_type("a", cells) == kind
-
-
 PIECES = [b'"', b",", b"\n", b"\r", b"x", b"", b"\xff", b"\0", b'""', b'",']
 TEXT = st.text('ab",\n\ré 1', max_size=4)
 

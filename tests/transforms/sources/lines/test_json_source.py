@@ -139,27 +139,6 @@ def test_numbers_and_texts_of_one_field(tmp_path):
     assert list(found)[-1] == {"id": "1.50", "t": "1"}
 
 
-@pytest.mark.parametrize(
-    ("lines", "what", "got"),
-    [
-        ([{"a": 1}, {"a": "1"}], "field 'a'", "a string and an integer"),
-        ([{"a": [1, "x"]}], "field 'a'", "integer of 64 bits and a string"),
-        ([{"a": 1 << 63}], "field 'a'", "more than 64 bits"),
-        ([{"a": {"b": 1}}, {"a": {"b": []}}], "field 'a.b'", "a list"),
-    ],
-)
-def test_values_without_a_common_type(tmp_path, lines, what, got):
-    pattern = written(tmp_path, [{"c": 1}, *lines])
-    with pytest.raises(InputError) as error:
-        fields_of(pattern)
-    assert what in error.value.what
-    assert f"0.jsonl, line {len(lines) + 1}" in str(error.value.where)
-    assert all(word in str(error.value.got) for word in got.split(" and "))
-    # All of these cures work.
-    assert fields_of(pattern, columns=("c",)) == {"c": pa.int64()}
-    assert len(records_of(pattern, record="line")) == len(lines) + 1
-
-
 def test_a_line_that_is_not_json_is_left_to_the_conversion(tmp_path):
     pattern = written(tmp_path, ["{", '{"a": 1}', "[1]", '{"a": NaN}'])
     assert fields_of(pattern) == {"a": pa.int64()}
