@@ -103,6 +103,7 @@ def blocks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets the bytes of a request to a bucket, so that small files take several."""
     from gristmill.dataset.storage.gcs import GcsStorage
 
+    # For the same reason.
     return functools.partial(monkeypatch.setattr, GcsStorage, "block_bytes")
 
 
@@ -111,12 +112,14 @@ def without_compiled_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets numpy hash chunks, as where there is no C compiler."""
     from gristmill.dataset.arrayrecord import chunk_hash
 
+    # An installation is of one kind, and both are to be tested beside each other.
     monkeypatch.setattr(chunk_hash, "compiled_part", None)
 
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads what is over 512 KiB in pieces of that size, instead of 8 MiB."""
+    # Dozens of tests would upload tens of megabytes each.
     monkeypatch.setattr("gristmill.dataset.storage.uploads.PIECE_BYTES", 512 << 10)
 
 

@@ -75,6 +75,7 @@ def install(
 
 def install_options(options: Options) -> None:
     """As `install`, with all options as one."""
+    _made.clear()
     for name in ("train", "eval"):
         function = f"make_grain_{name}_iterator"
         own = _original(_PROCESSING, function)

@@ -21,7 +21,6 @@ import zstandard
 from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.local import LocalStorage
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.conversion.shard_tasks import (
@@ -39,6 +38,7 @@ from tests.support.conversion import (
     read_output,
     varied_records,
 )
+from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of
 
@@ -58,30 +58,11 @@ def path(tmp_path) -> pathlib.Path:
 
 
 @pytest.fixture
-def read_bytes(path, monkeypatch) -> Iterator[list[int]]:
-    """What was read of the input: the number of bytes, one for each read."""
-    found: list[int] = []
-    true_open = LocalStorage.open
-
-    def open_counted(storage, opened, **options):
-        file = true_open(storage, opened, **options)
-        if opened == str(path):
-            true_read = file.read
-
-            class Counted:
-                def read(self, size=-1):
-                    data = true_read(size)
-                    found.append(len(data))
-                    return data
-
-                def __getattr__(self, name):
-                    return getattr(file, name)
-
-            return Counted()
-        return file
-
-    monkeypatch.setattr(LocalStorage, "open", open_counted)
-    return found
+def server(monkeypatch) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        server.objects.put("bucket", "in", gzip.compress(frames_of(RECORDS)))
+        yield server
 
 
 def states(output: pathlib.Path) -> dict[str, tuple[int, int]]:
@@ -95,17 +76,16 @@ def states(output: pathlib.Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize(
     ("kind", "plan"), list(itertools.product(["gzip", "zlib", "zstd"], PLANS))
 )
-def test_one_pass_makes_all_shards(path, tmp_path, read_bytes, plan, kind) -> None:
-    if kind == "zlib":
-        path.write_bytes(zlib.compress(frames_of(RECORDS)))
-    if kind == "zstd":
-        path.write_bytes(zstandard.compress(frames_of(RECORDS)))
-    prepared = prepared_of(job_of(path, tmp_path / "out", plan=plan))
+def test_one_pass_makes_all_shards(server, tmp_path, plan, kind) -> None:
+    pack = {"gzip": gzip, "zlib": zlib, "zstd": zstandard}[kind].compress
+    data = pack(frames_of(RECORDS))
+    server.objects.put("bucket", "in", data)
+    prepared = prepared_of(job_of("gs://bucket/in", tmp_path / "out", plan=plan))
     assert prepared.plan.shards >= 10
-    read_bytes.clear()
+    server.sent_bytes = 0
     (task,) = shard_tasks(prepared)
     assert len(list(make_shards(task))) == prepared.plan.shards
-    assert sum(read_bytes) == path.stat().st_size
+    assert server.sent_bytes == len(data)
     convert(prepared.job)
     assert read_output(tmp_path / "out") == RECORDS
     # By stored bytes, and so by records' bytes where all compress alike.
@@ -113,15 +93,16 @@ def test_one_pass_makes_all_shards(path, tmp_path, read_bytes, plan, kind) -> No
     assert max(sizes) < 2 * np.mean(sizes)
 
 
-def test_only_missing_shards_are_written_again(path, tmp_path, read_bytes) -> None:
-    job = job_of(path, tmp_path / "out", plan=PLANS[0])
+def test_only_missing_shards_are_written_again(server, tmp_path) -> None:
+    job = job_of("gs://bucket/in", tmp_path / "out", plan=PLANS[0])
     prepared = prepared_of(job)
     for shard in (0, 1, 2, 9, SHARDS - 1):
         convert_shard(prepared, shard)
     before = states(tmp_path / "out")
-    read_bytes.clear()
+    server.sent_bytes = 0
     convert(job)
-    assert sum(read_bytes) <= path.stat().st_size + 32  # The head, to recognise it.
+    size = len(server.objects.buckets["bucket"]["in"].data)
+    assert server.sent_bytes <= size + 32  # The head, to recognise it.
     assert before.items() <= states(tmp_path / "out").items()
     undisturbed = dataclasses.replace(job, output=str(tmp_path / "undisturbed"))
     convert(undisturbed)

@@ -11,6 +11,7 @@ import functools
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -18,7 +19,6 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.jobs.pack_options import PackOptions
@@ -26,7 +26,7 @@ from gristmill.transforms.tokens import row_packer
 from gristmill.transforms.tokens.best_fit import Packing
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support import conversion
-from tests.support.ledger import FAULTS, SHARDS, Case, Fault
+from tests.support.ledger import FAULTS, SHARDS, Case, Fault, at_publishing
 
 
 def letters(texts: Sequence[str]) -> list[list[int]]:
@@ -72,6 +72,7 @@ def in_documents(case: Case, kind: str) -> Iterator[None]:
                 places = [*places, places[-1]]
         real(self, documents, places)
 
+    # Documents that are lost in memory.
     with mock.patch.object(RowPacker, "add", add):
         yield
 
@@ -104,24 +105,22 @@ def in_plan_of_rows(case: Case, kind: str) -> Iterator[None]:
             plan = _changed_plan(plan, kind, case.chance.randrange(len(plan.firsts)))
         return plan
 
+    # Documents cannot give a plan that is wrong.
     with mock.patch.object(row_packer, "plan_rows", plan_rows):
         yield
 
 
-@contextlib.contextmanager
-def in_segments(case: Case, kind: str) -> Iterator[None]:
+def in_segments(case: Case, kind: str) -> AbstractContextManager[None]:
     """Faults in the segment index, between its making and its place."""
-    real = ShardPlace.publish
 
-    def publish(self: Any, *given: Any, segments: bytes, **options: Any) -> Any:
-        if case.once():
-            at = case.chance.randrange(len(segments))
-            bad = bytes([segments[at] ^ 1 << case.chance.randrange(8)])
-            segments = segments[:at] + (bad + segments[at + 1 :]) * (kind == "flip")
-        return real(self, *given, segments=segments, **options)
+    def fault(_: str, given: dict[str, Any]) -> None:
+        segments = given["segments"]
+        at = case.chance.randrange(len(segments))
+        bad = bytes([segments[at] ^ 1 << case.chance.randrange(8)])
+        changed = segments[:at] + (bad + segments[at + 1 :]) * (kind == "flip")
+        given["segments"] = changed
 
-    with mock.patch.object(ShardPlace, "publish", publish):
-        yield
+    return at_publishing(case, fault)
 
 
 ALL: dict[str, Fault] = {

@@ -137,6 +137,7 @@ def test_no_fault_in_elements_passes(folder, where, kind):
             found = LISTS[kind](found, case.chance.randrange(len(found)))
         yield from found
 
+    # No runner here loses elements.
     with mock.patch.object(convert_tfrecords, where, faulty):
         run = functools.partial(on_beam, case, "out")
         found = outcome(folder / "out", run, read_output(folder / "clean"))

@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -132,6 +133,7 @@ def in_source(case: Case, kind: str) -> Iterator[None]:
         def read(self, *given: Any, **options: Any) -> Any:
             return Reader(self._source.read(*given, **options))
 
+    # Records that a reader loses in memory: no file can have this fault.
     with mock.patch.object(converting, "source_of", lambda spec: Source(real(spec))):
         yield
 
@@ -157,6 +159,7 @@ def in_encoder(case: Case, kind: str) -> Iterator[None]:
 
         self._writer.write = faulty
 
+    # The same between what counts records and what encodes them.
     with mock.patch.object(ShardWriter, "__init__", begin):
         yield
 
@@ -186,17 +189,26 @@ FILE_FAULTS = {"flip": flip, "truncate": truncate, "zero": zero}
 
 
 @contextlib.contextmanager
-def before_publishing(case: Case, kind: str) -> Iterator[None]:
-    """Faults in the finished file, between its check and its place."""
+def at_publishing(
+    case: Case, fault: Callable[[str, dict[str, Any]], object]
+) -> Iterator[None]:
+    """Calls `fault` with the finished file, and what else a shard's place is given."""
     real = ShardPlace.publish
 
     def publish(self: Any, local: str, *given: Any, **options: Any) -> Any:
         if case.once():
-            FILE_FAULTS[kind](pathlib.Path(local), case.chance)
+            fault(local, options)
         return real(self, local, *given, **options)
 
+    # Nothing real comes between a file's check and its place.
     with mock.patch.object(ShardPlace, "publish", publish):
         yield
+
+
+def before_publishing(case: Case, kind: str) -> AbstractContextManager[None]:
+    """Faults in the finished file, between its check and its place."""
+    fault = FILE_FAULTS[kind]
+    return at_publishing(case, lambda local, _: fault(pathlib.Path(local), case.chance))
 
 
 @contextlib.contextmanager
@@ -219,6 +231,7 @@ def in_plan(case: Case, kind: str) -> Iterator[None]:
                 found = LISTS[kind](found, at)
         return tuple(found)
 
+    # Inputs cannot give a plan that is wrong.
     with mock.patch.object(ShardPlan, "ranges", ranges):
         yield
 

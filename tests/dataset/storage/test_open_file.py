@@ -23,7 +23,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.shards.shard_reader import first_records
-from gristmill.dataset.storage import open_file
 from gristmill.dataset.storage.local import LocalStorage
 from gristmill.dataset.storage.open_file import OpenFile, open_regular
 from gristmill.loader.reading.shard_file import read_ranges
@@ -33,7 +32,6 @@ from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import convert, job_of
-from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, text_records
 from tests.support.unreadable import fail_reads
 from tests.support.watched import watched
@@ -196,21 +194,6 @@ def test_a_file_that_is_larger_than_memory(storage, tmp_path, method: str):
         getattr(storage, method)(str(path))
     # A part can be read: no more memory is taken than there is data.
     assert storage.read(str(path), (1 << 42) - 3, 1 << 62) == bytes(3)
-
-
-def test_an_object_that_is_too_large(monkeypatch):
-    from gristmill.dataset.storage.lookup import storage_for
-
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        server.objects.put("bucket", "a", bytes(11))
-        storage = storage_for("gs://bucket/a")
-        monkeypatch.setattr(open_file, "MAX_WHOLE_BYTES", 10)
-        for read in (storage.read, storage.load):
-            with pytest.raises(StorageError, match="larger than any") as caught:
-                read("gs://bucket/a")
-            assert caught.value.where == "gs://bucket/a"
-        assert storage.read("gs://bucket/a", 0, 11) == bytes(11)
 
 
 @pytest.fixture

@@ -23,11 +23,11 @@ from gristmill.dataset.base.errors import (
     UserFunctionError,
     WorkerDiedError,
 )
-from gristmill.loader.feed.feed import Feed, _read_passes
+from gristmill.loader.feed.feed import Feed
 from gristmill.loader.feed.read_ahead import ReadAhead
 from gristmill.loader.feed.step_reads import StepReads
 from gristmill.loader.feed.workers import BatchSource
-from gristmill.loader.stats.feed_stats import BatchesRead, ReadBatch
+from gristmill.loader.stats.feed_stats import ReadBatch
 from tests.support import decoders
 from tests.support.datasets import convert
 from tests.support.records import text_records
@@ -313,16 +313,15 @@ def test_only_the_trainer_has_a_batch_while_others_are_read():
 
     def passes():
         read = {"records": 1, "record_bytes": 1, "read_seconds": 0, "decode_seconds": 0}
-        yield BatchesRead(
-            [
-                ReadBatch(step=n, batch=np.zeros(n), read_cpu_seconds=0, **read)
-                for n in range(2)
-            ]
-        )
+        batches = [
+            ReadBatch(step=n, batch=np.zeros(n), read_cpu_seconds=0, **read)
+            for n in range(2)
+        ]
+        yield batches
         more.wait()
 
     ahead = ReadAhead(
-        _read_passes(passes()),
+        passes(),
         depth=3,
         close=lambda: None,
         check=lambda seconds: None,

@@ -12,18 +12,18 @@ from tests.support.datasets import convert
 from tests.support.maxtext import LENGTH, RECORDS, record_of
 from tests.support.packed import documents, pack
 
+STAND_IN = stand_in.modules()
+NAMES = {name: vars(module).copy() for name, module in STAND_IN.items()}
+
 
 @pytest.fixture
 def maxtext(monkeypatch: pytest.MonkeyPatch) -> dict:
-    """A new stand-in that is imported as MaxText; by its modules' names."""
-    from gristmill.loader.maxtext import installation
-
-    found = stand_in.modules()
-    for name, module in found.items():
+    """The stand-in that is imported as MaxText, as it was made; by modules' names."""
+    for name, module in STAND_IN.items():
+        vars(module).clear()
+        vars(module).update(NAMES[name])
         monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(installation, "_originals", {})
-    monkeypatch.setattr(installation, "_made", [])
-    return found
+    return STAND_IN
 
 
 @pytest.fixture

@@ -101,13 +101,12 @@ def test_the_command_runs_a_trainer_with_its_own_arguments(
 ):
     seen = []
     monkeypatch.setattr("builtins.seen", seen, raising=False)
-    monkeypatch.setattr(command, "PRE_TRAIN", trainer)
-    command.main(["base.yml", "gristmill_order=grain", f"grain_train_files={records}"])
+    files = f"grain_train_files={records}"
+    command.main(["-m", trainer, "base.yml", "gristmill_order=grain", files])
     numbers = [number for batch in seen for number in numbers_of(batch["inputs"])]
     assert sorted(numbers) == [*range(RECORDS)]
     assert sys.argv[1:] == ["base.yml", f"grain_train_files={records}"]
     assert "no data iterator" not in caplog.text
-    installation._made.clear()
     command.main(["-m", trainer, "base.yml"])
     assert "toy_trainer asked for no data iterator" in caplog.text
     with pytest.raises(SystemExit):

@@ -90,21 +90,6 @@ def test_without_json_standard_output_stays_empty():
     assert done.stderr.startswith("error: ")
 
 
-def test_an_interruption(monkeypatch, capsys):
-    exits = []
-    monkeypatch.setattr("gristmill.pipelines.commands.ending.exit_now", exits.append)
-
-    @errors_reported
-    def command(*, as_json: bool) -> None:
-        raise KeyboardInterrupt
-
-    command(as_json=True)
-    found = capsys.readouterr()
-    assert exits == [130]
-    assert json.loads(found.out)["error"]["what"] == "interrupted"
-    assert "run the same command again" in found.err
-
-
 def test_errors_that_are_not_ours_are_not_hidden():
     @errors_reported
     def command(*, as_json: bool) -> None:

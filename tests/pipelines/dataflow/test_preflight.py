@@ -350,8 +350,7 @@ def test_a_busy_service_is_asked_again_when_it_says(service):
 
 
 @pytest.mark.slow
-def test_a_service_that_stays_busy_is_noted_in_time(service, monkeypatch):
-    monkeypatch.setattr(clients, "_SECONDS", 1.0)
+def test_a_service_that_stays_busy_is_noted_in_time(service):
     service.busy = [{"Retry-After": "600"}] * 99
     (note,) = check()
     assert "The service is busy" in note

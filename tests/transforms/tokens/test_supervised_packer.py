@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import random
 from collections.abc import Callable
@@ -195,17 +194,6 @@ def test_rows_that_lost_their_spans(tmp_path: pathlib.Path) -> None:
             packer.prove([bare])
         with pytest.raises(DataLossError, match="spans of messages"):
             packer.prove([[*records[:1], *bare[1:]]])
-
-
-def test_counts_that_rows_do_not_have(tmp_path: pathlib.Path) -> None:
-    packer, records = packed(tmp_path, DOCUMENTS, options())
-    with packer:
-        counts = packer.counts()
-        for name in ("assistant_trained", "user_documents", "trained_targets"):
-            more = getattr(counts, name) + 1
-            packer._counts = dataclasses.replace(counts, **{name: more})
-            with pytest.raises(DataLossError, match=name.replace("_", " ")):
-                packer.prove([records])
 
 
 def test_spans_for_some_documents_alone(tmp_path: pathlib.Path) -> None:

@@ -94,19 +94,6 @@ def test_empty_lines_are_records_of_text_and_bare_returns_are_content():
     ]
 
 
-def test_an_impossibly_long_line_is_damage(monkeypatch):
-    module = "gristmill.transforms.sources.lines.line_reader.MAX_RECORD_BYTES"
-    monkeypatch.setattr(module, 99)
-    data = b"a\n" + b"x" * 5000 + b"\nb\n"
-    reader = reader_of(data)
-    with pytest.raises(CorruptRecordError, match="impossibly long") as error:
-        read(reader)
-    assert error.value.offset == 2
-    reader.skip(3)
-    assert reader.resync()
-    assert read(reader) == {len(data) - 2: b"b"}
-
-
 @pytest.mark.parametrize("begin", [0, 11])
 def test_bad_text_is_named_by_line_and_byte_offset(tmp_path, begin):
     data = b"".join(b"line %04d\n" % n for n in range(50))

@@ -6,7 +6,7 @@ import io
 import itertools
 import pathlib
 import tempfile
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import example, given
@@ -14,17 +14,16 @@ from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import CorruptFrameError
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
-from gristmill.dataset.storage.local import LocalStorage
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.sources.streams import frame_walk as module
 from gristmill.transforms.sources.streams.frame_walk import (
     FrameHops,
     join_walks,
     walk_frames,
 )
+from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, small_records
 
 
@@ -126,50 +125,31 @@ def test_a_file_that_was_cut_is_told(cut: int, cuts: list[int]) -> None:
             read_ranges(file.name, ranges)
 
 
-class Opened(LocalStorage):
-    """Local files that say how much of them is asked for."""
-
-    def __init__(self) -> None:
-        self.offsets: list[int] = []
-        self.read_bytes = 0
-
-    def open(self, path: str, **options: Any) -> Any:
-        self.offsets.append(options["offset"])
-        file = super().open(path, **options)
-        read = file.read
-        storage = self
-
-        class File:
-            def read(self, size: int) -> bytes:
-                data = read(size)
-                storage.read_bytes += len(data)
-                return data
-
-            def close(self) -> None:
-                file.close()
-
-            def __enter__(self) -> Any:
-                return self
-
-            def __exit__(self, *error: object) -> None:
-                file.close()
-
-        return File()
-
-
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    storage = Opened()
-    monkeypatch.setattr(module, "storage_for", lambda path: storage)
-    return storage
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
+    with GcsServer("bucket") as server:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
+        yield server
+
+
+def put(server: GcsServer, data: bytes) -> InputFile:
+    server.objects.put("bucket", "file", data)
+    return InputFile("gs://bucket/file", len(data))
+
+
+def offsets(server: GcsServer) -> list[int]:
+    """Where the requests for bytes begin."""
+    return [
+        int(asked.removeprefix("bytes=").partition("-")[0] or 0)
+        for operation, _, asked in server.log
+        if operation == "media"
+    ]
 
 
 def test_joining_reads_nothing_of_plain_records(
-    tmp_path: pathlib.Path, opened: Opened
+    server: GcsServer,
 ) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(frames_of([bytes(84)] * 1000))
-    file = InputFile(str(path), 100_000)
+    file = put(server, frames_of([bytes(84)] * 1000))
     edges = [0, 33_333, 66_666, 100_000]
     chains = [
         chain
@@ -177,21 +157,19 @@ def test_joining_reads_nothing_of_plain_records(
         for chain in walk_frames(file, begin, end, step_bytes=1000)
     ]
     assert len(chains) == 3
-    opened.offsets.clear()
+    server.log.clear()
     ranges = list(join_walks(file, chains, range_bytes=1000))
     # Only what is behind the last place is looked at again.
-    assert all(offset >= 98_000 for offset in opened.offsets)
+    assert all(offset >= 98_000 for offset in offsets(server))
     assert len(ranges) == pytest.approx(100, abs=5)
 
 
 def test_frames_within_records_are_passed_at_once(
-    tmp_path: pathlib.Path, opened: Opened
+    server: GcsServer,
 ) -> None:
-    path = tmp_path / "nested"
     records = [frames_of([b"%d" % number * 9] * 100) for number in range(60)]
-    path.write_bytes(frames_of(records))
-    size = path.stat().st_size
-    file = InputFile(str(path), size)
+    file = put(server, frames_of(records))
+    size = file.size_bytes
     edges = [size * number // 10 for number in range(11)]
     chains = [
         chain
@@ -201,24 +179,22 @@ def test_frames_within_records_are_passed_at_once(
     begins = begins_of(records)
     fooled = [chain for chain in chains if chain[0] not in begins]
     assert len(fooled) >= 5
-    opened.offsets.clear()
+    server.log.clear()
     ranges = list(join_walks(file, chains, range_bytes=1000))
     # Behind the record in which a part begins, its walk is on the right way.
-    assert len(opened.offsets) <= 11
+    assert len(offsets(server)) <= 11
     assert ranges == list(itertools.pairwise(begins))
 
 
 def test_a_record_full_of_broken_frames_does_not_hold_up_a_walk(
-    tmp_path: pathlib.Path, opened: Opened
+    server: GcsServer,
 ) -> None:
     """Each of them looks like the beginning of a chain that breaks at once."""
-    path = tmp_path / "broken"
     records = [(encode_frame(b"x" * 40) + b"-") * 2000, b"last"]
-    path.write_bytes(frames_of(records))
-    size = path.stat().st_size
-    file = InputFile(str(path), size)
+    file = put(server, frames_of(records))
+    size = file.size_bytes
     chains = walk_frames(file, size // 2, size, step_bytes=10)
-    assert len(opened.offsets) <= 20
+    assert len(offsets(server)) <= 20
     ranges = list(join_walks(file, chains, range_bytes=10))
     assert ranges == list(itertools.pairwise(begins_of(records)))
 
