@@ -63,9 +63,7 @@ class Contestant:
     command: Callable[[Input, pathlib.Path], list[str]]
 
 
-def _gristmill(
-    source: Input, output: pathlib.Path, *, workers: int, options: Sequence[str]
-) -> list[str]:
+def _gristmill(source: Input, output: pathlib.Path, *, workers: int) -> list[str]:
     # The module that the `gristmill` command calls, under this very interpreter.
     return [
         *(sys.executable, "-m", "gristmill", "convert"),
@@ -75,7 +73,6 @@ def _gristmill(
         "--match-shards",
         "--group-size=1",
         "--compression=zstd:3",
-        *options,
     ]
 
 
@@ -115,15 +112,11 @@ _GRISTMILL_IMPORTS = "import gristmill.pipelines.convert; " + _WRITER_IMPORTS
 
 CONTESTANTS = {
     **{
-        f"gristmill_{key}{workers}": Contestant(
-            label=f"gristmill convert --workers {workers} {' '.join(options)}".strip(),
+        f"gristmill_{workers}": Contestant(
+            label=f"gristmill convert --workers {workers}",
             packages=("gristmill", "array_record"),
             imports=_GRISTMILL_IMPORTS,
-            command=functools.partial(_gristmill, workers=workers, options=options),
-        )
-        for key, options in (
-            ("", ()),
-            ("sample_", ("--check=sample",)),
+            command=functools.partial(_gristmill, workers=workers),
         )
         for workers in (1, 2)
     },

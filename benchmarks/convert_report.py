@@ -98,13 +98,10 @@ def list_targets(results: Results) -> list[Target]:
     fast = "wall throughput over"
     lean = "MB per CPU second over"
     loop = f"{lean} the bare loop's, start-up aside"
-    # Some are asked again without reading every record of the finished shards.
-    sample = "--check sample"
     compared: list[tuple[str, float, str, str, str, Seconds]] = [
         (f"{fast} array_record.beam's, 2 workers", 3.5, two, peer, wall, _whole),
         (f"{lean} array_record.beam's, 2 workers", 2.3, two, peer, cpu, _whole),
         (loop, 0.82, one, bare, cpu, _net),
-        (f"{loop}, {sample}", 1.0, "gristmill_sample_1", bare, cpu, _net),
         (f"{fast} the bare pool's, 2 workers", 0.9, two, pool, wall, _whole),
         (f"{fast} the bare pool's, start-up aside", 0.9, two, pool, wall, _net),
     ]

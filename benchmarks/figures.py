@@ -15,9 +15,7 @@ _Names = Mapping[str, tuple[str, str]]
 
 _CONVERT = {
     "gristmill_2": ("ours", "2 workers"),
-    "gristmill_sample_2": ("ours", "2 workers, --check sample"),
     "gristmill_1": ("ours", "1 worker"),
-    "gristmill_sample_1": ("ours", "1 worker, --check sample"),
     "array_record_beam": ("peer", "array_record.beam"),
     "tfds": ("peer", "tfds convert_format"),
     "bare": ("floor", "bare loop"),

@@ -84,7 +84,7 @@ class Benchmark:
         command = [
             *(sys.executable, "-m", "gristmill", "convert"),
             *(f"{place}/{kind}/*.tfrecord*", output, "--name=c4"),
-            *(f"--workers={workers}", "--match-shards", "--check", self._args.check),
+            *(f"--workers={workers}", "--match-shards"),
         ]
         self._server.control(set={"latency_seconds": (latency_ms or 0) / 1e3})
         self._server.control(clear=True)
@@ -261,7 +261,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, nargs="+", default=[1])
     parser.add_argument("--latency-ms", type=int, nargs="+", default=[20, 50])
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--check", default="records", choices=["records", "sample"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work-dir", help="where inputs and outputs go meanwhile")
     parser.add_argument("--json", type=pathlib.Path)

@@ -39,7 +39,6 @@ _SOURCES = {
 }
 # Options of the conversions that are measured, beside the default ones.
 _OPTIONS = {
-    "the same, each chunk decoded": ("--check=decoded",),
     "dataset of 16 records a chunk": (_GROUPS,),
 }
 _BASE = "TFRecord files"
@@ -71,7 +70,6 @@ def make_sources(folder: pathlib.Path, size_bytes: int) -> dict[str, str]:
         )
         sources[name] = str(output)
         if number == 0:
-            sources["the same, each chunk decoded"] = str(output)
             sources["its shards as files"] = f"{output}/*.array_record*"
     return sources
 

@@ -165,7 +165,6 @@ def convert(
         manifest=manifest,
         splits=tuple(job.split for job in jobs),
         committed_before=before,
-        check=jobs[0].check,
         repaired_shards=repaired,
         notes=tuple(notes),
         seconds=time.monotonic() - started,

@@ -384,7 +384,6 @@ def test_every_type_of_a_public_signature_is_public() -> None:
         ("gristmill.loader.GlobalBatches.feed", "topology"),
         ("gristmill.loader.global_batches", "shuffle"),
         ("gristmill.loader.open", "verify"),
-        ("gristmill.transforms.ConversionJob", "check"),
         ("gristmill.transforms.ConversionJob", "on_corrupt"),
         ("gristmill.transforms.ConvertFiles", "overwrite"),
         ("gristmill.transforms.PlanOptions", "kind"),

@@ -74,15 +74,13 @@ class ShardCopier:
         path: Local file to create.
         options: Encoding of records that are not copied. Nothing is copied unless its
             group size is that of the source shards.
-        decode: Whether to decode also what is copied, and to compare its records with
-            the checksums in the index.
 
     Raises:
         StorageError: The file cannot be created.
     """
 
-    def __init__(self, path: str, *, options: WriterOptions, decode: bool = False):
-        self._path, self._decode = path, decode
+    def __init__(self, path: str, *, options: WriterOptions):
+        self._path = path
         self._group = options.group_size
         self._records = 0
         self._crc32cs = [np.empty(0, np.uint32)]
@@ -167,11 +165,9 @@ class ShardCopier:
         firsts = np.cumsum(counts) - counts
         before = np.append(0, np.cumsum(taken))
         kept = before[firsts + counts] - before[firsts]
-        if shard.crc32cs is None or self._decode:
+        if shard.crc32cs is None:
             crc32cs, _ = chunks.encoded().checksum()
-        if shard.crc32cs is not None:
-            if self._decode:
-                _compare(shard, chunks, np.arange(len(taken)), crc32cs)
+        else:
             crc32cs = shard.crc32cs[chunks.first_record :][: len(taken)]
         wanted = np.flatnonzero(kept)
         whole = (kept == counts)[wanted] & (counts == self._group)[wanted]

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any, Literal
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError
-
-# What to compare when a finished shard is read back.
-Check = Literal["records", "sample", "decoded"]
 
 DEFAULT_GROUP_SIZE = 1
 DEFAULT_COMPRESSION = "zstd:3"

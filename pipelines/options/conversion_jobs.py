@@ -170,7 +170,6 @@ def _job_of(
         map=options.map,
         on_corrupt=options.on_corrupt,
         max_corrupt=options.max_corrupt,
-        check=options.check,
         records=RecordOptions(
             input_format=options.input_format,
             columns=tuple(options.columns.split(",")) if options.columns else (),

@@ -12,7 +12,6 @@ from gristmill.dataset.arrayrecord.writer_options import (
     COMPRESSION_PATTERN,
     DEFAULT_COMPRESSION,
     DEFAULT_GROUP_SIZE,
-    Check,
 )
 from gristmill.dataset.base.errors import OnCorrupt
 from gristmill.dataset.metadata import layout
@@ -185,18 +184,6 @@ class ConvertOptions:
         regex=COMPRESSION_PATTERN,
         group="Encoding",
         example="zstd:9",
-    )
-    check: Check = option(
-        "choice",
-        "Check of finished shards",
-        "How to check a finished shard before it is committed: `records` reads all "
-        "records again and compares their checksums; `sample` compares its length and "
-        "a sample, which is cheaper. For chunks that are copied from another dataset, "
-        "both compare the hash; `decoded` reads their records too.",
-        default="records",
-        choices=get_args(Check),
-        group="Encoding",
-        example="sample",
     )
     on_corrupt: OnCorrupt = option(
         "choice",

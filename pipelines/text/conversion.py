@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 
-from gristmill.dataset.arrayrecord.writer_options import Check
 from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
@@ -32,7 +31,6 @@ class Outcome:
         manifest: The committed dataset.
         splits: The splits of the conversion.
         committed_before: Those that were committed already, with nothing to do.
-        check: How finished shards were compared with what was written to them.
         repaired_shards: Shards made again because their range began at another offset.
         notes: Remarks for the user.
         seconds: Duration.
@@ -42,7 +40,6 @@ class Outcome:
     manifest: Manifest
     splits: tuple[str, ...]
     committed_before: tuple[str, ...]
-    check: Check
     repaired_shards: int
     notes: tuple[str, ...]
     seconds: float
@@ -129,17 +126,13 @@ class Outcome:
 
     def _compared(self, split: Split) -> str:
         """Says what was compared before the commit."""
-        what = {
-            "decoded": "every record in the shards",
-            "records": "every record in the shards",
-            "sample": "all lengths, and the records of one chunk in 64,",
-        }[self.check]
         mapped = split.source["options"]["map"] is not None
         if split.packed is not None:
             return "every document, joined from the rows, with what was tokenised"
         copies = split.source.get("format") == "arrayrecord" and not mapped
-        if copies and self.check != "decoded":
-            what = f"the hash of each copied chunk, and otherwise {what.rstrip(',')},"
+        what = "every record in the shards"
+        if copies:
+            what = f"the hash of each copied chunk, and otherwise {what},"
         return f"{what} with what {'--map returned' if mapped else 'was read'}"
 
     def json(self) -> str:

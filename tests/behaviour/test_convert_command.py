@@ -93,21 +93,6 @@ def test_corrupt_input(source, tmp_path):
 
 
 @pytest.mark.slow
-def test_check_sample_writes_the_same_dataset(source, dataset, tmp_path):
-    succeeded(
-        *("convert", "*.tfrecord", tmp_path / "texts", "--num-shards", "5"),
-        *("--check", "sample"),
-        cwd=source,
-    )
-    for path in dataset.rglob("*"):
-        if path.is_file():
-            other = tmp_path / "texts" / path.relative_to(dataset)
-            # The description of the job says how it was checked, and nothing else.
-            if not path.name.endswith(".job.json"):
-                assert other.read_bytes() == path.read_bytes(), path
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -182,7 +182,7 @@ def _convert(
                         packer=packer,
                         fast=fast,
                     )
-                written = writer.finish(check=job.check)
+                written = writer.finish()
                 if packer is not None:
                     prove_rows(packer, local, written)
                     packed = packer.counts()

@@ -359,8 +359,7 @@ def copied_records(
     """
     job, source = prepared.job, source_of(prepared.files.spec)
     check_versions(job.writer, where=local)
-    decode = job.check == "decoded"
-    with ShardCopier(local, options=job.writer, decode=decode) as copier:
+    with ShardCopier(local, options=job.writer) as copier:
         for reader in readers:
             copied = reader.copy(copier, job.writer)
             if copied is None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
-from gristmill.dataset.arrayrecord.writer_options import Check, WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, OnCorrupt
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
@@ -50,8 +50,6 @@ class ConversionJob:
         map_code_digest: Digest of the file that holds it, set when the job is planned.
         on_corrupt: `fail` at damaged input, or `quarantine` it and continue.
         max_corrupt: Maximum damaged regions to set aside, in the whole split.
-        check: How a finished shard is compared with what was written; see
-            `ShardWriter.finish`.
         names: How shard files are named.
         allow_empty_files: Whether an input of 0 bytes counts as one without records.
         records: What is known of the inputs, and of the records to make of them.
@@ -70,7 +68,6 @@ class ConversionJob:
     map_code_digest: str = ""
     on_corrupt: OnCorrupt = "fail"
     max_corrupt: int = 100
-    check: Check = "records"
     names: ShardNames = dataclasses.field(default_factory=ShardNames)
     allow_empty_files: bool = False
     join_splits: bool = False
@@ -103,7 +100,7 @@ class ConversionJob:
         """
         fields = dataclasses.asdict(self)
         for other in (
-            *("inputs", "output", "check"),
+            *("inputs", "output"),
             *("on_corrupt", "max_corrupt", "allow_empty_files", "join_splits"),
         ):
             del fields[other]

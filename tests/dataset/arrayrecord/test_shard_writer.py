@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import google_crc32c
 import numpy as np
@@ -53,14 +52,12 @@ def write(
     records: list[bytes],
     *,
     options: WriterOptions | None = None,
-    check="records",
 ) -> WrittenShard:
     writer = ShardWriter(str(path), options=options or WriterOptions())
     writer.write(records, checksums(records).tolist())
-    return writer.finish(check=check)
+    return writer.finish()
 
 
-@pytest.mark.parametrize("check", ["records", "sample"])
 class TestWriting:
     @pytest.mark.parametrize("group_size", [1, 3, 16])
     @pytest.mark.parametrize(
@@ -69,11 +66,11 @@ class TestWriting:
         ids=["none", "empty", "awkward", "text"],
     )
     def test_what_is_finished_is_what_was_written(
-        self, tmp_path, group_size: int, records: list[bytes], check
+        self, tmp_path, group_size: int, records: list[bytes]
     ):
         path = tmp_path / "shard"
         options = WriterOptions(group_size=group_size)
-        written = write(path, records, options=options, check=check)
+        written = write(path, records, options=options)
         data = path.read_bytes()
         crcs = checksums(records)
         assert written.crc32cs.tolist() == crcs.tolist()
@@ -88,14 +85,14 @@ class TestWriting:
         )
         assert read_array_records(path) == records
 
-    def test_a_finished_file_without_its_end_is_an_error(self, tmp_path, check):
+    def test_a_finished_file_without_its_end_is_an_error(self, tmp_path):
         for cut in (0, 100, 65_536):
 
             def shorten(data: bytes, cut: int = cut) -> bytes:
                 return data[:cut]
 
             with pytest.raises(StorageError, match="cannot be read") as caught:
-                finish_spoilt(tmp_path / "shard", shorten, check=check)
+                finish_spoilt(tmp_path / "shard", shorten)
             assert "free space" in str(caught.value)
 
 
@@ -103,7 +100,6 @@ def finish_spoilt(
     path: pathlib.Path,
     spoil: Callable[[bytes], bytes | None],
     records: Sequence[bytes] = (b"abc",) * 40,
-    **options: Any,
 ) -> None:
     """Writes a shard, whose file is spoilt, or deleted, before it is checked."""
 
@@ -118,7 +114,7 @@ def finish_spoilt(
     writer.write(records, checksums(records).tolist())
     with pytest.MonkeyPatch.context() as patched:
         meanwhile(patched, builtins, "open", spoil_file)  # To read it.
-        writer.finish(**options)
+        writer.finish()
 
 
 @pytest.mark.slow
@@ -147,15 +143,6 @@ def test_every_flipped_byte_of_a_finished_shard_is_found(tmp_path: pathlib.Path)
             finish_spoilt(path, flip, records)
 
 
-def test_a_sample_is_decoded_where_only_lengths_are_compared(tmp_path: pathlib.Path):
-    def swap(data: bytes) -> bytes:
-        # A sampled record changes and keeps its length.
-        return data.replace(b"abc", b"abd", 1)
-
-    with pytest.raises(DataLossError, match="record 0"):
-        finish_spoilt(tmp_path / "shard", swap, check="sample")
-
-
 class TestFailing:
     @pytest.mark.parametrize("name", ["missing/shard", "."])
     def test_a_path_that_cannot_be_written(self, tmp_path: pathlib.Path, name: str):
@@ -168,10 +155,9 @@ class TestFailing:
             write(pathlib.Path("/dev/full"), text_records(10))
 
     @pytest.mark.one_in(3)
-    @pytest.mark.parametrize("check", ["records", "sample"])
     @pytest.mark.parametrize("limit_bytes", [0, 1000, 65_536, 100_000, 400_000])
     def test_no_space_left_is_never_silent(
-        self, tmp_path: pathlib.Path, limit_bytes: int, check: str
+        self, tmp_path: pathlib.Path, limit_bytes: int
     ):
         # A limit on the size of files acts as a full disk does.
         script = textwrap.dedent(
@@ -182,7 +168,7 @@ class TestFailing:
             from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
             from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 
-            path, limit, check = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+            path, limit = sys.argv[1], int(sys.argv[2])
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
             chance = random.Random(0)
             try:
@@ -191,7 +177,7 @@ class TestFailing:
                 for _ in range(100):
                     record = chance.randbytes(5000)
                     writer.write([record], [google_crc32c.value(record)])
-                writer.finish(check=check)
+                writer.finish()
             except StorageError as error:
                 print(error)
                 sys.exit(3)
@@ -199,8 +185,7 @@ class TestFailing:
         )
         done = subprocess.run(
             [
-                *(sys.executable, "-c", script, tmp_path / "s"),
-                *(str(limit_bytes), check),
+                *(sys.executable, "-c", script, tmp_path / "s", str(limit_bytes)),
             ],
             capture_output=True,
             text=True,

@@ -21,7 +21,6 @@ pytestmark = pytest.mark.usefixtures("no_cloud")
         ({"map": "a:b"}, "map", "a:b"),
         ({"on_corrupt": "quarantine"}, "on_corrupt", "quarantine"),
         ({"max_corrupt": 3}, "max_corrupt", 3),
-        ({"check": "sample"}, "check", "sample"),
         ({"group_size": 4}, "writer", WriterOptions(group_size=4)),
         ({"compression": "snappy"}, "writer", WriterOptions(compression="snappy")),
         ({"match_shards": True}, "plan", PlanOptions(kind="match_shards", value=None)),

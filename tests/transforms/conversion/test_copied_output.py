@@ -14,7 +14,6 @@ from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import (
-    CorruptShardError,
     DataLossError,
     GristmillError,
     StorageError,
@@ -34,7 +33,6 @@ from tests.support.conversion import (
 )
 from tests.support.gcs_server import GcsServer
 from tests.support.records import (
-    official_options,
     read_array_records,
     text_records,
     write_array_records,
@@ -76,22 +74,6 @@ def test_transposed_chunks_are_decoded(tmp_path: pathlib.Path) -> None:
     write_array_records(files / "a.array_record", RECORDS, options=options)
     convert(job_of(files, tmp_path / "new"))
     assert read_output(tmp_path / "new") == RECORDS
-
-
-def test_the_check_of_decoded_records_finds_a_wrong_index(
-    tmp_path: pathlib.Path,
-) -> None:
-    # A shard that another program wrote again, whole, beside the index of the old one.
-    options = WriterOptions(compression="uncompressed")
-    source = dataset_of(tmp_path, RECORDS, compression=options.compression)
-    path = source / shards_of(source)[0]
-    records = read_array_records(path)
-    records[7] = records[7][::-1]
-    write_array_records(path, records, options=official_options(options))
-    convert(job_of(str(source), tmp_path / "new", writer=options))
-    job = job_of(str(source), tmp_path / "no", writer=options, check="decoded")
-    with pytest.raises(CorruptShardError, match=r"record 7\n"):
-        convert(job)
 
 
 def test_what_is_damaged_in_transit_changes_no_byte(
