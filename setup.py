@@ -229,7 +229,7 @@ setup(
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
     package_data={
         **{package: ["py.typed"] for package in PACKAGES},
-        "gristmill.pipelines.view": ["page/*", "page/echarts/*"],
+        "gristmill.pipelines.view": ["page/*"],
     },
     install_requires=CORE,
     extras_require={

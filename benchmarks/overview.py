@@ -112,11 +112,6 @@ _REPORTS = (
         "planning, commits and opening as shards grow: {scale:.0f} s of CPU time for "
         "a conversion of four million, beside the work on its records",
     ),
-    (
-        "view",
-        "How fast `gristmill view` answers",
-        "a page about a dataset of a million shards: {view:.2f} s to the first answer",
-    ),
 )
 
 
@@ -161,9 +156,6 @@ class Overview:
             return {"resume": f"{exact} of {len(results['loaders'])} are exact in all"}
         if report == "scale":
             return {"scale": results["size"][-1]["total_seconds"]}
-        if report == "view":
-            first = [run["first_seconds"] for run in results["runs"]]
-            return {"view": Spread.of(first).median}
         return {}
 
     def times(self, key: str, seconds: str = "cpu_seconds") -> str:

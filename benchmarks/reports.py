@@ -26,7 +26,6 @@ _RENDERERS = {
     "plan": "plan.render",
     "streaming": "streaming.render",
     "unique": "unique.render",
-    "view": "view.render",
 }
 
 

@@ -230,19 +230,11 @@ VARIABLES = {
         "the Dataflow templates",
         "User that the launcher runs as. The image sets it.",
     ),
-    "KUBERNETES_SERVICE_HOST": (
-        "`view`",
-        "Set in a pod: the page is reached by `kubectl port-forward`.",
-    ),
     "NO_COLOR": ("all commands", "`1` turns colours off."),
     "OPENBLAS_NUM_THREADS": (
         "all commands, workers of a feed",
         "Threads of NumPy's linear algebra. gristmill needs none: without a value it "
         "sets 1.",
-    ),
-    "SSH_CONNECTION": (
-        "`view`",
-        "Set by SSH: `view` shows the command for a tunnel to its page.",
     ),
     "STORAGE_EMULATOR_HOST": (
         "everything that uses `gs://`",
@@ -254,10 +246,6 @@ VARIABLES = {
         "all commands",
         "Directory for temporary files: shards on their way to a bucket, documents of "
         "packed rows while they are compared.",
-    ),
-    "WAYLAND_DISPLAY": (
-        "`view`",
-        "Set, like `DISPLAY`, on a machine with a display: no tunnel is needed.",
     ),
 }
 # Set for libraries, and not read.

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/prepare/view.md: the page of `gristmill view`.
+"""Makes the pictures of docs/prepare/view.md: pages of `gristmill view`.
 
     python docs/screenshots.py [NAME ...]
 
@@ -11,13 +11,13 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import json
 import pathlib
-import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from gristmill.dataset.base.example import encode_example
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
@@ -48,12 +48,18 @@ class Shot(NamedTuple):
 
 
 SHOTS = (
-    Shot("dataset", "code", "#/dataset", size=(1280, 1180)),
-    Shot("step", "mixture", "#/step/40?row=3", scheme="dark"),
-    Shot("record", "mixture", "#/record/code/412"),
-    Shot("row", "packed", "#/record/5"),
-    Shot("order", "mixture", "#/order"),
+    Shot("dataset", "code", "#/dataset", size=(1280, 1000)),
+    Shot("step", "mixture", "#/step/40", scheme="dark"),
+    Shot("row", "chat", "#/record/0"),
 )
+
+_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['tool_calls'] %}{% for call in message['tool_calls'] %}"
+    "<tool_call>{{ call['function'] | tojson }}</tool_call>{% endfor %}"
+    "{% else %}{{ message['content'] }}{% endif %}<|im_end|>\n{% endfor %}"
+)
+_ENDS = ("<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
 
 
 def paragraphs() -> list[str]:
@@ -108,12 +114,28 @@ def train_tokenizer(path: pathlib.Path, texts: Sequence[str]) -> None:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
         vocab_size=4096,
-        special_tokens=["</s>"],
+        special_tokens=list(_ENDS),
         initial_alphabet=alphabet,
         show_progress=False,
     )
     made.train_from_iterator(texts, trainer)
     made.save(str(path))
+
+
+def conversations() -> list[dict[str, Any]]:
+    """Returns conversations in which a tool is called."""
+    found = []
+    for number, city in enumerate(("Bern", "Graz", "Lyon", "Ulm", "Wels", "Zug")):
+        call = {"name": "get_weather", "arguments": {"city_name": city}}
+        result = json.dumps({"temperature_celsius": 17 + number})
+        said = [
+            {"role": "user", "content": f"How warm is it in {city}?"},
+            {"role": "assistant", "tool_calls": [{"function": call}]},
+            {"role": "tool", "content": result},
+            {"role": "assistant", "content": f"In {city}, it is {17 + number} °C."},
+        ]
+        found.append({"messages": said})
+    return found
 
 
 def make_datasets(folder: pathlib.Path) -> dict[str, tuple[str, ...]]:
@@ -124,34 +146,18 @@ def make_datasets(folder: pathlib.Path) -> dict[str, tuple[str, ...]]:
     inputs_code = write_inputs(folder / "code-in", code, 4)
     run("convert", inputs_code, "code", "--num-shards=6", "--group-size=4")
     train_tokenizer(folder / "tokenizer.json", [*texts, *code])
+    lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in conversations()]
+    (folder / "chat.jsonl").write_text("".join(lines), encoding="utf-8")
+    (folder / "chat.jinja").write_text(_TEMPLATE, encoding="utf-8")
     tokens = ("--tokenizer", "tokenizer.json")
-    run("pack", inputs, "packed", *tokens, "--length=512", "--eos=</s>")
+    template = ("--template=chat.jinja", "--length=512")
+    run("pack", "--chat", "chat.jsonl", "chat", *tokens, *template)
     mixture = ("text=text", "code=code", "--weights=text=0.7,code=0.3", "--epochs=2")
     return {
         "code": ("code", "--batch-size=32"),
-        "mixture": (*mixture, "--batch-size=32"),
-        "packed": ("packed", "--batch-size=8", *tokens),
+        "mixture": (*mixture, "--batch-size=32", "--steps=40"),
+        "chat": ("chat", *tokens),
     }
-
-
-@contextlib.contextmanager
-def served(arguments: Sequence[str]) -> Iterator[str]:
-    """Runs `gristmill view`; yields the address of its page."""
-    command = [
-        sys.executable,
-        "-m",
-        "gristmill",
-        "view",
-        *arguments,
-        "--no-browser",
-        "-q",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.send_signal(signal.SIGINT)
 
 
 def save(data: bytes, path: pathlib.Path) -> None:
@@ -181,13 +187,13 @@ def main(names: Sequence[str]) -> None:
                 viewport={"width": width, "height": height},
                 color_scheme=shot.scheme,
             )
-            with served(datasets[shot.dataset]) as url:
-                watched = Watched(context.new_page(), url)
-                watched.go(shot.place)
-                # What comes after the numbers: previews of rows.
-                watched.page.wait_for_load_state("networkidle")
-                data = watched.page.screenshot()
-                context.close()
+            path = pathlib.Path(f"{shot.name}.html").resolve()
+            run("view", *datasets[shot.dataset], "--html", str(path))
+            watched = Watched(context.new_page(), path.as_uri())
+            watched.go(shot.place)
+            data = watched.page.screenshot()
+            assert not watched.faults, watched.faults
+            context.close()
             save(data, FOLDER / f"view_{shot.name}.png")
 
 

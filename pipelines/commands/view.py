@@ -1,85 +1,104 @@
-"""`gristmill view`: a page to look at a dataset, and at the order of its records."""
+"""`gristmill view`: a page about a dataset, and the order of its records."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import platform
+import itertools
+import pathlib
 import shlex
-import sys
-from collections.abc import Mapping
-from typing import Any
+import webbrowser
 
 import click
 
-from gristmill.pipelines.commands.ending import exit_now
-from gristmill.pipelines.commands.messages import (
-    command_line,
-    next_step,
-    note,
-    texts_of,
-)
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.base.whole_numbers import whole_number
+from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import Order, opened_batches, read_state
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.given_datasets import mixture_of
-from gristmill.pipelines.options.option import flag, integer, text, tokenizer_of_rows
+from gristmill.pipelines.options.given_datasets import by_name, mixture_of
+from gristmill.pipelines.options.option import flag, text, tokenizer_of_rows
+
+_MOST_NUMBERS = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViewOptions:
     """Options of `gristmill view` alone."""
 
+    records: str | None = text(
+        "Records to show, counted from 0; A:B is all from A to before B. For a mixture "
+        "NAME=N,NAME=A:B.",
+        "N,A:B,...",
+        "some from all over the dataset",
+    )
+    steps: str | None = text(
+        "Steps to show, counted from 0, of the order that the other options say.",
+        "N,A:B,...",
+        "some from all over the run",
+    )
     tokenizer: str | None = tokenizer_of_rows()
     html: str | None = text(
-        "Write the page with a part of its content to this file, and exit.",
-        "FILE",
-        "none: the page is served",
+        "Write the page to this file.", "FILE", "DATASET.view.html, by its name, here"
     )
-    port: int = integer(
-        "Port of this machine to serve at.", 0, shown="a free one", least=0, most=65535
-    )
-    no_browser: bool = flag("Do not open a browser.")
+    open: bool = flag("Open the page in a browser.")
 
 
 @command("view", Order, ViewOptions, with_json=False)
 def view(order: Order, options: ViewOptions) -> None:
-    """Look at a dataset in a browser: shards, records and order.
+    """Write a page about a dataset: splits, shards, sizes, records and sources.
 
     DATASET is a path, or NAME=PATH for each dataset of a mixture. With the options of
     the order, or the --state of a feed, the page also shows which records are in which
-    step. It is served to browsers of this machine until Ctrl-C.
+    step. It is one file that needs no server; it holds --records and --steps, and as
+    many others as fit into 2 MB.
     """
+    from gristmill.dataset.base.errors import StorageError
     from gristmill.loader.data.dataset import Dataset
-    from gristmill.pipelines.view.answers.opened_datasets import Opened
+    from gristmill.pipelines.view.sections import title_of
+    from gristmill.pipelines.view.write_html import Subject, write_html
 
     split = order.split or _default_split(order.dataset)
     order = dataclasses.replace(order, split=split)
-    batches = step = None
+    batches, steps = None, _numbers(options.steps, "--steps").get("", [])
     if order.state is None and not order.given():
         found = order.opened()
         datasets = {"": found} if isinstance(found, Dataset) else found
+        if steps:
+            raise InputError(
+                "--steps needs the order of the records",
+                cure="give --batch-size and the other options of the order, or --state",
+            )
     else:
         batches = opened_batches(order)
-        names = batches.names or ("",)
-        datasets = dict(zip(names, batches.datasets, strict=True))
-        step = None if order.state is None else read_state(order.state)["step"]
-    texts = texts_of(options.tokenizer)
-    opened = Opened(datasets, batches, state_step=step, tokens=texts)
-    if options.html is not None:
-        again = command_line(without=("html",))
-        _write(opened, options.html, shlex.join(["gristmill", *again]))
-        click.echo(options.html)
-        next_step(*again, why="all records and steps, in a browser")
-        return
-    _serve(opened, options.port, browser=not options.no_browser)
-
-
-def _write(opened: Any, path: str, command: str) -> None:
-    from gristmill.dataset.base.errors import StorageError
-    from gristmill.pipelines.view.write_html import write_html
-
+        datasets = dict(zip(batches.names or ("",), batches.datasets, strict=True))
+        if order.state is not None:
+            steps.append(read_state(order.state)["step"])
+        _check(steps, batches.schedule.step_limit, "--steps")
+    records = _numbers(options.records, "--records")
+    for name, numbers in records.items():
+        if name not in datasets:
+            raise InputError(
+                "--records names no dataset of the mixture",
+                expected=f"NAME=N with one of {', '.join(datasets)}"
+                if "" not in datasets
+                else "numbers without a name",
+                got=options.records,
+                cure="give the names that DATASET has",
+            )
+        _check(numbers, len(datasets[name]), "--records")
+    again = command_line(without=("records", "steps", "html", "open"))
+    title = "-".join(title_of(one) for one in datasets.values())
+    path = options.html or f"{title}.view.html"
+    subject = Subject(
+        datasets=datasets,
+        batches=batches,
+        texts=texts_of(options.tokenizer),
+        records=records,
+        steps=steps,
+        command=shlex.join(["gristmill", *again]),
+    )
     try:
-        write_html(opened, path, command=command)
+        write_html(subject, path)
     except OSError as e:
         raise StorageError(
             "the page cannot be written",
@@ -87,6 +106,48 @@ def _write(opened: Any, path: str, command: str) -> None:
             got=e.strerror or e,
             cure="give another --html FILE, in a directory that is there",
         ) from e
+    click.echo(path)
+    if options.open:
+        webbrowser.open(pathlib.Path(path).resolve().as_uri())
+    next_step(*again, "--records", "0:10", why="records of your choice")
+
+
+def _numbers(given: str | None, option: str) -> dict[str, list[int]]:
+    """Returns the numbers that an option lists, by the names before them."""
+    found: dict[str, list[int]] = {}
+    for name, values in by_name(given, option).items() if given else ():
+        for value in values:
+            ends = [whole_number(end) for end in value.split(":")]
+            first, last = ends[0], ends[-1]
+            if first is None or last is None or len(ends) > 2:
+                raise InputError(
+                    f"{option} is not a list of numbers",
+                    expected="N, or A:B from A to before B, with commas between",
+                    got=given,
+                    cure="give such numbers",
+                )
+            numbers = range(first, last) if len(ends) > 1 else (first,)
+            some = itertools.islice(numbers, _MOST_NUMBERS + 1)
+            found.setdefault(name, []).extend(some)
+    if sum(map(len, found.values())) > _MOST_NUMBERS:
+        raise InputError(
+            f"{option} lists too many for one page",
+            expected=f"at most {_MOST_NUMBERS:,}",
+            got=given,
+            cure="give fewer",
+        )
+    return found
+
+
+def _check(numbers: list[int], stop: int, option: str) -> None:
+    """Raises InputError for a number that nothing has."""
+    if numbers and max(numbers) >= stop:
+        raise InputError(
+            f"{option} has a number that is too large",
+            expected=f"below {stop:,}",
+            got=max(numbers),
+            cure="give a smaller one",
+        )
 
 
 def _default_split(dataset: tuple[str, ...]) -> str | None:
@@ -99,62 +160,3 @@ def _default_split(dataset: tuple[str, ...]) -> str | None:
     if manifest is None or not manifest.splits:
         return None
     return min(manifest.splits, key=lambda name: (name != "train", name))
-
-
-def _serve(opened: Any, port: int, *, browser: bool) -> None:
-    """Serves the page until Ctrl-C, which is how it is meant to end."""
-    from gristmill.pipelines.view.serve import PageServer
-    from gristmill.pipelines.view.write_page import page
-
-    with PageServer(opened, page, port=port) as server:
-        click.echo(server.url)
-        tunnel = tunnel_command(os.environ, server.server_port)
-        # Editors that work on another machine say how to open a browser on this one.
-        if browser and (tunnel is None or "BROWSER" in os.environ):
-            _open_browser(server.url_once())
-        if tunnel is not None:
-            note(f"on your machine, run this, and open the address there:\n  {tunnel}")
-        note("Ctrl-C ends it")
-        try:
-            server.serve_forever(poll_interval=0.1)
-        except KeyboardInterrupt:
-            exit_now(0)
-
-
-def tunnel_command(
-    environ: Mapping[str, str],
-    port: int,
-    *,
-    host: str | None = None,
-    system: str = sys.platform,
-) -> str | None:
-    """Returns the way to make a port reachable from the user's machine.
-
-    None on a machine that has a display, where its user is taken to be.
-
-    Args:
-        environ: The environment.
-        port: The port.
-        host: The name of this machine, by default as it says.
-        system: Its system, as `sys.platform`.
-
-    >>> tunnel_command({"DISPLAY": ":0"}, 8080)
-    """
-    host = platform.node() if host is None else host
-    if "KUBERNETES_SERVICE_HOST" in environ:
-        return f"kubectl port-forward pod/{host} {port}"
-    has_display = system != "linux" or not environ.keys().isdisjoint(
-        ("DISPLAY", "WAYLAND_DISPLAY")
-    )
-    if "SSH_CONNECTION" not in environ and has_display:
-        return None
-    user = f"{environ['USER']}@" if "USER" in environ else ""
-    return f"ssh -N -L {port}:127.0.0.1:{port} {user}{host}"
-
-
-def _open_browser(url: str) -> None:
-    import threading
-    import webbrowser
-
-    # It may wait for the browser.
-    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

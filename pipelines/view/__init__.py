@@ -1,1 +1,1 @@
-"""A page to look at a dataset, and at the order that it is trained in."""
+"""A page about a dataset, and the order that it is trained in, in one file."""

@@ -248,6 +248,14 @@ ROWS = [
         "view d --html x.html",
     ),
     Row(
+        "view d --steps 1",
+        "view d --steps 1 --batch-size 2",
+    ),
+    Row(
+        "view d --records w=1",
+        "view d --records 1",
+    ),
+    Row(
         "convert a.jsonl out --num-shards 3 --shard-size 1MB",
         "convert a.jsonl out --num-shards 3",
     ),

@@ -85,13 +85,9 @@ class Watched:
         self.settle()
 
     def settle(self) -> None:
-        """Waits until the page shows what its address says, charts and all."""
+        """Waits until the page shows what its address says."""
         self.page.wait_for_function(
-            """() => document.querySelector("main h1, main .bad")
-            && document.querySelector("main").dataset.shown === location.hash
-            && !document.querySelector("[aria-busy]")
-            && [...document.querySelectorAll(".chart")].every(
-                (each) => each.querySelector("canvas"))"""
+            """() => document.querySelector("main").dataset.shown === location.hash"""
         )
 
     def tab_to(self, text: str) -> None:

@@ -16,49 +16,11 @@ function element(tag, attributes = {}, ...children) {
 }
 
 function count(number) {
-  return number === null || number === undefined ? "–" : number.toLocaleString("en-US");
+  return number.toLocaleString("en-US");
 }
 
 function plural(number, thing) {
   return `${count(number)} ${thing}${number === 1 ? "" : "s"}`;
-}
-
-// As the command prints sizes: 2621440 is 2.5 MiB. Sizes that are a step apart, a tenth
-// of a unit or more, have different texts.
-function sizeText(bytes, step = Infinity) {
-  if (bytes === null || bytes === undefined) return "–";
-  const units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let unit = 0;
-  while (Math.abs(bytes) >= 1024 && step >= 102.4 && unit < units.length - 1) {
-    bytes /= 1024;
-    step /= 1024;
-    unit += 1;
-  }
-  const digits = unit === 0 ? 0 : 1;
-  const number = bytes.toLocaleString("en-US", {
-    minimumFractionDigits: digits,
-    maximumFractionDigits: digits,
-  });
-  return `${number} ${unit === 0 && bytes === 1 ? "byte" : units[unit]}`;
-}
-
-function size(bytes) {
-  if (bytes === null || bytes === undefined) return element("span", {}, "–");
-  return element("span", { class: "number", title: `${count(bytes)} bytes` }, sizeText(bytes));
-}
-
-function percent(share) {
-  const digits = share !== 0 && Math.abs(share) < 0.1 ? 2 : 1;
-  return `${(100 * share).toFixed(digits)} %`;
-}
-
-// A text of the dataset in a line: what it holds of directions stays inside.
-function aside(text, kind = "") {
-  return element("bdi", { class: kind }, shownText(text));
-}
-
-function pathText(path) {
-  return aside(path, "path");
 }
 
 // Control characters would be invisible, or worse: shows their pictures.
@@ -70,117 +32,134 @@ function shownText(text) {
     .replaceAll("\u007f", "\u2421");
 }
 
+// A text of the dataset in a line: what it holds of directions stays inside.
+function aside(text) {
+  return element("bdi", {}, shownText(text));
+}
+
+function quiet(...children) {
+  return element("p", { class: "quiet" }, ...children);
+}
+
 function link(hash, ...children) {
   return element("a", { href: hash }, ...children);
 }
 
-function button(text, act, attributes = {}) {
-  return element("button", { type: "button", onclick: act, ...attributes }, text);
-}
-
 function section(title, ...children) {
-  return element("section", {}, element("h2", {}, title), ...children);
+  return element("section", {}, title ? element("h2", {}, title) : null, ...children);
 }
 
-// Columns are [title, kind]: kind is "number", "wide" or nothing.
-function table(columns, rows, { label, rowOf } = {}) {
-  const head = columns.map(([title, kind]) =>
-    element("th", { scope: "col", class: kind || null }, title),
-  );
-  const body = rows.map((cells, index) => {
-    const attributes = rowOf ? rowOf(index) : {};
-    return element(
-      "tr",
-      attributes,
-      cells.map((cell, column) => element("td", { class: columns[column][1] || null }, cell)),
-    );
-  });
-  const fits = columns.every(([, kind]) => !["wide", "preview", "meter"].includes(kind));
-  return element(
-    "div",
-    { class: fits ? "scroll fits" : "scroll", tabindex: 0, role: "region", "aria-label": label },
-    element("table", {}, element("thead", {}, element("tr", {}, head)), element("tbody", {}, body)),
-  );
-}
-
-// Pairs of a name and a value; those without a value are left out.
+// Pairs of a name and a text; a name that is empty goes on with the one before.
 function facts(pairs) {
-  const known = pairs.filter(([, value]) => value !== null && value !== undefined);
   return element(
     "dl",
     { class: "facts" },
-    known.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
+    pairs.flatMap(([name, text]) => [
+      element("dt", {}, shownText(name)),
+      element("dd", {}, aside(text)),
+    ]),
   );
 }
 
-function tile(name, value, note) {
+// Columns are [title, whether they are numbers]. Cells are texts, numbers or elements.
+function table(columns, rows, label) {
+  const kind = (column) => (columns[column][1] ? "number" : null);
+  const shown = (cell) =>
+    cell instanceof Node ? cell : typeof cell === "number" ? count(cell) : aside(cell ?? "");
   return element(
     "div",
-    { class: "tile" },
-    element("span", { class: "name" }, name),
-    element("span", { class: "value" }, value),
-    note ? element("span", { class: "note" }, note) : null,
-  );
-}
-
-// A range of a whole, as a bar: where in a file a record is.
-function rangeBar(begin, end, whole, label) {
-  const left = whole > 0 ? Math.min(100, (100 * begin) / whole) : 0;
-  const width = whole > 0 ? Math.min(100 - left, (100 * (end - begin)) / whole) : 0;
-  return element(
-    "div",
-    { class: "range", role: "img", "aria-label": label },
-    element("span", { style: { left: `min(${left}%, 100% - 3px)`, width: `max(3px, ${width}%)` } }),
-  );
-}
-
-function errorPanel(error) {
-  const known =
-    error instanceof AnswerError
-      ? error.facts
-      : { what: "This page has a mistake", got: String(error) };
-  if (!(error instanceof AnswerError)) console.error(error);
-  return element(
-    "div",
-    { class: "panel bad", role: "alert" },
-    element("p", { class: "what" }, shownText(known.what)),
-    facts(
-      [
-        ["where", known.where],
-        ["expected", known.expected],
-        ["got", known.got],
-        ["to do", known.cure],
-      ].map(([name, value]) => [name, value ? aside(value) : null]),
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": label },
+    element(
+      "table",
+      {},
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          columns.map(([title], at) => element("th", { scope: "col", class: kind(at) }, title)),
+        ),
+      ),
+      element(
+        "tbody",
+        {},
+        rows.map((cells) =>
+          element(
+            "tr",
+            {},
+            cells.map((cell, at) => element("td", { class: kind(at) }, shown(cell))),
+          ),
+        ),
+      ),
     ),
   );
 }
 
-function emptyPanel(...children) {
-  return element("div", { class: "panel" }, element("p", { class: "quiet" }, ...children));
+function folded(title, ...children) {
+  return element("details", {}, element("summary", {}, title), ...children);
 }
 
-// What screen readers say when something changes that was not focused.
-function say(text) {
-  document.getElementById("said").textContent = text;
+function panel(title, ...children) {
+  return element(
+    "div",
+    { class: "panel", role: "alert" },
+    element("p", { class: "what" }, title),
+    ...children,
+  );
 }
 
-// Puts what an answer gives into a place: until then, it is marked as busy. Returns
-// whether the place shows it, and neither an error nor what was asked for later.
-async function fill(place, answer, build) {
-  const turn = (place.turn || 0) + 1;
-  place.turn = turn;
-  place.setAttribute("aria-busy", "true");
-  let children,
-    good = true;
-  try {
-    children = build(await answer);
-  } catch (error) {
-    children = [errorPanel(error)];
-    good = false;
-  }
-  if (place.turn !== turn) return false; // Something else was asked for meanwhile.
-  dropCharts(place);
-  place.replaceChildren(...[children].flat().filter(Boolean));
-  place.removeAttribute("aria-busy");
-  return good;
+const WIDTH = 1000;
+const HEIGHT = 160;
+
+function drawn(tag, attributes, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// Bars as [low, high, text] from left to right; the numbers are also there as a table.
+function chart({ title, summary, top, bars, ticks }) {
+  const most = Math.max(1, ...bars.map(([, high]) => high));
+  const each = WIDTH / bars.length;
+  const gap = bars.length > 60 ? 0 : each / (bars.length > 12 ? 16 : 5);
+  const svg = drawn("svg", {
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    preserveAspectRatio: "none",
+    role: "img",
+    class: "bars",
+    "aria-label": `${title}. ${summary}`,
+  });
+  bars.forEach(([low, high, text], index) => {
+    const from = (HEIGHT * low) / most;
+    const height = Math.max((HEIGHT * high) / most - from, high > 0 ? 1 : 0);
+    const x = index * each;
+    const told = drawn("title", {}, shownText(text));
+    svg.append(
+      drawn(
+        "g",
+        {},
+        told,
+        drawn("rect", { x, y: 0, width: each, height: HEIGHT, class: "back" }),
+        drawn("rect", { x: x + gap, y: HEIGHT - from - height, width: each - 2 * gap, height }),
+      ),
+    );
+  });
+  return element(
+    "figure",
+    {},
+    element("figcaption", {}, element("h3", {}, title), quiet(summary)),
+    element("p", { class: "quiet top-value" }, top),
+    svg,
+    element(
+      "p",
+      { class: "ticks quiet" },
+      ticks.map(([, text]) => element("span", {}, text)),
+    ),
+    folded(
+      "Show as text",
+      element("pre", { class: "scroll" }, bars.map(([, , text]) => text).join("\n")),
+    ),
+  );
 }

@@ -20,7 +20,7 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions
-from tests.pipelines.view.conftest import answers_in
+from tests.pipelines.view.conftest import content_of
 from tests.support import conversion, datasets
 from tests.support.packed_datasets import pack, record, write_frames
 from tests.support.records import frames_of
@@ -192,13 +192,8 @@ def check(
     assert expected == {
         (one["step"], one["row"]) for one in found if one["step"] in steps
     }
-    run("view", *order, "--html", folder / "page.html")
-    answers = answers_in((folder / "page.html").read_bytes())["answers"]
-    (shown,) = (
-        answers[key]["rows"]
-        for key in answers
-        if key.startswith("api/step?") and "step=2" in key.partition("?")[2].split("&")
-    )
+    run("view", *order, "--html", folder / "page.html", "--steps", 2)
+    shown = content_of(folder / "page.html")["steps"]["2"]["rows"]
     assert [(one["of"], one["record"]) for one in shown] == [
         (one.name if batches.names else "", one.record)
         for (step, _), one in rows.items()

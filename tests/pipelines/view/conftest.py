@@ -1,4 +1,4 @@
-"""Small datasets to look at."""
+"""Small datasets to look at, and what a page holds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from gristmill import loader
-from gristmill.pipelines.view.answers.opened_datasets import Opened
 from tests.support.conversion import convert as converted
 from tests.support.conversion import job_of
 from tests.support.datasets import convert
@@ -68,40 +66,17 @@ def dataset(tmp_path_factory, records) -> str:
 
 
 @pytest.fixture(scope="session")
-def opened(dataset: str) -> Opened:
-    """The dataset with an order."""
-    found = loader.open(dataset)
-    batches = loader.global_batches(found, batch_size=8, seed=5)
-    return Opened({"": found}, batches)
-
-
-@pytest.fixture(scope="session")
-def packed(tmp_path_factory) -> Opened:
+def packed(tmp_path_factory) -> str:
     """A packed dataset, in three shards."""
     folder = tmp_path_factory.mktemp("packed")
     places = write_frames(folder / "in" / "x.tfrecord", DOCUMENTS)
-    job = job_of(folder / "in", folder / "out", plan=("num_shards", 3))
-    converted(job)
+    converted(job_of(folder / "in", folder / "out", plan=("num_shards", 3)))
     pack(folder / "out", places)
-    found = loader.open(folder / "out")
-    batches = loader.global_batches(found, batch_size=4, seed=7)
-    return Opened({"": found}, batches)
+    return str(folder / "out")
 
 
-@pytest.fixture(scope="session")
-def empty(tmp_path_factory) -> Opened:
-    """A dataset without a record."""
-    dataset = convert(tmp_path_factory.mktemp("empty"), [[]])
-    return Opened({"": loader.open(dataset)})
-
-
-def input_path(dataset: str, number: int) -> str:
-    """Returns the input file of a shard of a dataset that `convert` made."""
-    return str(pathlib.Path(dataset).parent / "in-train" / f"{number:05d}.tfrecord")
-
-
-def answers_in(data: bytes) -> dict[str, Any]:
-    """Returns what a file of `--html` holds."""
-    found = re.search(rb' id="answers">(.*?)</script>', data, re.DOTALL)
+def content_of(path: pathlib.Path) -> dict[str, Any]:
+    """Returns what a page holds."""
+    found = re.search(rb' id="content">(.*?)</script>', path.read_bytes(), re.DOTALL)
     assert found is not None
     return json.loads(found[1])

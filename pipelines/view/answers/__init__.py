@@ -1,1 +1,0 @@
-"""Answers to the page's questions: pure functions of the opened datasets."""

@@ -1,0 +1,202 @@
+"""The description of a dataset on the page: what is in it, and what it was made of."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from gristmill.dataset.base.errors import GristmillError, some_of
+from gristmill.dataset.metadata.lineage import read_lineage
+from gristmill.dataset.metadata.provenance import read_source_files
+from gristmill.dataset.metadata.splits import Split
+from gristmill.loader.data.dataset import Dataset, shards_of
+from gristmill.pipelines.text.contents import feature_text
+from gristmill.pipelines.text.edition_history import made_by
+from gristmill.pipelines.text.formatting import size_text
+from gristmill.pipelines.text.split_description import (
+    map_text,
+    packed_facts,
+    quarantined_text,
+    selected_text,
+    source_text,
+)
+from gristmill.pipelines.view.charts import length_charts, shards_chart
+
+_LISTED = 100
+"""Shards, files or features of one table."""
+
+_STORED = (["Records", 1], ["Shards", 1], ["Not compressed", 1], ["Stored", 1])
+Section = dict[str, Any]
+"""`title`, and `facts`, `chart`, or a table: `columns` as [title, whether numbers],
+`rows`, `more`."""
+
+
+def described(dataset: Dataset, name: str = "") -> dict[str, Any]:
+    """Returns the description of a dataset, as JSON values.
+
+    It reads the tables and the lists of the dataset, and a sample of its records.
+    """
+    parts = [(part, part.committed) for part in dataset.parts]
+    found = [(part, split) for part, split in parts if split is not None]
+    return {
+        "name": name,
+        "title": title_of(dataset),
+        "split": dataset.split,
+        "path": some_of(dict.fromkeys(part.path for part in dataset.parts)),
+        "records": len(dataset),
+        "thing": "row" if dataset.is_packed else "record",
+        "tiles": [*_tiles(dataset)],
+        "sections": [
+            *_splits(dataset),
+            *_shards(dataset),
+            *_lengths(dataset),
+            *_sources(found),
+            *_contents(dataset, found),
+        ],
+    }
+
+
+def title_of(dataset: Dataset) -> str:
+    """Returns the name of a dataset, or of files without a description."""
+    return dataset.manifest.name if dataset.manifest else "files"
+
+
+def _tiles(dataset: Dataset) -> Iterator[tuple[str, str, str]]:
+    """Yields the first numbers that one asks for, each with a note."""
+    stored = shards_of(dataset).file_bytes
+    known, mean = bool((stored >= 0).all()), dataset.mean_record_bytes
+    thing = "Packed rows" if dataset.is_packed else "Records"
+    each = "" if mean is None else f"{size_text(mean)} each, on average"
+    yield thing, f"{len(dataset):,}", each
+    if (counts := dataset.packed_counts()) is not None:
+        yield "Documents", f"{counts.documents:,}", ""
+        places = counts.tokens + counts.padding_tokens
+        padding = counts.padding_tokens / max(places, 1)
+        yield "Tokens", f"{counts.tokens:,}", f"and {padding:.2%} padding"
+    if known:
+        yield "Stored", size_text(int(stored.sum())), ""
+    each = f"{size_text(stored.mean())} each, on average" * bool(
+        known and len(stored) > 1
+    )
+    yield "Shards", f"{dataset.num_shards:,}", each
+
+
+def _splits(dataset: Dataset) -> Iterator[Section]:
+    """Yields tables of splits and of editions, where there are several."""
+    splits = dataset.manifest.splits if dataset.manifest else {}
+    if len(splits) > 1:
+        rows = [[name, *_stored(split)] for name, split in sorted(splits.items())]
+        yield _table("Splits", (["Split", 0], *_STORED), rows)
+    split = dataset.committed
+    if split is not None and split.last_edition > 1:
+        kept = [number for number in split.known if number not in split.numbers]
+        rows = [
+            [
+                number,
+                *_stored(split.known[number]),
+                made_by(split, number) + ", replaced since" * (number in kept),
+            ]
+            for number in (*split.numbers, *sorted(kept))
+        ]
+        columns = (["Edition", 1], *_STORED, ["Made by", 0])
+        yield _table("Editions", columns, rows)
+
+
+def _stored(split: Split) -> list[Any]:
+    sizes = map(size_text, (split.raw_bytes, split.file_bytes))
+    return [split.records, split.shards, *sizes]
+
+
+def _shards(dataset: Dataset) -> Iterator[Section]:
+    shards = shards_of(dataset)
+    count = dataset.num_shards
+    if count < 2:
+        return
+    if (shards.file_bytes >= 0).all():
+        chart = shards_chart(shards.file_bytes, "Stored size of each shard", size_text)
+    else:
+        records = np.diff(shards.ends, prepend=0)
+        chart = shards_chart(records, "Records of each shard", "{:,} records".format)
+    yield {"title": "Shards", "chart": chart}
+    rows = []
+    for number in range(min(count, _LISTED)):
+        info = dataset.shard(number)
+        size = "" if info.file_bytes is None else size_text(info.file_bytes)
+        rows.append([number, info.first_record, info.records, size, info.path])
+    columns = (["Shard", 1], ["First record", 1], ["Records", 1], ["Stored", 1])
+    yield _table("", (*columns, ["File", 0]), rows, of=count, folded="Show the shards")
+
+
+def _lengths(dataset: Dataset) -> Iterator[Section]:
+    try:
+        yield from ({"title": "", "chart": chart} for chart in length_charts(dataset))
+    except (GristmillError, OSError) as e:
+        # The rest of the page is there to say more.
+        yield {"title": "Sizes", "facts": [["not known", str(e)]]}
+
+
+def _sources(found: Sequence[tuple[Dataset, Split]]) -> Iterator[Section]:
+    """Yields what each edition was made of: files, and the datasets that have them."""
+    rows: list[list[str]] = []
+    parents: list[list[Any]] = []
+    total = 0
+    for part, split in found:
+        for edition in split.parts:
+            files = read_source_files(part.path, edition)
+            total += len(files)
+            rows += [
+                [file.path, file.format, _size(file.size_bytes)]
+                for file in itertools.islice(files, _LISTED - len(rows))
+            ]
+            parents += [
+                [one.dataset, one.split or "", one.records, one.function or ""]
+                for one in read_lineage(part.path, edition)
+            ]
+    if parents:
+        heads = (["Dataset", 0], ["Split", 0], ["Records", 1], ["With", 0])
+        yield _table("Made from", heads, parents)
+    if rows:
+        names = (["File", 0], ["Format", 0], ["Size", 1])
+        yield _table("Input files", names, rows, of=total)
+
+
+def _size(size_bytes: int) -> str:
+    return size_text(size_bytes) if size_bytes else ""
+
+
+def _contents(
+    dataset: Dataset, found: Sequence[tuple[Dataset, Split]]
+) -> Iterator[Section]:
+    facts: list[tuple[str, str | None]] = []
+    for part, split in found:
+        facts += [("source", source_text(edition)) for edition in split.parts]
+        facts += [("--map", map_text(split)), ("selected", selected_text(split))]
+        damaged = quarantined_text(split) if split.quarantined_regions else None
+        facts += [("left out", damaged and f"{damaged}: see quarantine/")]
+        facts += packed_facts(split, part.path)
+        facts += [("written", split.writer_options)]
+    facts += [("digest", dataset.records_digest)]
+    known = [[head, text] for head, text in dict.fromkeys(facts) if text]
+    if known:
+        yield {"title": "Facts", "facts": known}
+    if features := dataset.features:
+        some = itertools.islice(features.items(), _LISTED)
+        rows = [[name, feature_text(spec)] for name, spec in some]
+        columns = (["Name", 0], ["Type", 0])
+        yield _table("Features", columns, rows, of=len(features))
+
+
+def _table(
+    title: str,
+    columns: Sequence[Any],
+    rows: Sequence[Any],
+    *,
+    of: int = 0,
+    folded: str = "",
+) -> Section:
+    more = max(0, of - len(rows))
+    found = {"title": title, "columns": columns, "rows": rows, "folded": folded}
+    return found | {"more": f"And {more:,} more." if more else ""}
