@@ -154,11 +154,6 @@ class DatasetOrder:
         """Whether records are removed, so that some have negative numbers."""
         return len(self._layout.removed) > 0
 
-    @property
-    def settled_epoch(self) -> int:
-        """The first epoch that has all the records of the last extension."""
-        return self._layout.runs[-1].first_epoch
-
     def before_removal(
         self, records: IntArray
     ) -> Iterator[tuple[int, IntArray, IntArray]]:

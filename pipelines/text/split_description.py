@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError, some_of
@@ -49,24 +48,17 @@ class SplitStorage:
     warnings: tuple[str, ...]
 
     @classmethod
-    def of(
-        cls,
-        dataset: str,
-        split: Split,
-        sizes: npt.NDArray[np.int64] | None = None,
-    ) -> SplitStorage:
+    def of(cls, dataset: str, split: Split) -> SplitStorage:
         """Reads the list of input files, and the table of shards.
 
         Args:
             dataset: The dataset's directory.
             split: The split, or an edition.
-            sizes: Sizes of its shards, where they are known already.
         """
         warnings = []
         smallest = median = largest = None
         try:
-            if sizes is None:
-                sizes = read_table(dataset, split).file_bytes
+            sizes = read_table(dataset, split).file_bytes
         except (InvalidDatasetError, StorageError) as e:
             warnings.append(f"sizes of shards are not known: {e.what}")
         else:

@@ -1,4 +1,4 @@
-"""Shuffles: bijections that can be undone, and how well they mix."""
+"""Shuffles: bijections that can be undone."""
 
 import dataclasses
 import json
@@ -13,7 +13,6 @@ from gristmill.dataset.base.errors import (
     InputError,
 )
 from gristmill.loader.order.permutation import Permutation
-from gristmill.loader.order.quality import sampled_quality, shuffle_quality
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
     GlobalShuffle,
@@ -172,43 +171,6 @@ def test_windows_are_as_equal_as_can_be(shuffle, num_records):
     assert max(sizes) <= shuffle.window_blocks
     assert max(sizes) - min(sizes) <= 1
     assert len(sizes) == -(-blocks // shuffle.window_blocks)
-
-
-def test_quality_by_hand():
-    order = np.array([2, 3, 0, 1, 5, 4])
-    quality = shuffle_quality(order, batch_size=3, block_records=2)
-    assert quality.displacement == pytest.approx((2 + 2 + 2 + 2 + 1 + 1) / 6 / 6)
-    assert quality.adjacent_share == pytest.approx(3 / 5)
-    # Both batches draw from two of the three blocks; 3 of 6 records draw from
-    # 3 * (1 - (4 * 3 * 2) / (6 * 5 * 4)) = 2.4 on average.
-    assert quality.blocks_per_batch == pytest.approx(2 / 2.4)
-    with pytest.raises(InputError, match="too short"):
-        shuffle_quality(order, batch_size=7, block_records=2)
-
-
-def test_sampled_quality_by_hand():
-    order = np.array([9, 1, 0, 6, 7, 2, 5, 3, 8, 4])
-    size = {"batch_size": 3, "block_records": 2}
-    asked = []
-
-    def records_at(positions):
-        asked.extend(positions.tolist())
-        return order[positions]
-
-    quality = sampled_quality(records_at, 10, num_batches=2, **size)
-    # The first and the last batch, each with the record behind it.
-    assert asked == [0, 1, 2, 3, 6, 7, 8, 9]
-    assert quality.displacement == pytest.approx((9 + 0 + 2 + 1 + 4 + 0) / 6 / 10)
-    pairs = [(9, 1), (1, 0), (0, 6), (5, 3), (3, 8), (8, 4)]
-    expected = np.corrcoef(np.array(pairs).T)[0, 1]
-    assert quality.neighbour_correlation == pytest.approx(expected)
-    assert quality.adjacent_share == pytest.approx(1 / 6)
-    # 2 and 3 of the five blocks; on average 5 * (1 - (8 * 7 * 6) / (10 * 9 * 8)).
-    assert quality.blocks_per_batch == pytest.approx(2.5 / (5 * (1 - 336 / 720)))
-    every = sampled_quality(records_at, 10, num_batches=3, **size)
-    whole = shuffle_quality(order, **size)
-    assert every.blocks_per_batch == pytest.approx(whole.blocks_per_batch)
-    assert every.adjacent_share == pytest.approx(whole.adjacent_share)
 
 
 @given(shuffle=SHUFFLES)
