@@ -16,7 +16,6 @@ from typing import Any
 from benchmarks.comparisons import BOUNDS, IN_SHORT, PEERS, Results
 from benchmarks.plots import show
 from benchmarks.resume.report import is_exact
-from benchmarks.rounds import Spread
 
 REPORT_MARKS = ("<!-- reports: begin -->", "<!-- reports: end -->")
 PEER_MARKS = ("<!-- peers: begin -->", "<!-- peers: end -->")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.loader.data.batches import Batches, row_at
 from gristmill.loader.data.dataset import Dataset
-from gristmill.pipelines.view.records import shown
 from gristmill.pipelines.view.sections import described
+from gristmill.pipelines.view.shown_records import shown
 
 if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
