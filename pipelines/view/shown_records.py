@@ -147,7 +147,7 @@ def _fields(record: bytes, image_bytes: int) -> Iterator[dict[str, Any]]:
 
 
 def _values(values: Values, image_bytes: int) -> tuple[str, list[Any], str | None]:
-    """Returns the kind of values, some of them as JSON, and a note on those left out."""
+    """Returns the kind of values, some as JSON, and a note on those left out."""
     some = [value for value in values[:_VALUES] if isinstance(value, bytes)]
     longest = max(map(len, some), default=0)
     if not some:
