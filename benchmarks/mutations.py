@@ -3,7 +3,7 @@
     python -m benchmarks.mutations --markdown docs/performance/faults.md
     python -m benchmarks.mutations --mutations 700
 
-Files of seven encodings, from the official writer, are damaged in one place each, by
+Files of five encodings, from the official writer, are damaged in one place each, by
 seeded chance. The official reader, the loader and `ReadArrayRecords` read all of each,
 in small parts, and so does the loader after `gristmill index`. A reader may give the
 records as they were written, or refuse. The table is written between two marks in the
@@ -49,8 +49,6 @@ ENCODINGS = (
     "group_size:4,brotli:5",
     "group_size:3,snappy",
     "group_size:1,uncompressed",
-    "group_size:8,transpose:true,zstd:3",
-    "group_size:1,transpose:true,uncompressed",
 )
 """The options of the official writer."""
 

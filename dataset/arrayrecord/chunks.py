@@ -278,10 +278,10 @@ class EncodedChunks:
                 where = f"{self.path}, chunk {number:,}"
             if isinstance(error, TransposedChunkError):
                 raise TransposedChunkError(
-                    "transposed chunk",
+                    "ArrayRecord file has transposed chunks",
                     where=where,
-                    cure="write the file again without transpose:true, or read it "
-                    "with the official reader",
+                    cure="read it with array_record's ArrayRecordReader, and write its "
+                    "records with gristmill.dataset.Writer",
                 ) from e
             raise CorruptShardError(
                 "corrupt ArrayRecord chunk",

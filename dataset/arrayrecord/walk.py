@@ -9,10 +9,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunk_hash import is_compiled
 from gristmill.dataset.arrayrecord.chunks import EncodedChunks
 from gristmill.dataset.arrayrecord.footer import Footer
-from gristmill.dataset.arrayrecord.official_reader import read_with_official_reader
 from gristmill.dataset.arrayrecord.simple_chunks import (
     BLOCK_HEADER_BYTES,
     IntArray,
@@ -20,14 +18,12 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     check_blocks,
     logical,
 )
-from gristmill.dataset.base.errors import CorruptShardError, TransposedChunkError
+from gristmill.dataset.base.errors import CorruptShardError
 
 # Memory that Python takes for a record besides its bytes: most of that of tiny ones.
 _OBJECT_BYTES = 48
 RANGE_BYTES = 1 << 20  # Decodes to at most 4 MiB.
 _REST_BYTES = 4 << 20
-# Hashing a range of shorter chunks in numpy takes no longer than decoding it.
-_LONG_BYTES = 8 << 10
 _ALL = slice(None)
 
 
@@ -124,30 +120,19 @@ class ChunkRange:
             hashed=hashed,
         )
 
-    def decode(self, *, hashed: bool) -> Iterator[list[bytes]]:
-        """Yields all records, using the official reader for transposed chunks.
+    def decode(self, *, hashed: bool) -> list[bytes]:
+        """Returns all records.
 
         With `hashed`, the hashes of chunks and blocks are compared: needed if no index
-        has a checksum of every record. Without the compiled hash, long chunks of local
-        files go to the official reader, which is then faster.
+        has a checksum of every record.
 
         Raises:
             CorruptShardError: A chunk is damaged.
-            InputError: A chunk is transposed, and the file is not local.
+            TransposedChunkError: A chunk is transposed.
         """
-        if hashed and not is_compiled() and "://" not in self.path:
-            offsets = self.footer.chunk_offsets[self.first_chunk : self.last_chunk + 1]
-            if np.diff(offsets).max() > _LONG_BYTES:
-                yield from self.decode_officially()
-                return
-        try:
-            if hashed:
-                self._check_blocks()
-            records = self.encoded(hashed=hashed).decode()
-        except TransposedChunkError:
-            yield from self.decode_officially()
-        else:
-            yield records
+        if hashed:
+            self._check_blocks()
+        return self.encoded(hashed=hashed).decode()
 
     def _check_blocks(self) -> None:
         try:
@@ -159,16 +144,6 @@ class ChunkRange:
                 got=e,
                 cure="restore the file from a copy, or write it again",
             ) from e
-
-    def decode_officially(self) -> Iterator[list[bytes]]:
-        """Yields all records as `read_with_official_reader` does."""
-        count = int(self.chunk_records.sum())
-        yield from read_with_official_reader(
-            self.path,
-            self.first_record,
-            self.first_record + count,
-            mean_bytes=int(self.chunk_decoded_bytes.sum()) // max(count, 1),
-        )
 
 
 def walk_chunks(

@@ -195,7 +195,7 @@ class CorruptShardError(GristmillError, ValueError):
 
 
 class TransposedChunkError(GristmillError, ValueError):
-    """A chunk is transposed: only the official reader decodes transposed chunks."""
+    """A file has transposed chunks, which gristmill does not decode."""
 
 
 class NotADatasetError(GristmillError, FileNotFoundError):

@@ -51,32 +51,6 @@ def check_files(count: int, *, what: str) -> None:
             )
 
 
-def check_stacks(threads: int, *, what: str) -> None:
-    """Raises SystemLimitError if the address space has no room for stacks of threads.
-
-    Called before C++ that waits forever for threads that the system has not started.
-    """
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-    if limit == resource.RLIM_INFINITY:
-        return
-    if stack == resource.RLIM_INFINITY:
-        stack = 2 << 20  # The size that glibc takes in that case.
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:
-            used = int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:  # Only Linux tells, and only Linux keeps to this limit.
-        return
-    if used + threads * stack > limit:
-        raise SystemLimitError(
-            "the system allows too little address space",
-            expected=f"{threads * stack >> 10:,} KiB more, for the threads of {what}",
-            got=f"{used >> 10:,} KiB are in use, of {limit >> 10:,}",
-            cure="allow the process more, with `ulimit -v`, or its threads smaller "
-            "stacks, with `ulimit -s`",
-        )
-
-
 @contextlib.contextmanager
 def limits_named() -> Iterator[None]:
     """Turns errors from system limits into `SystemLimitError`s."""

@@ -89,9 +89,8 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
             ):
                 at = chunks.first_record
                 # No index is read, so the chunks' own hashes are compared.
-                for records in chunks.decode(hashed=True):
-                    yield from records[max(wanted.start - at, 0) : wanted.stop - at]
-                    at += len(records)
+                records = chunks.decode(hashed=True)
+                yield from records[max(wanted.start - at, 0) : wanted.stop - at]
 
 
 def _by_shard(

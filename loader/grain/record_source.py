@@ -12,7 +12,7 @@ import logging
 import operator
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, Self, SupportsIndex, runtime_checkable
 
 import numpy as np
@@ -54,7 +54,6 @@ class ArrayRecordDataSource(Sequence[bytes]):
         paths: A path or pattern, `PATH[START:END]` for a range of its records, an
             object like TFDS's FileInstruction, or a list of these. Files given with a
             range are not opened before they are read.
-        reader_options: For the official reader, which reads transposed files.
         verify: As in `gristmill.loader.open`.
         cache_dir: As in `gristmill.loader.open`.
 
@@ -68,19 +67,11 @@ class ArrayRecordDataSource(Sequence[bytes]):
     def __init__(
         self,
         paths: Any,
-        reader_options: Mapping[str, str] | None = None,
         *,
         verify: Verify | None = None,
         cache_dir: StrPath | None = None,
     ):
         allow_unparsed_flags()
-        if reader_options is not None and not isinstance(reader_options, Mapping):
-            raise InputError(
-                "reader_options are of another kind",
-                expected="a dict of texts, or None",
-                got=f"{reader_options!r:.100}",
-                cure="give options by their names, or leave them out",
-            )
         footers = footer_cache(cache_dir_text(cache_dir))
         items = _as_list(paths)
         parts = [part for item in items for part in _parts_of(item)]
@@ -104,7 +95,7 @@ class ArrayRecordDataSource(Sequence[bytes]):
             name="ArrayRecordDataSource",
             footers=footers,
         )
-        self.__setstate__((shards, dict(reader_options or {}), verify))
+        self.__setstate__((shards, verify))
         opened = zip(whole, counted, strict=True)
         self._reader.open_shards.keep(
             {i: one.opened for i, one in opened if one.opened}
@@ -160,15 +151,13 @@ class ArrayRecordDataSource(Sequence[bytes]):
 
     def __getstate__(self) -> tuple[Any, ...]:
         allow_unparsed_flags()
-        return self._shards, self._reader_options, self._verify
+        return self._shards, self._verify
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._shards: ShardList
         end_with_trainer()
-        self._shards, self._reader_options, self._verify = state
-        self._reader = BatchReader(
-            self._shards, verify=self._verify, reader_options=self._reader_options
-        )
+        self._shards, self._verify = state
+        self._reader = BatchReader(self._shards, verify=self._verify)
 
 
 def _as_list(paths: Any) -> list[Any]:

@@ -14,7 +14,6 @@ import contextlib
 import functools
 import itertools
 import logging
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, TypeVar, cast
 
@@ -35,14 +34,12 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.decode_chunks import (
-    OfficialShards,
     ReadPlan,
     Wanted,
     decode_planned,
-    deliver,
     plan_reads,
 )
-from gristmill.loader.reading.fetch_chunks import fetch_planned, transposed_error
+from gristmill.loader.reading.fetch_chunks import fetch_planned
 from gristmill.loader.reading.shard_file import (
     READ_LIMITS,
     ReadLimits,
@@ -69,7 +66,6 @@ class BatchReader:
         verify: `always` compares each record with its checksum in the shard's index;
             None does so if the index has checksums, and compares the hashes of chunks
             if it has none; `never` compares nothing.
-        reader_options: For the official reader, which reads transposed chunks.
         read_options: How to read plain files in object storage.
         limits: How much to read, decode and keep open at a time.
     """
@@ -79,7 +75,6 @@ class BatchReader:
         shards: ShardList,
         *,
         verify: Verify | None = None,
-        reader_options: Mapping[str, str] | None = None,
         read_options: ReadOptions | None = None,
         limits: ReadLimits = READ_LIMITS,
     ):
@@ -97,7 +92,6 @@ class BatchReader:
         self._verify = verify
         self._options = read_options
         self._own_fetcher: RangeFetcher | None = None
-        self._official = OfficialShards(reader_options or {})
 
     def read(self, records: IntArray, *, threads: int = 1) -> list[bytes]:
         """Returns records, in the order of their numbers in `records`.
@@ -159,9 +153,7 @@ class BatchReader:
             places = order[begin:end], numbers[begin:end]
             compare, hashed = self._checks(shard)
             wanted = Wanted(shard, *places, compare, hashed)
-            if self._is_official(shard):
-                self._read_officially(wanted, out)
-            elif shard.version is None:
+            if shard.version is None:
                 local.append(wanted)
             else:
                 stored.append(wanted)
@@ -189,7 +181,7 @@ class BatchReader:
         if self.shards.remote is not None:
             return None
         shard = self.open_shards.get(number)
-        if shard.version is not None or shard.transposed:
+        if shard.version is not None:
             return None
         if self._verify == "always" and not shard.has_crc32cs:
             return None
@@ -223,7 +215,6 @@ class BatchReader:
     def close(self) -> None:
         """Closes all shards. Reading opens them again."""
         self.open_shards.close()
-        self._official.close()
 
     def offset_bytes(self, record: int) -> int:
         """Returns the physical offset, in its file, of a record's chunk."""
@@ -239,13 +230,6 @@ class BatchReader:
             return False, False
         compare = shard.has_crc32cs
         return compare, not compare
-
-    def _is_official(self, shard: ShardFile) -> bool:
-        """Returns whether the official reader reads a shard."""
-        if shard.transposed or is_compiled():
-            return shard.transposed
-        # It compares hashes faster than numpy does.
-        return shard.version is None and self._checks(shard)[1]
 
     def _read_local(
         self, wanted: list[Wanted], out: list[bytes], threads: int = 1
@@ -305,12 +289,6 @@ class BatchReader:
         if self._own_fetcher is None:
             self._own_fetcher = RangeFetcher(self._options)
         return self._own_fetcher
-
-    def _read_officially(self, wanted: Wanted, out: list[bytes]) -> None:
-        plan = plan_reads([wanted], name=self.shards.name)
-        if wanted.shard.version is not None:
-            raise transposed_error(plan, 0)
-        deliver(plan, self._official.read(plan), out)
 
 
 @functools.cache

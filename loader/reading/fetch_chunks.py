@@ -7,10 +7,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunks import damaged_chunks
-from gristmill.dataset.base.errors import CorruptShardError, InputError
+from gristmill.dataset.arrayrecord.chunks import CHUNK_ERRORS, damaged_chunks
 from gristmill.loader.reading.decode_chunks import ReadChunks, ReadPlan
-from gristmill.loader.reading.shard_file import is_transposed
 from gristmill.loader.remote.object_reads import ByteRange
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.range_plan import plan_ranges
@@ -31,7 +29,7 @@ def fetch_planned(
     """Fetches chunks and puts their wanted records into the batch.
 
     Chunks that arrive damaged are fetched again. A shard that is damaged is a
-    CorruptShardError, a transposed one an InputError.
+    CorruptShardError, a transposed one a TransposedChunkError.
     """
     for tries in range(1, _DAMAGED_TRIES + 1):
         attempt = _Attempt(plan, out, decode, last=tries == _DAMAGED_TRIES)
@@ -85,12 +83,9 @@ class _Attempt:
         pieces = [self._arrived[chunk] for chunk in chunks]
         try:
             self._decode(plan, _taken(pieces), self._out)
-        except CorruptShardError:
+        except CHUNK_ERRORS:
             damaged = self._find_damaged(plan, pieces)
             if self._last:
-                first = damaged[0] if damaged else 0
-                if is_transposed(pieces[first], int(plan.begin[first])):
-                    raise transposed_error(plan, first) from None
                 raise
             self._damaged += [chunks[i] for i in damaged]
         self._arrived.clear()
@@ -103,23 +98,10 @@ class _Attempt:
             part = plan.part(chunk, chunk + 1)
             self._decode(part, _taken([pieces[chunk]]), self._out)
 
-        damaged = damaged_chunks(len(pieces), decode, errors=(CorruptShardError,))
+        damaged = damaged_chunks(len(pieces), decode, errors=CHUNK_ERRORS)
         return [chunk for chunk, _ in damaged]
 
 
 def _taken(pieces: Sequence[bytes]) -> ReadChunks:
     """Returns a function that takes chunks out of those that have arrived."""
     return lambda chunks: [pieces[chunk] for chunk in chunks]
-
-
-def transposed_error(plan: ReadPlan, chunk: int) -> InputError:
-    """Returns the error about a chunk of a transposed shard in object storage.
-
-    The official reader cannot be used there: it returns empty records if an answer is
-    truncated.
-    """
-    return InputError(
-        "transposed shard cannot be read from object storage",
-        where=f"{plan.name}, shard {plan.files[plan.file[chunk]].path}",
-        cure="copy it to a local disk, or convert it with gristmill",
-    )

@@ -14,8 +14,6 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from gristmill.dataset.arrayrecord.footer import Footer, read_footer
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES, logical
 from gristmill.dataset.base.errors import (
@@ -138,8 +136,6 @@ class ShardFile:
         path: The shard.
         data: Its bytes.
         index: Where its records are.
-        transposed: Whether only the official reader can decode it. False for shards in
-            object storage, which are opened without reading them.
         version: The generation to read, of a shard in object storage; None for a
             local file.
         number: Its number in the dataset, of a shard in object storage or a copy of
@@ -149,7 +145,6 @@ class ShardFile:
     path: str
     data: Bytes
     index: ShardIndex
-    transposed: bool = False
     version: str | None = None
     number: int | None = None
 
@@ -164,12 +159,6 @@ def without_block_headers(data: bytes, begin: int) -> bytes | memoryview:
     if (begin - 1) // BLOCK_BYTES != (begin + len(data) - 1) // BLOCK_BYTES:
         return logical(data, begin)
     return data
-
-
-def is_transposed(chunk: bytes, begin: int) -> bool:
-    """Returns whether the chunk that begins at an offset is transposed."""
-    header = without_block_headers(chunk[:BLOCK_BYTES], begin)
-    return header[_CHUNK_TYPE_AT : _CHUNK_TYPE_AT + 1] == b"t"
 
 
 def open_shard(
@@ -207,7 +196,6 @@ def open_shard(
         path=path,
         data=file.data,
         index=index,
-        transposed=_is_transposed(file.data, index),
         version=file.version,
     )
 
@@ -270,13 +258,3 @@ def _disk_errors(path: str) -> Iterator[None]:
             got=os.strerror(e.errno),
             cure=cure,
         ) from e
-
-
-def _is_transposed(data: Bytes, index: ShardIndex) -> bool:
-    # The first chunk tells: a writer transposes all chunks of a file or none.
-    if not index.chunks or not index.records:
-        return False
-    begin, end = index.chunk_offsets(np.array([0, 1])).tolist()
-    if not 0 < begin < end <= index.file_bytes:
-        return False  # Whoever reads a record is told that the index is damaged.
-    return is_transposed(data[begin : min(end, begin + BLOCK_BYTES)], begin)

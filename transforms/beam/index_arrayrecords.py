@@ -71,9 +71,9 @@ class IndexArrayRecords(
 
     Guarantees: bounded; one linear chain, so that every runner executes it; as many
     files are read at once as the runner has threads; an index depends on its file
-    alone, so retries do no harm; the dataset appears only after all files were read
-    through the official reader. Memory per file in flight: a block of 16 MiB, its
-    records, and 12 bytes for each record of the file.
+    alone, so retries do no harm; the dataset appears only after all files were read,
+    and the hashes of their chunks compared. Memory per file in flight: 4 MiB decoded,
+    or one chunk if that is larger, and 35 bytes for each record of the file.
 
     Attributes:
         files: ArrayRecord files or glob patterns, or one, all in one directory.

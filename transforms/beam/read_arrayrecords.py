@@ -52,7 +52,7 @@ class ReadArrayRecords(
 
     Applied to a pipeline; gives a PCollection of `bytes`, or of `SourceRecord`. What to
     read is looked up when the pipeline runs. Every compression and group size is read;
-    files with transposed chunks go through the official reader and must be local.
+    files with transposed chunks are refused.
 
     Guarantees: bounded; every record exactly once; in a dataset, each record's crc32c
     is compared with the one in the shard's index, in other files the hash of each chunk

@@ -5,7 +5,6 @@ Continues after the first finding, as a repair needs all of them.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
@@ -24,7 +23,6 @@ from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
-    GristmillError,
     StorageError,
     TransposedChunkError,
 )
@@ -329,8 +327,8 @@ def _decode(
     """
     try:
         yield _decoded(chunks.first_record, chunks.encoded(hashed=hashed), kept)
-    except TransposedChunkError:
-        yield from _decode_transposed(chunks, shard)
+    except TransposedChunkError as error:
+        yield finding_of(shard, error)
     except CorruptShardError:
         yield from _decode_singly(chunks, shard, hashed, kept)
 
@@ -368,19 +366,6 @@ def _decode_singly(
             f"byte offset {int(offsets[chunk]):,}",
             got=damaged[chunk].got or "",
         )
-
-
-def _decode_transposed(chunks: ChunkRange, shard: str) -> Iterator[_Decoded | Finding]:
-    begin = chunks.first_record
-    end = begin + int(chunks.chunk_records.sum())
-    try:
-        for batch in chunks.decode_officially():
-            yield _Decoded.of(begin, batch)
-            begin += len(batch)
-    except GristmillError as error:
-        found = finding_of(shard, error)
-        what = f"records {begin:,} to {end:,}: {found.what}"
-        yield dataclasses.replace(found, what=what)
 
 
 class _DifferentRecords:

@@ -258,12 +258,11 @@ def prove_rows(packer: RowPacker, local: str, written: WrittenShard) -> None:
     """
     with open(local, "rb", buffering=0) as file:
         packer.prove(
-            rows
+            chunks.decode(hashed=False)
             for _, chunks in walk_file(
                 file, written.footer, path=local, size_bytes=written.file_bytes
             )
             if chunks is not None
-            for rows in chunks.decode(hashed=False)
         )
 
 

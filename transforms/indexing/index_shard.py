@@ -57,8 +57,8 @@ def index_shard(task: IndexTask) -> IndexedShard:
 
     Raises:
         CorruptShardError: The file is damaged or no ArrayRecord file.
-        InputError: It is of another format; or it has transposed chunks, and is not on
-            a local disk.
+        InputError: It is of another format.
+        TransposedChunkError: It has transposed chunks.
     """
     storage = storage_for(task.dataset)
     path = layout.join(task.dataset, task.file)
@@ -79,12 +79,14 @@ def index_shard(task: IndexTask) -> IndexedShard:
     with storage.open(path, version=version) as file:
         for data, chunks in walk_file(file, footer, path=path, size_bytes=size):
             file_crc = google_crc32c.extend(file_crc, data)
-            for records in () if chunks is None else chunks.decode(hashed=True):
-                count = len(records)
-                crcs = np.fromiter(map(google_crc32c.value, records), np.uint32, count)
-                lengths = np.fromiter(map(len, records), np.int64, count)
-                digest += RecordsDigest.of(crcs, lengths)
-                parts.append(crcs)
+            if chunks is None:
+                continue
+            records = chunks.decode(hashed=True)
+            count = len(records)
+            crcs = np.fromiter(map(google_crc32c.value, records), np.uint32, count)
+            lengths = np.fromiter(map(len, records), np.int64, count)
+            digest += RecordsDigest.of(crcs, lengths)
+            parts.append(crcs)
     decoded = int(footer.chunk_decoded_bytes.sum())
     if digest.raw_bytes != decoded:
         raise CorruptShardError(

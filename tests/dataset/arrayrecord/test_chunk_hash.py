@@ -64,7 +64,7 @@ def spans_of(data: bytes) -> tuple[bytes, np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-@pytest.fixture(scope="module", params=["uncompressed", "zstd:3", "transpose:true"])
+@pytest.fixture(scope="module", params=["uncompressed", "zstd:3"])
 def official(request, tmp_path_factory):
     chance = random.Random(1)
     records = [chance.randbytes(size) for size in SIZES]

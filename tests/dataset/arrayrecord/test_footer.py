@@ -130,10 +130,10 @@ class TestOfficialFiles:
         assert read_array_records(path) == GOLDEN_RECORDS
 
     @pytest.mark.parametrize("count", [1, 5, 200])
-    def test_transposed_files_are_left_to_the_official_reader(self, folder, count):
+    def test_transposed_files_are_refused(self, folder, count):
         data = written(folder, "group_size:4,transpose:true", text_records(count))
         assert footer_of(data).records == count
-        with pytest.raises(TransposedChunkError, match="official reader"):
+        with pytest.raises(TransposedChunkError, match="ArrayRecordReader"):
             decode_file(data)
 
     def test_a_transposed_file_without_records_is_no_problem(self, folder):

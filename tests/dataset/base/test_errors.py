@@ -78,7 +78,7 @@ def test_errors_come_back_from_their_text(error):
 
 ROOT = pathlib.Path(__file__).parents[3]
 # These are caught where they are raised from, and never shown.
-NOT_SHOWN = {"FalseStartError", "TransposedChunkError"}
+NOT_SHOWN = {"FalseStartError"}
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from gristmill.dataset.base.errors import StorageError, SystemLimitError
-from gristmill.dataset.base.system_limits import check_stacks, limits_named
+from gristmill.dataset.base.system_limits import limits_named
 from tests.support.datasets import convert
 from tests.support.memory import limited_memory
 from tests.support.records import text_records
@@ -82,15 +82,6 @@ def test_a_library_that_is_loaded_in_part():
             use(AttributeError("of a function"))
         with pytest.raises(ModuleNotFoundError):
             use(missing)
-
-
-def test_room_for_stacks():
-    check_stacks(1 << 30, what="nobody")  # Memory is not limited.
-    with limited_memory(1 << 30):
-        check_stacks(1, what="a reader")
-        with pytest.raises(SystemLimitError, match="threads of a reader") as raised:
-            check_stacks(1000, what="a reader")
-    assert "ulimit -s" in str(raised.value.cure)
 
 
 PROGRAM = """

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill import loader
-from gristmill.dataset.arrayrecord.official_reader import OfficialReader
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     GristmillError,
@@ -218,7 +217,6 @@ def read_all(path: str) -> None:
 ACTIONS: dict[str, Callable[[str, str], object]] = {
     "load": lambda path, source: read_all(path),
     "load the shard": lambda path, source: read_all(f"{path}/{SHARD}"),
-    "official": lambda path, source: OfficialReader(f"{path}/{SHARD}"),
     "verify": lambda path, source: verify(path, workers=1),
     "quick": lambda path, source: verify(path, quick=True),
     "inspect": lambda path, source: open_manifest(path),

@@ -30,7 +30,7 @@ class Instruction:
     examples_in_shard: int
 
 
-@pytest.fixture(scope="module", params=["group_size:1", "group_size:4,transpose:true"])
+@pytest.fixture(scope="module", params=["group_size:1", "group_size:4"])
 def paths(request, tmp_path_factory) -> list[str]:
     folder = tmp_path_factory.mktemp("plain")
     found = [str(folder / f"{number}.array_record") for number in range(len(FILES))]
@@ -132,18 +132,6 @@ def test_keys_out_of_range(paths: list[str], key: int) -> None:
 def test_what_is_no_path(given: object) -> None:
     with pytest.raises(InputError, match="paths of a data source"):
         loader.ArrayRecordDataSource(given)
-
-
-def test_reader_options_reach_the_official_reader(
-    paths: list[str], request: pytest.FixtureRequest
-) -> None:
-    options = {"index_storage_option": "nonsense"}
-    source = loader.ArrayRecordDataSource(paths, reader_options=options)
-    if "transpose:true" in request.node.callspec.params["paths"]:
-        with pytest.raises(CorruptShardError, match="index_storage_option"):
-            source[0]
-    else:  # Nothing of it goes through the official reader.
-        assert source[0] == RECORDS[0]
 
 
 def test_converted_files_are_checked(tmp_path: pathlib.Path) -> None:

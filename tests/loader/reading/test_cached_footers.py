@@ -59,9 +59,7 @@ def test_a_footer_is_read_once(path, cache, opened) -> None:
         assert len(entries(cache)) == 1
 
 
-@pytest.mark.parametrize(
-    "options", ["group_size:1", "group_size:7", "group_size:3,transpose:true"]
-)
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:7"])
 def test_cached_index_finds_all_records(tmp_path, cache, options) -> None:
     path = tmp_path / "some.array_record"
     write_array_records(path, RECORDS, options=options)

@@ -87,7 +87,6 @@ def test_a_file_of_another_format_among_thousands(
         "group_size:16,zstd:3,window_log:31",
         "group_size:1,brotli:5,window_log:30",
         "group_size:7,snappy",
-        "group_size:3,transpose:true",
         "group_size:3,pad_to_block_boundary:true",
     ],
 )
@@ -106,7 +105,7 @@ def test_what_is_indexed_is_read_and_verified(
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("options", ["group_size:1", "group_size:3,transpose:true"])
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:3"])
 def test_damage_in_any_byte_is_refused(
     tmp_path: pathlib.Path, options: str, hashing: str
 ) -> None:

@@ -77,7 +77,7 @@ def test_splits(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["group_size:1", "group_size:9,transpose:true"])
+@pytest.mark.parametrize("options", ["group_size:1", "group_size:9"])
 def test_files_without_dataset(tmp_path: pathlib.Path, options: str) -> None:
     for name in ("a", "b"):
         records = [name.encode() + record for record in RECORDS[:400]]

@@ -11,7 +11,6 @@ import shutil
 import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import NotADatasetError, StorageError
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.metadata import layout
@@ -21,10 +20,7 @@ from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.result import VerifyResult
-from gristmill.transforms.checking.shard import ShardCheck, verify_shard
-from gristmill.transforms.indexing.commit_index import commit_index
-from gristmill.transforms.indexing.index_shard import index_shard
-from gristmill.transforms.indexing.plan_index import plan_index
+from gristmill.transforms.checking.shard import verify_shard
 from tests.support.conversion import convert, job_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
 from tests.support.records import (
@@ -272,27 +268,6 @@ def test_records_without_an_index_are_compared_by_their_chunks(
         "record 7",
         "record 9",
     ]
-
-
-def test_transposed_chunks_go_to_the_official_reader(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "old-train.array_record-00000-of-00001"
-    write_array_records(path, RECORDS[:300], options="group_size:10,transpose:true")
-    tasks = plan_index([str(path)])
-    commit_index(Gathered.of(map(index_shard, tasks)), inputs=[str(path)])
-    (task,) = plan_verify(str(tmp_path)).tasks
-    assert verify_shard(task) == ShardCheck(
-        path.name, 300, sum(map(len, RECORDS[:300])), (), task.file_bytes
-    )
-    index = tmp_path / layout.index_path(path.name)
-    write_array_records(
-        path,
-        [b"!", *RECORDS[1:299], RECORDS[299] + b"!"],
-        options="group_size:10,transpose:true",
-    )
-    assert index.exists()
-    whats = [finding.what for finding in verify_shard(task).findings]
-    assert "record 0 is not the one that was written" in whats
-    assert "record 299 is not the one that was written" in whats
 
 
 @pytest.mark.parametrize("quick", [False, True])

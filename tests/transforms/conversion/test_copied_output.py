@@ -17,6 +17,7 @@ from gristmill.dataset.base.errors import (
     DataLossError,
     GristmillError,
     StorageError,
+    TransposedChunkError,
 )
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.record_source import source_of
@@ -67,13 +68,14 @@ def test_records_at_a_border_within_a_chunk_are_encoded_again(
     assert read_output(tmp_path / "new") == RECORDS
 
 
-def test_transposed_chunks_are_decoded(tmp_path: pathlib.Path) -> None:
+def test_transposed_chunks_are_refused(tmp_path: pathlib.Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
     options = "group_size:1,transpose:true,zstd:3"
     write_array_records(files / "a.array_record", RECORDS, options=options)
-    convert(job_of(files, tmp_path / "new"))
-    assert read_output(tmp_path / "new") == RECORDS
+    for policy in ("fail", "quarantine"):
+        with pytest.raises(TransposedChunkError, match=r"dataset\.Writer"):
+            convert(job_of(files, tmp_path / "new", on_corrupt=policy))
 
 
 def test_what_is_damaged_in_transit_changes_no_byte(

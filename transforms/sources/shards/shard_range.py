@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
@@ -157,8 +156,7 @@ class ShardRange:
     def _decoded(self, chunks: walk.ChunkRange) -> list[RecordBatch]:
         """Returns all records of chunks; empty if they have none."""
         crc32cs = self._opened.crc32cs
-        decoded = list(chunks.decode(hashed=crc32cs is None))
-        records = decoded[0] if len(decoded) == 1 else list(itertools.chain(*decoded))
+        records = chunks.decode(hashed=crc32cs is None)
         found = list(map(google_crc32c.value, records))
         if crc32cs is not None:
             _check(chunks, found, crc32cs)

@@ -51,9 +51,9 @@ PLANS: list[tuple[str, int | None]] = [
     ("match_shards", None),
 ]
 RECORDS = [*varied_records(400, seed=1), *AWKWARD_RECORDS]
-# Chunks of one record, of many, of so many that a file is one, and transposed ones.
+# Chunks of one record, of many, of so many that a file is one.
 OPTIONS = ("group_size:1,zstd:3", "group_size:9,snappy", "group_size:1000,brotli:5")
-OFFICIAL = "group_size:30,transpose:true"
+OFFICIAL = "group_size:30"
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def test_range_bytes_decides_the_number_of_ranges(tmp_path: pathlib.Path) -> Non
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options",
-    ["group_size:1,uncompressed", "group_size:9,zstd:3", "group_size:9,transpose:true"],
+    ["group_size:1,uncompressed", "group_size:9,zstd:3"],
 )
 def test_damage_in_files_without_dataset(
     tmp_path: pathlib.Path, options: str, hashing: str
