@@ -77,24 +77,6 @@ def test_documents_and_helps_are_in_plain_english() -> None:
     assert not bad, "\n".join(bad)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "All. Of your own documents, say which column has the text.",
-        "| `--length` | Most tokens of a row. |",
-        "leaves out what of a document does not fit",
-        "which byte is in this row, and the other way round",
-        "a string that is no number",
-        "98% of it is decode; behind the last piece",
-        "The last line but one sets the variables",
-        "the options that are to be others",
-        '"a conversion makes " "what is missing"',
-    ],
-)
-def test_turns_in_texts_are_found(text: str) -> None:
-    assert len(turns_in(text)) == 1
-
-
 def prose(source: str) -> Iterator[tuple[int, str]]:
     """Yields the line and the text of docstrings and comments."""
     for node in ast.walk(ast.parse(source)):
@@ -133,19 +115,3 @@ def test_sources_are_in_plain_english(package: str) -> None:
         for fault in faults(path.read_text(encoding="utf-8"))
     ]
     assert not bad, "\n".join(bad)
-
-
-@pytest.mark.parametrize(
-    ("source", "fault"),
-    [
-        ('"""Whether a disk is full."""', "1: the heading asks"),
-        ('def f():\n    """Returns what it was given."""', "2: 'Returns what'"),
-        ("x = 1  # Read from the begin.", "1: 'the begin'"),
-    ],
-)
-def test_turns_are_found(source: str, fault: str) -> None:
-    assert [line.startswith(fault) for line in faults(source)] == [True]
-
-
-def test_plain_sentences_pass() -> None:
-    assert faults('"""The room on a disk."""\n# Returns whatever is there.\n') == []

@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import functools
 import importlib
 import inspect
 import pathlib
@@ -376,29 +375,3 @@ def test_every_type_of_a_public_signature_is_public() -> None:
                         f"{kind.__module__}.{kind.__qualname__}", []
                     ).append(f"{place}: {name}")
     assert missing == {}, missing
-
-
-@pytest.mark.parametrize(
-    ("place", "argument"),
-    [
-        ("gristmill.loader.GlobalBatches.feed", "topology"),
-        ("gristmill.loader.global_batches", "shuffle"),
-        ("gristmill.loader.open", "verify"),
-        ("gristmill.transforms.ConversionJob", "on_corrupt"),
-        ("gristmill.transforms.ConvertFiles", "overwrite"),
-        ("gristmill.transforms.PlanOptions", "kind"),
-        ("gristmill.transforms.ShardNames", "kind"),
-    ],
-)
-def test_type_checkers_know_the_choices_of_an_argument(
-    place: str, argument: str
-) -> None:
-    face = max((face for face in FACES if place.startswith(f"{face}.")), key=len)
-    value = functools.reduce(
-        getattr, place[len(face) + 1 :].split("."), importlib.import_module(face)
-    )
-    names = {**vars(sys.modules[value.__module__]), **type_checking(value.__module__)}
-    hint = typing.get_type_hints(value, globalns=names)[argument]
-    parts = {typing.get_origin(part) for part in (hint, *typing.get_args(hint))}
-    assert typing.Literal in parts
-    assert str not in typing.get_args(hint)

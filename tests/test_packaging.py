@@ -5,10 +5,7 @@ requires are lent to it by this environment, and gristmill itself never is.
 """
 
 import ast
-import email.message
-import email.parser
 import pathlib
-import re
 import subprocess
 import sys
 import sysconfig
@@ -111,48 +108,10 @@ def test_every_requirement_is_bounded() -> None:
         assert operators == {">=", "<"}, requirement
 
 
-# What MaxText 0.2.5 requires at least, in its extra for TPUs, of what we require too.
-MAXTEXT_REQUIRES = {
-    "array-record": "0.8.3",
-    "click": "8.5.0",
-    "cloudpickle": "3.1.2",
-    "google-api-core": "2.38.0",
-    "google-auth": "2.58.0",
-    "google-cloud-storage": "3.14.1",
-    "google-crc32c": "1.8.0",
-    "grain": "0.2.18",
-    "jax": "0.11.1",
-    "numpy": "2.1.3",
-    "requests": "2.34.2",
-    "rich": "15.0.0",
-    "urllib3": "2.7.0",
-    "zstandard": "0.25.0",
-}
-
-
-def test_maxtext_can_share_an_environment() -> None:
-    arguments = setup_arguments()
-    extras = arguments["extras_require"]
-    ours = [*extras["gcs"], *extras["loader"]]
-    for requirement in map(Requirement, [*arguments["install_requires"], *ours]):
-        name = canonicalize_name(requirement.name)
-        if name not in ("brotli", "cramjam"):
-            assert requirement.specifier.contains(MAXTEXT_REQUIRES[name]), requirement
-
-
 def test_dev_holds_every_extra() -> None:
     extras = setup_arguments()["extras_require"]
     for name in extras:
         assert set(extras[name]) <= set(extras["dev"])
-
-
-def test_a_page_has_a_size_for_every_extra() -> None:
-    page = ROOT / "docs" / "tutorials" / "install.md"
-    text = page.read_text(encoding="utf-8")
-    table = text.partition("| extra | for | MB added |")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| (`.+?) \| .+? \| ([\d,]+) \|$", table, re.MULTILINE)
-    named = [name for cell, _ in rows for name in re.findall(r"`(\w+)`", cell)]
-    assert sorted(named) == sorted(setup_arguments()["extras_require"])
 
 
 @pytest.mark.slow
@@ -214,33 +173,6 @@ except ValueError as error:
     printed = checked(python, "-c", program, cwd=tmp_path)
     assert printed.startswith("CorruptShardError"), printed
     assert "record 7 of" in printed
-
-
-def test_metadata() -> None:
-    arguments = setup_arguments()
-    with zipfile.ZipFile(wheel()) as archive:
-        (name,) = [n for n in archive.namelist() if n.endswith(".dist-info/METADATA")]
-        metadata = email.parser.Parser().parsestr(archive.read(name).decode())
-    assert metadata["Name"] == "gristmill"
-    assert metadata["Version"] == arguments["version"]
-    assert metadata["Requires-Python"] == ">=3.11"
-    assert "Apache-2.0" in (metadata["License"], metadata["License-Expression"])
-    assert set(metadata.get_all("Provides-Extra", [])) == {
-        "beam",
-        "dev",
-        "docs",
-        "gcs",
-        "gigatoken",
-        "jsonl",
-        "loader",
-        "parquet",
-        "tf",
-        "tokenizers",
-    }
-    required = [Requirement(r) for r in metadata.get_all("Requires-Dist", [])]
-    core = {canonicalize_name(r.name) for r in required if r.marker is None}
-    wanted = [Requirement(r).name for r in arguments["install_requires"]]
-    assert core == {canonicalize_name(name) for name in wanted}
 
 
 def test_it_runs_as_a_module(tmp_path: pathlib.Path) -> None:

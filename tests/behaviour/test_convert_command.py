@@ -11,11 +11,8 @@ import time
 
 import pytest
 
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from tests.support.records import text_records, write_tfrecords
 from tests.support.shell import (
-    RECORDS,
-    expected_records,
     gristmill,
     records_of,
     succeeded,
@@ -35,11 +32,6 @@ def dataset(source, tmp_path_factory) -> pathlib.Path:
     return output
 
 
-def test_convert_keeps_every_record_in_order(dataset):
-    assert len(list(dataset.glob("texts-train.array_record-*-of-00005"))) == 5
-    assert records_of(dataset) == expected_records()
-
-
 @pytest.mark.slow
 def test_second_run_says_so_and_other_options_are_an_error(source, dataset):
     before = {path: path.stat().st_mtime_ns for path in dataset.rglob("*")}
@@ -50,46 +42,6 @@ def test_second_run_says_so_and_other_options_are_an_error(source, dataset):
     assert done.returncode == 2
     assert "the plan was 5 shards, is 4 shards" in done.stderr
     assert "--overwrite" in done.stderr
-
-
-@pytest.mark.slow
-def test_overwrite(source, tmp_path):
-    output = tmp_path / "out"
-    succeeded("convert", "*.tfrecord", output, "--num-shards", "4", cwd=source)
-    succeeded(
-        "convert",
-        "part-1.tfrecord",
-        output,
-        "--match-shards",
-        "--overwrite",
-        cwd=source,
-    )
-    assert records_of(output) == text_records(RECORDS, seed=1)
-    assert open_manifest(str(output)).splits["train"].shards == 1
-
-
-@pytest.mark.slow
-def test_corrupt_input(source, tmp_path):
-    data = bytearray((source / "part-0.tfrecord").read_bytes())
-    data[20] ^= 1
-    (tmp_path / "bad.tfrecord").write_bytes(data)
-    done = gristmill("convert", "bad.tfrecord", "out", cwd=tmp_path)
-    assert done.returncode == 3
-    for part in ("bad.tfrecord, byte offset 0", "expected", "got", "--on-corrupt"):
-        assert part in done.stderr
-    assert not (tmp_path / "out" / "dataset.json").exists()
-    none = gristmill(
-        *("convert", "bad.tfrecord", "out", "--on-corrupt", "quarantine"),
-        *("--max-corrupt", "0"),
-        cwd=tmp_path,
-    )
-    assert none.returncode == 3
-    assert "--max-corrupt" in none.stderr
-    text = succeeded(
-        "convert", "bad.tfrecord", "out", "--on-corrupt", "quarantine", cwd=tmp_path
-    )
-    assert "QUARANTINED  1 damaged region" in text
-    assert records_of(tmp_path / "out") == text_records(RECORDS, seed=0)[1:]
 
 
 @pytest.mark.slow

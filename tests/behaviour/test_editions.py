@@ -25,7 +25,6 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.loader.feed.state import batches_of_state
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
@@ -36,7 +35,6 @@ from gristmill.transforms.conversion.begin_job import begin_job
 from tests.support.conversion import job_of
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
-from tests.support.shell import gristmill, succeeded
 
 EDITIONS = [
     [text_records(70, seed=1), text_records(31, seed=2)],
@@ -113,14 +111,6 @@ class TestOnDisk:
 
 
 class TestReaders:
-    def test_records_keep_their_numbers(self, whole):
-        dataset = loader.open(whole)
-        assert list(dataset) == ALL
-        assert dataset.edition == 3
-        assert [dataset.shard(i).edition for i in range(dataset.num_shards)] == [
-            *(1, 1, 2, 3, 3, 3)
-        ]
-
     @pytest.mark.parametrize("edition", [1, 2, 3])
     def test_an_edition_is_what_the_dataset_was(self, grown, whole, edition):
         then, now = (
@@ -150,11 +140,6 @@ class TestReaders:
         with beam.Pipeline() as pipeline:
             read = pipeline | ReadArrayRecords(source=whole)
             assert_that(read, equal_to(ALL))
-
-    def test_beam_reads_one_edition(self, whole):
-        with beam.Pipeline() as pipeline:
-            read = pipeline | ReadArrayRecords(source=whole, split="train.e00002")
-            assert_that(read, equal_to(RECORDS[1]))
 
     def test_beam_reads_no_edition_that_there_is_not(self, whole):
         with pytest.raises(Exception, match="no such split"), beam.Pipeline() as made:
@@ -248,12 +233,6 @@ class TestState:
         assert state["datasets"][0]["edition"] == edition
         assert self.stream(batches_of(whole), state) == self.stream(then)[5:]
 
-    def test_trace_takes_the_state_of_an_edition(self, grown, whole):
-        then = loader.global_batches(loader.open(grown / "1"), batch_size=8)
-        state = then.feed(process_index=0, process_count=1).get_state()
-        traced = batches_of_state(loader.open(whole), state)
-        assert (traced.indices(99) == then.indices(99)).all()
-
     def test_states_of_later_or_of_other_editions_are_refused(self, grown, whole):
         state = (
             loader.global_batches(loader.open(whole), batch_size=8)
@@ -287,26 +266,7 @@ def test_every_record_is_traced_to_its_file(grown, whole):
             assert file.read(len(wanted)) == wanted
 
 
-@pytest.mark.slow
-def test_the_command_traces_an_edition(grown, whole):
-    order = ("--step", 3, "--row", 5, "--batch-size", 16, "--json")
-    then = json.loads(succeeded("trace", grown / "2", *order, cwd=grown))
-    now = json.loads(succeeded("trace", whole, "--edition", 2, *order, cwd=grown))
-    assert now["record"] == then["record"]
-    assert now["source_path"] == then["source_path"]
-    mixture = (f"a={whole}", f"b={whole}")
-    done = gristmill("trace", *mixture, "--edition", 2, *order, cwd=grown)
-    assert done.returncode == 2
-    assert "--edition names no dataset of the mixture" in done.stderr
-
-
 class TestVerify:
-    def test_all_editions_are_read(self, whole):
-        result = verify(whole)
-        assert not result.findings
-        assert not result.leftovers
-        assert (result.shards, result.records) == (6, ENDS[-1])
-
     @pytest.mark.parametrize("edition", [1, 2, 3])
     def test_a_changed_byte_of_any_shard(self, own, edition):
         table = read_table(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import glob
-import json
 import pathlib
 import random
 import shutil
@@ -32,7 +31,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest, states_of
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.edition_history import edition_files
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
@@ -316,29 +314,6 @@ class TestOtherReaders:
             files = sorted(glob.glob(f"{replaced}/{layout.shard_glob('d', key)}"))
             source = grain.ArrayRecordDataSource(files)
             assert [source[i] for i in range(len(source))] == RECORDS[edition]
-
-    def test_grain_reads_the_files_that_inspect_prints(self, appended):
-        import grain.python as grain
-
-        files = run("inspect", appended, "--files").stdout.splitlines()
-        source = grain.ArrayRecordDataSource(files)
-        assert [source[i] for i in range(len(source))] == RECORDS[1] + RECORDS[2]
-        done = run("inspect", appended, "--edition", "1", "--files", "--json")
-        files = json.loads(done.stdout)
-        assert list(loader.open(files)) == RECORDS[1]
-        split = open_manifest(appended).splits["train"].until(1)
-        assert [*edition_files(appended, split)] == files
-        done = CliRunner().invoke(cli, ["inspect", appended, "--edition", "7"])
-        assert done.exit_code == 2
-
-    def test_inspect_shows_an_edition(self, appended):
-        split = open_manifest(appended).splits["train"]
-        text = run("inspect", appended, "--edition", "1").output
-        assert f"digest    {split.until(1).records_digest}" in text
-        assert "records   11 in" in text
-        found = json.loads(run("inspect", appended, "--edition", "1", "--json").stdout)
-        assert found["splits"]["train"]["records"] == 11
-        assert "records   23 in" in run("inspect", appended, "--edition", "2").output
 
 
 class TestAfterARemoval:

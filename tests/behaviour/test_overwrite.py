@@ -33,7 +33,6 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.shards.shard_reader import first_records
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.pipelines.drop_in import convert_tf_to_arrayrecord_disk
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.convert_files import ConvertFiles
@@ -44,7 +43,7 @@ from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from tests.support.conversion import convert, job_of, read_output
+from tests.support.conversion import convert, job_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, run
 from tests.support.records import frames_of, text_records, write_array_records
 from tests.support.watched import at_storage
@@ -461,13 +460,6 @@ def test_the_same_command_deletes_what_was_replaced(
     assert_whole(output, NEW, shards=3)
 
 
-@pytest.mark.slow
-def test_a_command_that_replaces_it_again(source, output: str, stopped):
-    source.write_bytes(frames_of(OLD))
-    convert(*stopped, overwrite=True)
-    assert_whole(output, OLD, shards=3)
-
-
 def test_a_command_for_another_split_deletes_it_too(source, output: str, stopped):
     convert(job_of(source, output, split="more"))
     assert_whole(output, NEW, shards=3)
@@ -486,21 +478,6 @@ def test_what_is_replaced_can_be_kept(source, output: str, old):
     run_conversion([job], overwrite=True)
     assert records_of(output) == NEW
     assert editions_in(files_of(output)) == {1, 3}
-
-
-@pytest.mark.slow
-def test_records_are_appended_to_what_replaced_others(source, output: str, old):
-    convert(replacing(source, output), overwrite=True)
-    more = source.with_name("more")
-    more.write_bytes(frames_of(OLD[:7]))
-    convert(job_of(more, output, split="train.e00003"))
-    assert open_manifest(output).splits["train"].numbers == (2, 3)
-    assert records_of(output) == NEW + OLD[:7]
-    # The same command finds what it has made.
-    assert run_conversion([replacing(source, output)]).committed_before == ("train",)
-    convert(replacing(source, output), overwrite=True)
-    assert_whole(output, NEW, shards=3)
-    assert open_manifest(output).splits["train"].numbers == (4,)
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "whole"])
@@ -577,15 +554,6 @@ def test_indexes_on_another_disk(source, tmp_path):
         assert_whole(str(out), NEW, shards=3)
 
 
-def test_an_unfinished_conversion_goes_at_once(source, output: str):
-    """Nobody can read it, and it takes up space."""
-    make_shard(next(shard_tasks(begin_job(replacing(source, output, 2)).prepared)))
-    prepared = begin_job(replacing(source, output), overwrite=True).prepared
-    assert prepared.job.output == output
-    left = [info.path for info in storage_for(output).list_tree(output)]
-    assert not [path for path in left if "array_record-" in path]
-
-
 def test_inputs_among_the_new_files_are_refused(source, output: str, old):
     convert(replacing(source, output), overwrite=True)
     place = layout.join(output, "tmp-data-train.e00003", "in.tfrecord")
@@ -654,28 +622,6 @@ def test_a_shard_that_is_made_again_after_the_commit_does_no_harm(
     assert files_of(output) == before
 
 
-@pytest.mark.slow
-def test_a_drop_in_with_other_arguments(source, tmp_path):
-    args = {"input": str(source), "output": str(tmp_path / "out" / "part")}
-
-    def convert_to(shards: int) -> None:
-        convert_tf_to_arrayrecord_disk(shards, args).run().wait_until_finish()
-
-    convert_to(3)
-    before = files_of(str(tmp_path / "out"))
-    data = frames_of(NEW)
-    source.write_bytes(data[:-1])
-    with pytest.raises(CorruptInputError):
-        convert_to(2)
-    assert without_new(files_of(str(tmp_path / "out"))) == before
-    source.write_bytes(data)
-    convert_to(2)
-    names = [path.name for path in sorted((tmp_path / "out").glob("*.arrayrecord"))]
-    assert names == [f"part-e00002-{n:05d}-of-00002.arrayrecord" for n in range(2)]
-    assert read_output(tmp_path / "out", "part") == NEW
-    assert editions_in(files_of(str(tmp_path / "out")), "part") == {2}
-
-
 def write(output: str, records: Any, **options: Any) -> list[Any]:
     given = {"name": "data", "num_shards": 3, "overwrite": True, **options}
     return run(beam.Create(records), WriteArrayRecords(output, **given))
@@ -694,16 +640,6 @@ def test_a_write_that_fails_and_one_that_does_not(output: str, old, monkeypatch)
     assert_whole(output, NEW, shards=3)
     (again,) = write(output, NEW[::-1])
     assert again == result._replace(committed_before=True)
-
-
-@pytest.mark.slow
-def test_writes_whose_bundles_are_repeated(output: str, old):
-    run(
-        beam.Create(NEW),
-        WriteArrayRecords(output, name="data", num_shards=3, overwrite=True),
-        argv=BUNDLES_TWICE,
-    )
-    assert_whole(output, NEW, shards=3)
 
 
 @pytest.mark.slow

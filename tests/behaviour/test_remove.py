@@ -27,9 +27,8 @@ from gristmill.dataset.base.errors import (
     StateMismatchError,
     StorageChangedError,
 )
-from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import read_removed
 from gristmill.dataset.storage.lookup import storage_for
@@ -40,7 +39,6 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.removal.run_removal import remove as run_removal
-from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import (
@@ -208,22 +206,6 @@ class TestRemoval:
         counts = [len(read_removed(output, one).records) for _, one in chain]
         assert counts == [3, 1, 2, 1]
 
-    @pytest.mark.slow
-    def test_from_several_editions(self, inputs, output):
-        convert(output, inputs / "old")
-        append(output, inputs / "new")
-        result = remove(output, [2, 59, 60, 84])
-        manifest = assert_whole(output, without(BOTH, [2, 59, 60, 84]))
-        assert result.editions == manifest.splits["train"].numbers == (3, 4)
-        # Of one that loses nothing, the edition stays.
-        remove(output, [0])
-        manifest = assert_whole(output, without(BOTH, [0, 2, 59, 60, 84]))
-        assert manifest.splits["train"].numbers == (5, 4)
-        more = inputs / "more.tfrecord"
-        more.write_bytes(frames_of(OLD[:7]))
-        append(output, more)
-        assert open_manifest(output).splits["train"].numbers == (5, 4, 6)
-
     def test_all_records_of_a_shard_and_of_an_edition(self, inputs, tmp_path):
         output = str(tmp_path / "out")
         convert(output, inputs / "old")
@@ -301,16 +283,6 @@ class TestTheSameAgain:
         remove(output, [3, 4], erase=True)
         assert_whole(output, without(OLD, [3, 4]))
         assert len(shards_in(files_of(output))) == 4
-
-    def test_back_and_again(self, inputs, tmp_path):
-        output = str(tmp_path / "out")
-        convert(output, inputs / "old")
-        remove(output, [3, 4])
-        roll_back(output, "train", 1)
-        assert_whole(output, OLD)
-        remove(output, [3, 4])
-        assert_whole(output, without(OLD, [3, 4]))
-        assert newest(output) == 3
 
     def test_the_conversion_is_told(self, inputs, tmp_path):
         """It does not bring back in silence what was removed."""
@@ -543,16 +515,6 @@ class TestRaces:
         again = commit_removal(output, cuts)
         assert (first.records, again.records) == (2, 0)
         assert contents(tmp_path / "out") == before
-
-    def test_it_is_shown_while_it_runs(self, inputs, tmp_path):
-        output = str(tmp_path / "out")
-        convert(output, inputs / "old")
-        for records in ([3, 59], [7]):
-            self.begun(output, records, shards=1)
-            (found,) = read_unfinished(output, read_manifest(output))
-            assert (found.work, found.finished) == ("removal", 1)
-            remove(output, records)
-            assert read_unfinished(output, read_manifest(output)) == []
 
 
 class TestDamage:

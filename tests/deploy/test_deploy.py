@@ -249,12 +249,6 @@ NASTY = [
 ]
 
 
-@pytest.mark.parametrize("path", NASTY)
-def test_no_path_makes_another_parameter(asked, path):
-    found = asked("launch_convert.sh", path, path, f"name={path}")
-    assert found["--parameters"] == {"input": path, "output": path, "name": path}
-
-
 @pytest.mark.slow
 def test_gcloud_launches_as_it_is_asked(gcloud):
     """Gcloud itself splits the lists, and asks the service."""
@@ -309,22 +303,6 @@ def test_gcloud_launches_as_it_is_asked(gcloud):
     services["storage"].objects.put("my-bucket", name, b"error: no credentials\n")
     (command,) = re.findall(r"^  (gcloud storage cat \S+)$", done.stdout, re.MULTILINE)
     assert "error: no credentials" in run("bash", "-c", command, env=gcloud).stdout
-
-
-@pytest.mark.parametrize(
-    ("given", "passed"),
-    [
-        ("", "use_public_ips=true"),
-        ("a=1,b=2", "a=1,b=2,use_public_ips=true"),
-        ("^;^a=1,2", "^;^a=1,2;use_public_ips=true"),
-    ],
-)
-def test_launch_can_use_public_addresses(asked, given, passed):
-    more = {"PUBLIC_ADDRESSES": "1", "PIPELINE_OPTIONS": given}
-    found = asked("launch_verify.sh", "gs://b/c", **more)
-    assert "--disable-public-ips" not in found
-    # Otherwise the job would have private ones.
-    assert found["--additional-pipeline-options"] == passed
 
 
 def test_alerts_are_as_monitoring_takes_them():

@@ -13,8 +13,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from google.cloud.dataflow_v1beta3.types import ContainerSpec
-from google.protobuf import json_format
 
 from tests.support.terraform_provider import TerraformProvider
 from tests.support.tools import ROOT, run
@@ -22,7 +20,6 @@ from tests.support.tools import ROOT, run
 FOLDER = ROOT / "deploy" / "terraform"
 WORKER = "serviceAccount:gristmill-worker@my-project.iam.gserviceaccount.com"
 BUILD = "serviceAccount:gristmill-build@my-project.iam.gserviceaccount.com"
-COMPUTE = "https://www.googleapis.com/compute/v1"
 VARIABLES = {
     "project": "my-project",
     "region": "us-central1",
@@ -219,37 +216,3 @@ def test_plan_makes_what_the_guide_makes_by_hand(terraform):
         "SUBNETWORK": "regions/us-central1/subnetworks/gristmill",
         "BUILD_ACCOUNT": BUILD.removeprefix("serviceAccount:"),
     }
-
-
-@pytest.mark.slow
-def test_plan_with_a_key_and_another_subnetwork(terraform):
-    key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
-    shared = f"{COMPUTE}/projects/host/regions/us-central1/subnetworks/shared"
-    assert "google_storage_bucket_object" not in plan(terraform, image=None)
-    found = plan(terraform, kms_key=key, subnetwork=shared)
-    assert "google_compute_network" not in found
-    for bucket in found["google_storage_bucket"].values():
-        assert bucket["encryption"] == [{"default_kms_key_name": key}]
-    for template in found["google_storage_bucket_object"].values():
-        json_format.Parse(template["content"], ContainerSpec.pb()())
-        environment = json.loads(template["content"])["defaultEnvironment"]
-        assert environment["kmsKeyName"] == key
-        assert environment["subnetwork"] == shared
-    # Google's accounts that store something: without them nothing can be made.
-    granted = found["google_kms_crypto_key_iam_member"].values()
-    assert {each["crypto_key_id"] for each in granted} == {key}
-    assert {each["role"] for each in granted} == {
-        "roles/cloudkms.cryptoKeyEncrypterDecrypter"
-    }
-    agents = {each["member"].split("@")[1].split(".")[0] for each in granted}
-    assert agents == {
-        "compute-system",
-        "dataflow-service-producer-prod",
-        "gcp-sa-artifactregistry",
-        "gs-project-accounts",
-    }
-    (images,) = found["google_artifact_registry_repository"].values()
-    assert images["kms_key_name"] == key
-    said = found["outputs"]["environment"]["value"]
-    assert f"SUBNETWORK={shared}\n" in said
-    assert said.endswith(f"\nexport KMS_KEY={key}")

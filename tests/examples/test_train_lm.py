@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 
 import jax
@@ -144,19 +142,3 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(tmp_path):
         for run in (tmp_path / "whole", copy)
     ]
     assert feeds[0] == feeds[1]
-
-
-@pytest.mark.slow
-def test_without_orbax_it_says_what_to_install(tmp_path):
-    (tmp_path / "orbax").mkdir()
-    (tmp_path / "orbax" / "__init__.py").touch()  # It has no checkpoint.
-    done = subprocess.run(
-        [sys.executable, "examples/train_lm.py"],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{os.getcwd()}"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert done.stderr == "Orbax is missing: pip install orbax-checkpoint\n"

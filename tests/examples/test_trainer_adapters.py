@@ -7,7 +7,6 @@ ones.
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import dataclasses
 import importlib
@@ -21,7 +20,6 @@ import numpy as np
 import pytest
 
 from gristmill import loader
-from tests.support.distributions import ROOT
 from tests.support.supervised import conversations, supervised_dataset
 
 
@@ -162,14 +160,3 @@ def test_levanter_gets_any_rows(rows: str, monkeypatch: pytest.MonkeyPatch) -> N
         assert got.segment_ids.tolist() == expected["inputs_segmentation"].tolist()
     endless = loader.global_batches(opened, batch_size=4, seed=2)
     assert not module.LevanterRows(endless).is_finite()
-
-
-@pytest.mark.parametrize(
-    "name", [path.name for path in (ROOT / "examples").glob("*_*.py")]
-)
-def test_adapters_are_short(name: str) -> None:
-    tree = ast.parse((ROOT / "examples" / name).read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            lines = node.end_lineno - node.lineno + 1  # type: ignore[operator]
-            assert lines <= 60, node.name

@@ -44,15 +44,6 @@ def watched(
     monkeypatch.setattr(target, name, called)
 
 
-def calls_of(
-    monkeypatch: pytest.MonkeyPatch, target: Any, name: str
-) -> list[tuple[Any, ...]]:
-    """Returns a list that gets the positional arguments of each call of a function."""
-    calls: list[tuple[Any, ...]] = []
-    watched(monkeypatch, target, name, lambda *given, **_: calls.append(given))
-    return calls
-
-
 def failing(
     monkeypatch: pytest.MonkeyPatch, target: Any, name: str, error: BaseException
 ) -> None:

@@ -16,7 +16,6 @@ from array_record.python.array_record_module import ArrayRecordReader
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gristmill.dataset.arrayrecord import chunk_hash
 from gristmill.dataset.arrayrecord.file_writer import ArrayRecordWriter
 from gristmill.dataset.arrayrecord.footer import read_footer
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
@@ -161,19 +160,3 @@ def test_a_record_of_100_megabytes(compression: str):
     options = WriterOptions(group_size=2, compression=compression)
     data = ours(records, options)
     assert len(data) <= 1.01 * len(official(records, options))
-
-
-@pytest.mark.parametrize("group_size", [1, 7])
-@pytest.mark.parametrize("compression", ["zstd:3", "brotli:1", "snappy"])
-def test_the_same_bytes_without_the_compiled_hash(
-    group_size: int, compression: str, request: pytest.FixtureRequest
-):
-    if not chunk_hash.is_compiled():
-        pytest.skip("installed without a C compiler")
-    options = WriterOptions(group_size=group_size, compression=compression)
-    chance = random.Random(group_size)
-    sizes = [*range(70), 100_000, 1000, 30_000] + [90] * 600
-    records = [chance.randbytes(size) for size in sizes]
-    expected = ours(records, options)
-    request.getfixturevalue("without_compiled_hash")
-    assert ours(records, options, batch_bytes=4 << 20) == expected

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import builtins
-import itertools
 import pathlib
 from collections.abc import Sequence
 
-import google_crc32c
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -73,45 +71,7 @@ def copied(
         return copier.finish()
 
 
-# None, the first, the last, some, many, two chunks and all of 600 records.
-LEFT_OUT = [
-    *([], [0], [599], [7, 8, 300]),
-    *(range(0, 600, 5), range(32, 64), range(600)),
-]
-
-
 class TestCopies:
-    @pytest.mark.one_in(4)
-    @pytest.mark.parametrize(
-        ("compression", "group_size", "left_out"),
-        list(
-            itertools.product(
-                ["zstd:3", "snappy", "uncompressed"],
-                [1, 3, 16],
-                LEFT_OUT,
-            )
-        ),
-    )
-    def test_are_what_the_kept_records_are_written_as(
-        self, tmp_path, group_size, left_out, compression
-    ):
-        options = options_of(group_size, compression)
-        source, copy, anew = (tmp_path / name for name in ("source", "copy", "anew"))
-        written(source, _TEXTS, options)
-        taken = np.ones(600, np.bool_)
-        taken[list(left_out)] = False
-        got = copied(copy, [(stored(source, _TEXTS), 0, taken)], options)
-        kept = [
-            record for record, is_taken in zip(_TEXTS, taken, strict=True) if is_taken
-        ]
-        expected = written(anew, kept, options)
-        assert copy.read_bytes() == anew.read_bytes()
-        assert read_array_records(copy) == kept
-        assert (got.digest, got.file_bytes) == (expected.digest, expected.file_bytes)
-        assert got.file_crc32c == google_crc32c.value(copy.read_bytes())
-        assert got.crc32cs.tolist() == checksums(kept).tolist()
-        assert np.array_equal(got.footer.chunk_offsets, expected.footer.chunk_offsets)
-
     @given(
         shards=st.lists(
             st.lists(

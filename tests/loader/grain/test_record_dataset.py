@@ -381,22 +381,6 @@ def test_hosts_change_weights_at_a_common_step_that_is_given(several) -> None:
         assert next(later) == expected[given_ + 20]
 
 
-def test_hosts_at_the_step_of_a_feed_change_weights_there(several) -> None:
-    before = loader.global_batches(
-        several, batch_size=6, weights={"a": 1, "b": 1, "c": 1}
-    )
-    weights = {"a": 1, "b": 1, "c": 6}
-    after = loader.global_batches(several, batch_size=6, weights=weights)
-    feed = before.feed(process_index=0, process_count=1, start_step=4)
-    expected = steps_of(before.with_weights(weights, step=4), 30)[4:]
-    for host in range(2):
-        iterator = iter(after.records(process_index=host, process_count=2))
-        iterator.set_state(feed.get_state())
-        assert [next(iterator) for _ in range(60)] == joined(
-            of_host(expected, host, 2)
-        )[:60]
-
-
 def test_weights_are_not_taken_over_where_more_differs(several) -> None:
     before = loader.global_batches(several, batch_size=6, seed=1)
     state = before.records(process_index=0, process_count=1).__iter__().get_state()

@@ -148,43 +148,6 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
     assert not caplog.text
 
 
-def test_packed_rows_change_at_the_step_of_the_state(records, others, caplog):
-    def batches_of(size: int) -> loader.GlobalBatches:
-        return mixture_of(records, others, size, a=0, b=1)
-
-    def feed_of(batches: loader.GlobalBatches, step: int = 0) -> loader.Feed:
-        return batches.feed(process_index=0, process_count=1, start_step=step)
-
-    old = mixture_of(records, others, a=1, b=1)
-    state = feed_of(old, 6).get_state()
-    found = changed_batches(batches_of(8), batches_of, [(state, 0)])
-    expected = old.resized(8, step=6).with_weights({"a": 0, "b": 1}, step=6)
-    assert found.schedule == expected.schedule
-    assert (
-        "batch size of the checkpoint up to step 6 of the data, and with 8 rows"
-        in caplog.text
-    )
-    with feed_of(found) as feed:
-        feed.set_state(state)
-        assert next(feed) == expected.read(6)
-        state = feed.get_state()
-    # Later runs find the changes in the state, and may change again.
-    again = changed_batches(batches_of(8), batches_of, [(state, 0)])
-    assert again.schedule == expected.schedule
-    third = changed_batches(batches_of(2), batches_of, [(state, 0)])
-    assert third.schedule == expected.resized(2, step=7).schedule
-    assert changed_batches(old, batches_of, [(feed_of(old).get_state(), 0)]) is old
-    assert changed_batches(old, batches_of, []) is old
-    # Of a single dataset, the size changes alone.
-    single = [
-        loader.global_batches(loader.open(others), batch_size=size) for size in (4, 8)
-    ]
-    places = [(feed_of(single[0], 3).get_state(), 0)]
-    found = changed_batches(single[1], {4: single[0], 8: single[1]}.get, places)
-    assert found.schedule == single[0].resized(8, step=3).schedule
-    assert changed_batches(old, batches_of, places) is old  # It is refused later.
-
-
 def test_a_mixture_of_other_datasets_is_refused_with_what_to_do(records, others):
     old = mixture_of(records, others, a=1)
     state = old.feed(process_index=0, process_count=1).get_state()

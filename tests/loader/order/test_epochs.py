@@ -292,52 +292,6 @@ def test_lanes_of_new_records_have_orders_of_their_own():
     assert not np.array_equal(later, epoch)
 
 
-def test_golden_order_of_an_extended_epoch():
-    def epoch(shuffle):
-        extensions = ((3, 13), (9, 16))
-        order = DatasetOrder(
-            num_records=8, seed=42, shuffle=shuffle, extensions=extensions
-        )
-        return order.records(np.arange(16)).tolist()
-
-    assert epoch(GlobalShuffle()) == [
-        5,
-        3,
-        0,
-        6,
-        12,
-        4,
-        9,
-        1,
-        8,
-        7,
-        15,
-        10,
-        13,
-        2,
-        14,
-        11,
-    ]
-    assert epoch(BlockShuffle(block_records=3, window_blocks=2)) == [
-        6,
-        2,
-        0,
-        1,
-        11,
-        7,
-        12,
-        5,
-        8,
-        3,
-        15,
-        9,
-        13,
-        4,
-        14,
-        10,
-    ]
-
-
 @pytest.mark.parametrize("shuffle", SHUFFLES, ids=lambda shuffle: shuffle.kind)
 def test_the_rest_is_dealt_as_before_without_what_is_removed(shuffle):
     plain = DatasetOrder(num_records=1_000, seed=7, shuffle=shuffle, epochs=2)
@@ -363,22 +317,6 @@ def test_the_rest_is_dealt_as_before_without_what_is_removed(shuffle):
         place = epoch.index(record)
         seen = [place if place < 400 else -1, -1]
         assert order.positions(-1 - record, epochs=epochs).tolist() == seen
-
-
-# 0 10 8 5 2 | 7 11 1 4 9 6 3, without 2, 3 and 7, then with three more.
-GOLDEN = [0, 7, 5, 3, -3, 8, 1, 2, 9, 6, 10, 4, 11, 6, 5, 0, 3, 10, 4, 9]
-BLOCKS = [4, 6, -8, 7, 5, 3, 1, 8, 0, 9, 10, 2, 11, 11, 3, 9, 4, 10, 5, 1]
-
-
-def test_golden_order_of_an_epoch_with_removed_records():
-    order = DatasetOrder(
-        num_records=12, seed=42, extensions=((5, 9, Removed([2, 3, 7])), (7, 12))
-    )
-    assert order.records(np.arange(20)).tolist() == GOLDEN
-    removed = (5, 10, Removed([2, 3, 7])), (7, 12, Removed([0, 9]))
-    shuffle = BlockShuffle(block_records=3, window_blocks=2)
-    blocks = dataclasses.replace(order, shuffle=shuffle, extensions=removed)
-    assert blocks.records(np.arange(20)).tolist() == BLOCKS
 
 
 def test_an_endless_dataset_of_any_size_is_extended():

@@ -83,21 +83,6 @@ def test_every_token_is_where_it_belongs(
         array += 1  # It can be written to, and no other changes with it.
 
 
-def test_a_row_by_hand():
-    rows = [[(0, [5, 0, 7]), (40, [0, 0])], [(3, [9])]]
-    batch = loader.PackedRows(length=6, document_positions=True)(encoded(rows, 6))
-    assert {name: array.tolist() for name, array in batch.items()} == {
-        "inputs": [[5, 0, 7, 0, 0, 0], [9, 0, 0, 0, 0, 0]],
-        "targets": [[0, 7, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]],
-        "inputs_position": [[0, 1, 2, 40, 41, 0], [3, 0, 0, 0, 0, 0]],
-        "targets_position": [[0, 1, 2, 40, 41, 0], [3, 0, 0, 0, 0, 0]],
-        "inputs_segmentation": [[1, 1, 1, 2, 2, 0], [1, 0, 0, 0, 0, 0]],
-        "targets_segmentation": [[1, 1, 0, 2, 0, 0], [0, 0, 0, 0, 0, 0]],
-    }
-    targets = np.count_nonzero(batch["targets_segmentation"])
-    assert targets == 6 - 3  # tokens - pieces
-
-
 @given(st.sets(st.sampled_from(ARRAYS), min_size=1), st.booleans())
 def test_arrays_can_have_other_names_and_be_left_out(kept, renamed):
     names = {name: name.upper() if renamed else name for name in kept}
@@ -164,23 +149,6 @@ def changed(path: pathlib.Path, packed: dict[str, object]) -> loader.Dataset:
 
 
 ROWS = [[(0, [row, 1]), (row, [2])] for row in range(12)]
-
-
-def test_a_feed_is_elastic_with_packing(tmp_path):
-    dataset = packed_dataset(tmp_path / "packed", ROWS, 4)
-    decode = loader.PackedRows.of(dataset)
-    assert decode == loader.PackedRows(length=4)
-    batches = loader.global_batches(dataset, batch_size=4, seed=3, epochs=2)
-    parts = []
-    for host in range(2):
-        with batches.feed(decode=decode, process_index=host, process_count=2) as feed:
-            parts.append([next(feed) for _ in range(3)])
-    for step, (upper, lower) in enumerate(zip(*parts, strict=True)):
-        rows = [ROWS[record] for record in batches.indices(step)]
-        expected = token_by_token(rows, 4, False)
-        for name in ARRAYS:
-            whole = np.concatenate([upper[name], lower[name]])
-            np.testing.assert_array_equal(whole, expected[name], name)
 
 
 def test_a_feed_names_the_record_that_is_no_row(tmp_path):

@@ -94,29 +94,6 @@ def test_every_target_is_trained_or_not(seed: int, kind: str) -> None:
             np.testing.assert_array_equal(again[name], before[name] * kept)
 
 
-def test_a_row_by_hand() -> None:
-    user, assistant = Said(2, 0, False, 1.0), Said(3, 1, True, 0.5)
-    pieces: list[list[Token]] = [
-        [None, user, None, assistant, assistant],
-        [assistant, assistant],
-    ]
-    batch = batch_of([[(0, [5, 6, 7, 8, 9]), (3, [1, 2])]])
-    records = encode_rows(RowFormat(8), batch._replace(spans=spans_of(pieces)))
-    arrays = loader.PackedRows(length=8, names=NAMES)(records)
-    assert {name: array.tolist() for name, array in arrays.items()} == {
-        "inputs": [[5, 6, 7, 8, 9, 1, 2, 0]],
-        "targets": [[6, 7, 8, 9, 0, 2, 0, 0]],
-        "inputs_position": [[0, 1, 2, 3, 4, 0, 1, 0]],
-        "targets_position": [[0, 1, 2, 3, 4, 0, 1, 0]],
-        "inputs_segmentation": [[1, 1, 1, 1, 1, 2, 2, 0]],
-        "targets_segmentation": [[0, 0, 1, 1, 0, 2, 0, 0]],
-        "targets_mask": [[0, 0, 1, 1, 0, 1, 0, 0]],
-        "targets_weights": [[0, 0, 0.5, 0.5, 0, 0.5, 0, 0]],
-        "inputs_mask": [[0, 0, 0, 1, 1, 0, 1, 0]],
-        "labels": [[-100, -100, 8, 9, -100, 2, -100, -100]],
-    }
-
-
 def test_one_array_alone() -> None:
     batch = batch_of([[(0, [5, 6])]])
     (record,) = encode_rows(RowFormat(4), batch._replace(spans=MessageSpans.none(1)))

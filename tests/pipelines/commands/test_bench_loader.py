@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import pathlib
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -19,9 +16,7 @@ from gristmill.pipelines.commands.bench_loader import (
     measured_text,
 )
 from gristmill.pipelines.commands.main import cli
-from tests.support.buckets import upload
 from tests.support.datasets import convert
-from tests.support.gcs_server import GcsServer
 from tests.support.records import text_records
 
 FILES = [text_records(2000, seed=1), text_records(2000, seed=2)]
@@ -119,54 +114,6 @@ def test_a_decode_takes_its_share(dataset, tmp_path, monkeypatch):
     found = bench_json(dataset, "--decode", "slow_module:decode", "--batch-size", 50)
     assert found["waits_for"]["cause"] == "decode"
     assert found["alone"]["decode_seconds"] > found["alone"]["read_seconds"]
-
-
-@pytest.mark.alone
-@pytest.mark.slow
-def test_slow_storage_is_the_limit(dataset, tmp_path, monkeypatch):
-    monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(tmp_path / "cache"))
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, dataset, "c4")
-        server.latency_seconds = 0.2
-        found = bench_json("gs://bucket/c4", "--batch-size", 20)
-    assert found["waits_for"]["cause"] == "storage"
-    assert found["alone"]["storage_bytes"] is None  # They did not come from a disk.
-    assert found["alone"]["io_seconds"] > 3 * found["alone"]["read_seconds"]
-
-
-@pytest.mark.slow
-def test_a_cache_of_shards_is_filled_and_reported(dataset, tmp_path, monkeypatch):
-    cache = ["--cache-dir", tmp_path, "--cache-bytes", "1GiB"]
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, dataset, "c4")
-        bench("gs://bucket/c4", "--batch-size", 20, "--seconds", 1, *cache)
-        found = bench_json("gs://bucket/c4", "--batch-size", 20, *cache)["fed"]["cache"]
-        table = bench("gs://bucket/c4", "--batch-size", 20, "--seconds", 0.4, *cache)
-    assert found["hits"] > 0
-    assert found["misses"] == found["filled_bytes"] == 0
-    assert "cache     100% of records from copies; 0 bytes fetched, 0 evicted" in table
-    assert "not a size" in bench(dataset, "--cache-bytes", "much", code=2)
-
-
-@pytest.mark.slow
-def test_people_get_a_table_and_workers_are_used(dataset, tmp_path):
-    command = pathlib.Path(sys.executable).parent / "gristmill"
-    options = ["--workers", "2", "--batch-size", "64", "--seconds", "0.5"]
-    done = subprocess.run(
-        [str(command), "bench-loader", dataset, *options, "--shuffle", "block"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert lines[0] == f"Dataset {dataset}, split train: 4,000 records in 2 shards"
-    heads = [line.split()[0] for line in lines[1:] if not line.startswith(" " * 3)]
-    assert heads == ["alone", "fed", "trainer", "cause"]
-    assert "2 workers, batches of 64, block shuffle, seed 0\n" in done.stdout
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])

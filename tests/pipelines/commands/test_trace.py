@@ -123,26 +123,6 @@ def test_a_record_of_the_remainder_is_not_seen(converted):
     assert kept == "step 1, row 10: epoch 0\n"
 
 
-@pytest.mark.parametrize(
-    ("options", "shuffle"),
-    [
-        ((), "global"),
-        (("--shuffle", "none"), "none"),
-        (("--shuffle", "block"), "block"),
-        (
-            ("--shuffle", "block", "--block-records", 4, "--window-blocks", 3),
-            loader.BlockShuffle(block_records=4, window_blocks=3),
-        ),
-    ],
-)
-def test_the_order_is_the_loaders(converted, options, shuffle):
-    dataset = loader.open(str(converted / "plain-out"))
-    batches = loader.global_batches(dataset, batch_size=16, seed=7, shuffle=shuffle)
-    at = ("--step", 4, "--row", 11, "--json")
-    found = json.loads(trace(converted / "plain-out", *ORDER, *options, *at))
-    assert found["record"] == batches.indices(4)[11]
-
-
 @pytest.fixture(scope="module")
 def mixture(converted) -> dict[str, loader.Dataset]:
     return {
@@ -224,25 +204,6 @@ def test_the_state_of_a_feed_says_the_order(converted, mixture, tmp_path):
     for text in ("{", "[" * 100_000):
         state.write_text(text)
         assert "cannot be read" in refused(*places, *at)
-
-
-def test_paths_without_names_are_joined(converted, tmp_path):
-    paths = [str(converted / f"{name}-out") for name in ("plain", "packed")]
-    joined = loader.open(paths, split="train")
-    first = loader.open(paths[0])
-    batches = loader.global_batches(first, batch_size=16, seed=7)
-    batches = batches.extended(joined, step=3)
-    state = tmp_path / "state.json"
-    feed = batches.feed(process_index=0, process_count=1, start_step=5)
-    state.write_text(json.dumps(feed.get_state()))
-    found = batches.find(len(first) + 5, stop_epoch=1)[0]
-    at = ("--state", state, "--step", found.step, "--row", found.row, "--json")
-    place = json.loads(trace(*paths, *at))
-    assert place["record"] == len(first) + 5
-    assert place["dataset"] == paths[1]
-    assert place["shard"].startswith(paths[1])
-    again = json.loads(trace(*paths, "--split", "train,train", *at))
-    assert again == place
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.pipelines.dataflow import buckets, clients
 from gristmill.pipelines.dataflow.job_inputs import ShardSizes
-from gristmill.pipelines.dataflow.machine_types import check_disk, cores_of
+from gristmill.pipelines.dataflow.machine_types import check_disk
 from gristmill.pipelines.dataflow.preflight import (
     Subnetwork,
     check_private_access,
@@ -32,7 +32,6 @@ from tests.support.tokenizer_files import tokenizer_json
 
 CONVERT = ("convert", "gs://raw/texts/*", "gs://data/texts")
 IMAGE = "--sdk_container_image=us-docker.pkg.dev/my-project/gristmill/convert:1"
-DUAL = {"customPlacementConfig": {"dataLocations": ["US-EAST1", "US-CENTRAL1"]}}
 
 
 @pytest.fixture(scope="module")
@@ -158,24 +157,6 @@ def test_the_region_is_that_of_the_workers(cloud, option):
 
 
 @pytest.mark.slow
-def test_another_account_is_not_judged_by_ones_own(cloud):
-    cloud.storage.objects.denied.add("storage.objects.create")
-    account = "--impersonate_service_account=other@my-project.iam.gserviceaccount.com"
-    assert "buckets were not checked" in accepted(cloud, *CONVERT, account)
-
-
-@pytest.mark.slow
-def test_a_dual_region_of_ones_choice(cloud):
-    cloud.storage.objects.places["data"] = {"location": "US", **DUAL}
-    accepted(cloud)
-    europe = {
-        "customPlacementConfig": {"dataLocations": ["EUROPE-WEST1", "EUROPE-WEST4"]}
-    }
-    cloud.storage.objects.places["data"] = {"location": "EU", **europe}
-    assert "EUROPE-WEST1+EUROPE-WEST4" in refused(cloud)
-
-
-@pytest.mark.slow
 def test_a_storage_that_fails_is_told(cloud):
     cloud.storage.fail("503", "permissions", times=1000)
     message = refused(cloud)
@@ -242,29 +223,6 @@ def test_shards_that_do_not_fit_on_a_disk():
     assert list(check_disk(few, disk_gb=25, **machine)) == []
     with pytest.raises(InputError, match="do not fit"):
         list(check_disk(few, disk_gb=24, **machine))
-
-
-@pytest.mark.parametrize(
-    ("machine_type", "cores"),
-    [
-        ("e2-standard-4", 4),
-        ("n1-highmem-96", 96),
-        ("custom-8-16384", 8),
-        ("n2-custom-6-10240", 6),
-        ("c3-standard-22-lssd", 22),
-        ("e2-micro", None),
-        ("nonsense", None),
-    ],
-)
-def test_cores(machine_type, cores):
-    assert cores_of(machine_type) == cores
-
-
-@pytest.mark.parametrize("machine_type", ["e2-micro", None])
-def test_disk_of_a_machine_that_is_not_known(machine_type):
-    sizes = ShardSizes(1, None)
-    found = check_disk(sizes, threads=2, machine_type=machine_type, disk_gb=1)
-    assert "was not checked" in "".join(found)
 
 
 GOOGLE = "https://www.googleapis.com/compute/v1/projects"

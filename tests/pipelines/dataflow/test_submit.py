@@ -129,15 +129,6 @@ def test_two_jobs_do_not_write_to_one_output(cloud: Cloud):
     assert len(cloud.dataflow.jobs) == 2
 
 
-def test_options_after_two_dashes_are_the_same(cloud: Cloud):
-    done = cloud.gristmill(
-        *(*CONVERT, "--runner=DataflowRunner", "--", *cloud.arguments),
-        *("--project=my-project", "--region=us-central1", "--num_workers=4", IMAGE),
-    )
-    assert done.code == 0, done.stderr
-    assert worker_pool(job_of(cloud))["numWorkers"] == 4
-
-
 def test_an_image_replaces_the_package(cloud: Cloud):
     done = cloud.submit(*CONVERT, IMAGE)
     assert done.code == 0, done.stderr
@@ -169,12 +160,6 @@ def test_dry_run_submits_nothing(cloud: Cloud, flag: str):
     assert "not yet   the workers' account, quotas" in done.stdout
     assert cloud.dataflow.requests == []
     assert set(cloud.storage.objects.buckets["data"]) == set()
-
-
-def test_dry_run_that_is_turned_off(cloud: Cloud):
-    done = cloud.submit(*CONVERT, IMAGE, "--dry_run=false")
-    assert "NOT finished" in done.stdout
-    assert len(cloud.dataflow.jobs) == 1
 
 
 def test_refusal_of_the_service_is_told(cloud: Cloud):

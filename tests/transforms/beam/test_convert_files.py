@@ -12,7 +12,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that
 
-from gristmill.dataset.base.errors import CorruptInputError, GristmillError, InputError
+from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.beam.convert_files import ConvertFiles
@@ -37,7 +37,6 @@ from tests.support.conversion import (
     read_output,
     varied_records,
 )
-from tests.support.graphs import graph_of
 from tests.support.pipelines import counters, distributions
 from tests.support.records import frames_of, write_tfrecords
 
@@ -160,16 +159,6 @@ def flaky(record):
         assert split.added_records == 100 - empty
         assert split.records == 2 * (100 - empty)
 
-    @pytest.mark.slow
-    def test_planning_twice_with_overwrite_is_as_once(self, inputs, tmp_path):
-        folder, records = inputs
-        job = job_of(folder, tmp_path / "out", plan=PLANS[0])
-        convert(job)
-        other = job_of(folder, tmp_path / "out", plan=("num_shards", 2))
-        run(*RUNNERS["every bundle twice"], jobs=(other,), overwrite=True)
-        assert read_output(tmp_path / "out") == records
-        assert open_manifest(str(tmp_path / "out")).splits["train"].shards == 2
-
 
 class TestJobs:
     @pytest.mark.slow
@@ -268,13 +257,6 @@ class TestJobs:
         }
         assert read_output(tmp_path / "out") == [b"long enough", b"long as well"]
 
-    def test_damage_stops_the_pipeline_with_our_message(self, tmp_path):
-        (tmp_path / "in").write_bytes(frames_of([b"a" * 100] * 9)[:-1])
-        job = job_of(tmp_path / "in", tmp_path / "out")
-        with pytest.raises(CorruptInputError, match="byte offset 928"):
-            run(*RUNNERS["in memory"], jobs=(job,))
-        assert not (tmp_path / "out" / "dataset.json").exists()
-
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
@@ -324,12 +306,3 @@ class TestPickle:
             again = pickle.loads(pickle.dumps(error))
             assert type(again) is kind
             assert str(again) == str(error)
-
-
-@pytest.mark.parametrize(("plan", "most"), [(PLANS[0], 28), (PLANS[1], 38)])
-def test_the_graph_is_a_short_chain_without_side_inputs(tmp_path, plan, most):
-    # A side input would carry all results through the runner a second time.
-    job = job_of(tmp_path / "in", tmp_path / "out", plan=plan)
-    graph = graph_of(ConvertFiles(jobs=(job,)))
-    assert not graph.side_inputs
-    assert len(graph.leaves) <= most

@@ -404,15 +404,6 @@ def test_conversions_and_writes_respect_each_other(tmp_path: pathlib.Path) -> No
     assert_whole(out)
 
 
-def test_unfinished_conversion_is_left_alone(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "in").write_bytes(frames_of(RECORDS))
-    out = tmp_path / "out"
-    convert(job_of(str(tmp_path / "in"), out))
-    (out / "dataset.json").unlink()
-    with pytest.raises(JobChangedError, match="unfinished conversion"):
-        write_plainly(out, num_shards=2)
-
-
 @pytest.mark.slow
 def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
@@ -521,17 +512,6 @@ def test_memory_does_not_grow_with_the_shard(tmp_path: pathlib.Path) -> None:
     assert len(result.reports) == 2
     rows = b"".join(map(pack_report, result.reports))
     assert commit_write(plan.write, rows).records == count
-
-
-@pytest.mark.slow
-def test_equal_records_spread_by_keys_of_their_own(tmp_path: pathlib.Path) -> None:
-    """As transforms.md advises: without keys, equal records are in one group."""
-    equal = [b"same"] * 2000
-    plain = plan_of(tmp_path / "plain", equal, num_shards=4)
-    assert sorted(plain.digests["records"].tolist()) == [0, 0, 0, 2000]
-    keyed = [(f"raw/part {offset}", record) for offset, record in enumerate(equal)]
-    write(tmp_path / "keyed", keyed, keyed=True, num_shards=4)
-    assert all(400 < len(shard) < 600 for shard in shard_contents(tmp_path / "keyed"))
 
 
 @pytest.mark.slow

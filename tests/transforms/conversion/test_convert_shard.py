@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import itertools
 import pathlib
 import random
 import tempfile
-import zlib
 
 import pytest
 from hypothesis import given, settings
@@ -218,21 +215,3 @@ class TestReports:
         left = {name.split("/")[0] for name in contents(tmp_path / "out")}
         assert left == {"index"}
         assert not list((tmp_path / "out" / "tmp-data-train").iterdir())
-
-    def test_compressed_and_plain_input_make_the_same_shard(self, tmp_path):
-        records = varied_records(60, seed=6)
-        data = frames_of(records)
-        made = []
-        for name, content in (
-            ("plain", data),
-            ("gzip", gzip.compress(data)),
-            ("zlib", zlib.compress(data)),
-            ("members", gzip.compress(data[:777]) + gzip.compress(data[777:])),
-        ):
-            (tmp_path / name).write_bytes(content)
-            output = tmp_path / f"{name}-out"
-            convert(job_of(tmp_path / name, output))
-            made.append(
-                (output / "data-train.array_record-00000-of-00001").read_bytes()
-            )
-        assert all(one == other for one, other in itertools.pairwise(made))
