@@ -332,14 +332,6 @@ class TestUnfinished:
         marked = [name for name in files_of(output) if "train" in name]
         assert all("e00003" in name for name in marked)
 
-    @pytest.mark.slow
-    def test_the_next_edition_of_a_split_that_was_replaced(self, inputs, output):
-        convert(output, inputs / "old")
-        append(output, inputs / "new")
-        convert(output, inputs / "more", overwrite=True)
-        append(output, inputs / "old")
-        assert_whole(output, MORE, OLD)
-
 
 class TestTwoAtOnce:
     def job(self, output: str, source: pathlib.Path) -> Any:
@@ -587,17 +579,3 @@ class TestOfDatasets:
         for record, source in ((0, "old"), (len(OLD), "new"), (-1, "more")):
             found = batches.locate(0, record % len(dataset))
             assert f"/{source}/" in (found.source_path or "")
-
-    def test_a_dataset_is_appended(self, inputs, output):
-        other = f"{output}-other"
-        convert(output, inputs / "old")
-        convert(other, inputs / "new")
-        append(other, inputs / "more")
-        append(output, other)
-        assert_whole(output, OLD, NEW + MORE)
-        before = files_of(output)
-        outcome = append(output, other)
-        assert outcome.committed_before
-        assert files_of(output) == before
-        with pytest.raises(InputError, match=r"is the input|already"):
-            append(output, output)

@@ -93,22 +93,6 @@ def test_one_pass_makes_all_shards(server, tmp_path, plan, kind) -> None:
     assert max(sizes) < 2 * np.mean(sizes)
 
 
-def test_only_missing_shards_are_written_again(server, tmp_path) -> None:
-    job = job_of("gs://bucket/in", tmp_path / "out", plan=PLANS[0])
-    prepared = prepared_of(job)
-    for shard in (0, 1, 2, 9, SHARDS - 1):
-        convert_shard(prepared, shard)
-    before = states(tmp_path / "out")
-    server.sent_bytes = 0
-    convert(job)
-    size = len(server.objects.buckets["bucket"]["in"].data)
-    assert server.sent_bytes <= size + 32  # The head, to recognise it.
-    assert before.items() <= states(tmp_path / "out").items()
-    undisturbed = dataclasses.replace(job, output=str(tmp_path / "undisturbed"))
-    convert(undisturbed)
-    assert contents(tmp_path / "out") == contents(undisturbed.output)
-
-
 def keep_most(record: bytes) -> bytes | None:
     return None if record.startswith(b"17") else record + b"!"
 

@@ -15,7 +15,7 @@ from gristmill import loader
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.supervision import BEGIN, END
+from gristmill.pipelines.text.supervision import BEGIN
 from gristmill.pipelines.verify import verify
 from tests.support.supervised import (
     Conversation,
@@ -131,40 +131,6 @@ def test_pieces_of_the_template(chat: str, tokenizer: str) -> None:
         for token, said in zip(each.ids, each.said, strict=True)
     )
     assert re.search(rf" trained {ends} times: <\|end\|>", run("inspect", small))
-
-
-def marked(each: Conversation, begin: int, end: int) -> str:
-    parts, open_ = [], False
-    for token, said in zip(each.ids[begin:end], each.said[begin:end], strict=True):
-        trained = bool(said and said.trained)
-        if trained != open_:
-            parts.append(BEGIN if trained else END)
-            open_ = trained
-        parts.append(_word(token))
-    return "".join(parts) + END * open_
-
-
-def test_head_shows_what_is_trained(chat: str, tokenizer: str) -> None:
-    text = run("head", chat, "-n", 200, "--tokenizer", tokenizer, "--full")
-    for each in everyone():
-        if len(each.ids) <= LENGTH:  # In one piece.
-            assert f"  {marked(each, 0, len(each.ids))}\n" in text
-    ids = run("head", chat, "-n", 1, "--full")
-    assert re.search(r" of them trained: in \[\[ \]\]", ids)
-    assert f"{BEGIN}" in ids
-    short = run("head", chat, "-n", 1)
-    assert len(short) < len(ids)
-    rows = [
-        json.loads(line) for line in run("head", chat, "-n", 200, "--json").splitlines()
-    ]
-    spans = [span for row in rows for piece in row["pieces"] for span in piece["spans"]]
-    trained = sum(span["end"] - span["begin"] for span in spans if span["trained"])
-    assert trained == loader.open(chat).packed_counts().trained_tokens
-    with_text = json.loads(
-        run("head", chat, "-n", 1, "--json", "--tokenizer", tokenizer)
-    )
-    piece = with_text["pieces"][0]
-    assert piece["text"] == "".join(map(_word, piece["ids"]))
 
 
 @pytest.mark.slow

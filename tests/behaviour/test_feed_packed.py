@@ -48,26 +48,6 @@ def tokens_of(records) -> np.ndarray:
     return np.add.reduceat(lengths, np.concatenate([[0], ends[:-1]]), dtype=np.int64)
 
 
-@pytest.mark.slow
-def test_counts_are_those_of_the_rows(opened, places):
-    for name in ("web", "code"):
-        dataset = opened[name]
-        ends, lengths, *_ = decode_rows(ROWS, dataset[:])
-        counts = dataset.packed_counts()
-        assert (counts.tokens, counts.pieces) == (lengths.sum(), ends[-1])
-        assert counts.padding_tokens == LENGTH * len(dataset) - counts.tokens
-        assert counts.most_pieces == np.diff(ends, prepend=0).max()
-    joined = loader.open([places["web"], places["week"]])
-    both = opened["web"].packed_counts() + opened["week"].packed_counts()
-    assert joined.packed_counts() == both
-    assert joined.packed_counts(len(opened["web"])) == opened["web"].packed_counts()
-    first = opened["web"].shard(1).first_record
-    tokens = tokens_of(opened["web"][:first])
-    assert opened["web"].packed_counts(first).tokens == tokens.sum()
-    assert opened["plain"].packed_counts() is None
-    assert loader.open([places["web"], places["plain"]]).packed_counts() is None
-
-
 def test_weights_are_shares_of_tokens(opened):
     datasets = {name: opened[name] for name in ("web", "code")}
     means = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import shutil
@@ -17,8 +16,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.verify import verify
 from tests.support.buckets import upload
-from tests.support.conversion import contents, dataset_of, job_of, read_output
-from tests.support.conversion import convert as convert_job
+from tests.support.conversion import contents, dataset_of, read_output
 from tests.support.datasets import convert as add_edition
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
@@ -54,24 +52,6 @@ def test_a_command_that_is_killed_is_run_again(
             assert contents(output) == wanted
             shutil.rmtree(output)
     assert "nothing to do" in run("convert", source, tmp_path / "whole", *options)
-
-
-def test_other_options_replace_what_was_made(
-    source: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    output = tmp_path / "new"
-    run("convert", source, output, "--num-shards=5")
-    run("convert", source, output, "--num-shards=2", "--overwrite")
-    assert read_output(output) == RECORDS
-    assert open_manifest(output).splits["train"].shards == 2
-    before = contents(source)
-    for place in (source, source / "inner"):
-        result = CliRunner().invoke(
-            cli, ["convert", str(source), str(place), "--overwrite"]
-        )
-        assert result.exit_code == 2
-        assert "dataset that is the input" in result.output
-    assert contents(source) == before
 
 
 @pytest.mark.slow
@@ -148,22 +128,6 @@ def test_a_dataset_is_appended_to_another(
     result = CliRunner().invoke(cli, ["append", str(source), str(source)])
     assert result.exit_code == 2
     assert "is the input" in result.output
-
-
-def test_trace_names_the_way(source: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    run("convert", source, tmp_path / "new", "--num-shards=5")
-    options = ("--step=0", "--row=3", "--batch-size=16")
-    text = run("trace", tmp_path / "new", *options)
-    assert f"through  {source}/data-train.array_record-0000" in text
-    assert f"source   {tmp_path}/train.tfrecord\n" in text
-    assert "frame at byte offset" in text
-    found = json.loads(run("trace", tmp_path / "new", *options, "--json"))
-    assert found["passed"][0]["path"].startswith(str(source))
-    # Of files that no dataset describes, the number of the record.
-    convert_job(job_of(f"{source}/*.array_record*", tmp_path / "plain"))
-    text = run("trace", tmp_path / "plain", "--step=0", "--row=3", "--batch-size=16")
-    assert "of that file" in text
-    assert "through" not in text
 
 
 def test_datasets_of_every_origin(source: pathlib.Path, tmp_path: pathlib.Path) -> None:

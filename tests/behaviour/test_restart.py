@@ -387,17 +387,6 @@ class TestCommitted:
             begin_job(dataclasses.replace(job, writer=WriterOptions(group_size=4)))
         assert states(job.output) == before
 
-    def test_a_second_split_is_added(self, job, tmp_path):
-        first = convert(job).manifest
-        before = {p: s for p, s in states(job.output).items() if "train" in p}
-        (tmp_path / "more").write_bytes(frames_of([b"one", b"two"]))
-        test = job_of(tmp_path / "more", job.output, split="test")
-        manifest = convert(test).manifest
-        assert manifest.splits == {**first.splits, "test": manifest.splits["test"]}
-        assert read_output(job.output) == RECORDS
-        assert read_output(job.output, "test") == [b"one", b"two"]
-        assert before.items() <= states(job.output).items()
-
     def test_a_split_without_description_is_known_by_the_dataset(self, job):
         convert(job)
         pathlib.Path(job.output, "index", "data-train.job.json").unlink()
@@ -464,16 +453,6 @@ class TestOverwrite:
             *("data-train.e00002.job.json", "data-train.e00002.inputs.npz"),
             "data-train.e00002.shards.npz",
         }
-
-    def test_quarantine_of_the_earlier_run_goes(self, job, inputs):
-        good = (inputs / "1").read_bytes()
-        (inputs / "1").write_bytes(b"junk" + good)
-        convert(dataclasses.replace(job, on_corrupt="quarantine"))
-        assert list(pathlib.Path(job.output, "quarantine").iterdir())
-        (inputs / "1").write_bytes(good)
-        convert(job, overwrite=True)
-        assert not list(pathlib.Path(job.output, "quarantine").iterdir())
-        assert read_output(job.output) == RECORDS
 
     @pytest.mark.parametrize(
         "harm",

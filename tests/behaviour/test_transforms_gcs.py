@@ -15,7 +15,6 @@ from gristmill.pipelines import (
     convert_tf_to_arrayrecord_gcs,
 )
 from gristmill.transforms import (
-    IndexArrayRecords,
     ReadArrayRecords,
     ReadTFRecords,
     VerifyDataset,
@@ -24,7 +23,7 @@ from gristmill.transforms import (
 from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer
 from tests.support.pipelines import BUNDLES_TWICE, IN_MEMORY, run
-from tests.support.records import frames_of, text_records, write_array_records
+from tests.support.records import frames_of, text_records
 
 RECORDS = [*text_records(400), b"", bytes(200_000)]
 
@@ -62,20 +61,6 @@ def test_read_write_verify(server: GcsServer, tmp_path: pathlib.Path) -> None:
     reading = ReadArrayRecords("gs://out/some/data", range_bytes=20_000)
     assert sorted(run(reading)) == sorted(RECORDS)
     (verified,) = run(VerifyDataset("gs://out/some/data"))
-    assert (verified.findings, verified.records) == ((), len(RECORDS))
-
-
-def test_index(
-    server: GcsServer, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The official reader has a client of its own.
-    monkeypatch.setenv("CLOUD_STORAGE_EMULATOR_ENDPOINT", server.url)
-    path = tmp_path / "d-train.array_record-00000-of-00001"
-    write_array_records(path, RECORDS)
-    server.objects.put("out", f"found/{path.name}", path.read_bytes())
-    (manifest,) = run(IndexArrayRecords(files=("gs://out/found/*",)))
-    assert manifest.splits["train"].records == len(RECORDS)
-    (verified,) = run(VerifyDataset("gs://out/found"))
     assert (verified.findings, verified.records) == ((), len(RECORDS))
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import pathlib
 
 import pytest
 
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents
 from tests.support.records import text_records, write_array_records, write_tfrecords
-from tests.support.shell import gristmill, succeeded, write_source
+from tests.support.shell import gristmill, succeeded
 
 RUNNER = ("--runner", "FnApiRunner", "--direct_runner_bundle_repeat=1")
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory) -> pathlib.Path:
-    return write_source(tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture
@@ -25,27 +19,6 @@ def dataset(tmp_path):
     write_tfrecords(tmp_path / "in.tfrecord", text_records(300))
     succeeded("convert", "in.tfrecord", "texts", "--num-shards", "3", cwd=tmp_path)
     return tmp_path / "texts"
-
-
-@pytest.mark.slow
-def test_verify_finds_a_flipped_byte(source, tmp_path):
-    output = tmp_path / "out"
-    succeeded("convert", "*.tfrecord", output, "--num-shards", "3", cwd=source)
-    assert "whole" in succeeded("verify", output, cwd=source)
-    shard = output / "out-train.array_record-00001-of-00003"
-    data = bytearray(shard.read_bytes())
-    data[5000] ^= 0x40
-    shard.write_bytes(data)
-    done = gristmill("verify", output, "--quick", cwd=source)
-    assert (done.returncode, "whole" in done.stdout) == (0, False)
-    assert "NOT checked  contents of shards, contents of indexes" in done.stdout
-    done = gristmill("verify", output, "--json", cwd=source)
-    assert done.returncode == 3
-    findings = json.loads(done.stdout)["findings"]
-    assert findings
-    assert all(shard.name in finding["path"] for finding in findings)
-    shard.unlink()
-    assert gristmill("verify", output, "--quick", cwd=source).returncode == 3
 
 
 @pytest.mark.slow
@@ -66,29 +39,6 @@ def test_verify_by_a_runner_says_the_same(dataset, tmp_path):
     assert {finding["path"] for finding in found["findings"]} == {shard.name}
     quick = verify(str(dataset), quick=True, beam_options=["--runner=FnApiRunner"])
     assert (quick.quick, quick.records, quick.findings) == (True, None, ())
-
-
-@pytest.mark.slow
-def test_index_of_existing_files(tmp_path):
-    shards = [text_records(50, seed=seed) for seed in range(3)]
-    for number, records in enumerate(shards):
-        write_array_records(
-            tmp_path / f"old-test.array_record-{number:05d}-of-00003",
-            records,
-            options="group_size:16,brotli:2",
-        )
-    text = succeeded("index", str(tmp_path / "old-*"), cwd=tmp_path)
-    assert "split test" in text
-    assert "150 in 3 shards" in text
-    assert "group_size:16" in text
-    assert "whole" in succeeded("verify", ".", cwd=tmp_path)
-    again = gristmill("index", "old-*", cwd=tmp_path)
-    assert again.returncode == 2
-    succeeded("index", "old-*", "--overwrite", cwd=tmp_path)
-    (tmp_path / "old-test.array_record-00001-of-00003").unlink()
-    fewer = gristmill("index", "old-*", "--overwrite", cwd=tmp_path)
-    assert fewer.returncode == 2
-    assert "not all shards" in fewer.stderr
 
 
 @pytest.mark.slow

@@ -142,34 +142,6 @@ def test_gcs_names(
 
 
 @pytest.mark.slow
-def test_same_arguments_again_do_nothing(tmp_path: pathlib.Path, inputs: str) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_disk
-    out = tmp_path / "out"
-    run(function, inputs, out / "data", num_shards=3)
-    kept = contents(out)
-    times = {path: path.stat().st_mtime_ns for path in out.rglob("*.arrayrecord")}
-    run(function, inputs, out / "data", num_shards=3)
-    assert contents(out) == kept
-    assert times == {p: p.stat().st_mtime_ns for p in out.rglob("*.arrayrecord")}
-
-
-@pytest.mark.slow
-def test_unfinished_run_is_finished(tmp_path: pathlib.Path, inputs: str) -> None:
-    function = pipelines.convert_tf_to_arrayrecord_disk
-    out = tmp_path / "out"
-    run(function, inputs, out / "data", num_shards=3)
-    kept = contents(out)
-    first, second, third = sorted(out.glob("*.arrayrecord"))
-    (out / "dataset.json").unlink()
-    (out / "index" / f"{second.name}.index").unlink()
-    second.unlink()
-    times = {path: path.stat().st_mtime_ns for path in (first, third)}
-    run(function, inputs, out / "data", num_shards=3)
-    assert contents(out) == kept
-    assert times == {path: path.stat().st_mtime_ns for path in (first, third)}
-
-
-@pytest.mark.slow
 def test_other_arguments_replace(tmp_path: pathlib.Path, inputs: str) -> None:
     function = pipelines.convert_tf_to_arrayrecord_disk
     out = tmp_path / "out"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pathlib
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.commit.listings import (
     Listing,
-    Listings,
     decode_name,
     encode_names,
 )
@@ -28,15 +25,3 @@ def test_names_are_found_as_in_a_set(there, wanted, begin):
         assert row < 0 or decode_name(listing.names[row]) == name
     found = {*map(decode_name, listing.with_prefix(begin))}
     assert found == {name for name in there if name.startswith(begin)}
-
-
-def test_files_in_several_directories(tmp_path: pathlib.Path):
-    (tmp_path / "index").mkdir()
-    for path, size in (("a", 1), ("index/a", 2), ("index/b", 3)):
-        (tmp_path / path).write_bytes(bytes(size))
-    listings = Listings(str(tmp_path))
-    paths = ["index/b", "b", "a", "none/a", "index/a"]
-    sizes, crc32cs = listings.find(paths)
-    assert sizes.tolist() == [3, -1, 1, -1, 2]
-    assert crc32cs.tolist() == [-1] * 5
-    assert [*map(len, (listings.of("").names, listings.of("none").names))] == [1, 0]

@@ -244,21 +244,6 @@ def example(**changed: list[float]) -> bytes:
     return encode_example({**decode_example(record), **changed})
 
 
-def test_golden_example() -> None:
-    features = decode_example(example())
-    assert features["inputs_role"] == [0, 3, 3, 0, 4, 4, 4, 0, 0, 0, 0, 0]
-    assert features["inputs_message"] == [0, 1, 1, 0, 2, 2, 2, 0, 0, 0, 0, 0]
-    assert features["inputs_trained"] == [0, 0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0]
-    assert "inputs_weight" not in features
-    half = [0.5 * one for one in features["inputs_trained"]]
-    (found,) = {
-        *decode_rows(
-            RowFormat(LENGTH, 2, "example"), [example(inputs_weight=half)]
-        ).spans.weights.tolist()[1:]
-    }
-    assert found == 0.5
-
-
 ROLE = [0, 3, 3, 0, 4, 4, 4, 0, 0, 0, 0, 0]
 
 

@@ -22,8 +22,6 @@ from gristmill.dataset import (
     open_manifest,
     read_manifest,
 )
-from gristmill.loader.provenance.locate import locate
-from gristmill.pipelines.text.contents import manifest_text
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents
 from tests.support.records import text_records
@@ -72,23 +70,6 @@ def test_the_parts_follow_each_other(tmp_path: pathlib.Path) -> None:
     ) as writer:
         assert writer.position_records == 40
     assert contents(tmp_path / "data") == before
-
-
-def test_a_record_is_traced_to_its_part(tmp_path: pathlib.Path) -> None:
-    for part in range(len(PARTS)):
-        write_part(tmp_path / "data", part)
-    manifest = commit_parts(tmp_path / "data")
-    batches = loader.global_batches(
-        loader.open(tmp_path / "data"), batch_size=1, shuffle="none"
-    )
-    notes = [str(locate(batches, step, 0).source_note) for step in (24, 25, 64, 65)]
-    assert [note.partition(": ")[2] for note in notes] == [
-        "record 24 of part 0 of 4",
-        "record 0 of part 2 of 4",
-        "record 39 of part 2 of 4",
-        "record 0 of part 3 of 4",
-    ]
-    assert "gristmill.dataset.Writer, 4 parts" in manifest_text(manifest, "here")
 
 
 def test_of_empty_parts_there_is_an_empty_shard(tmp_path: pathlib.Path) -> None:

@@ -40,7 +40,6 @@ from tests.support.gcs_server import GcsServer
 from tests.support.records import (
     AWKWARD_RECORDS,
     frames_of,
-    read_array_records,
     text_records,
 )
 
@@ -110,15 +109,6 @@ class TestWhatItLeaves:
             assert (index.crc32cs == expected.crc32cs).all()
             report = index.report()
             assert (report.path, report.written) == (shard, expected.report().written)
-
-    def test_every_reader_finds_the_records(self, tmp_path: pathlib.Path) -> None:
-        write(tmp_path / "data", writer=WriterOptions(group_size=7))
-        assert records_of(tmp_path / "data") == RECORDS
-        shards = sorted((tmp_path / "data").glob("*.array_record-*"))
-        assert [r for path in shards for r in read_array_records(path)] == RECORDS
-        source = loader.ArrayRecordDataSource(shards)
-        assert [source[i] for i in range(len(source))] == RECORDS
-        assert not verify(str(tmp_path / "data"), workers=1).findings
 
     def test_shards_are_bounded_by_their_bytes(self, tmp_path: pathlib.Path) -> None:
         records = [bytes(10)] * 25 + [bytes(100)] + [bytes(10)] * 3
@@ -397,22 +387,6 @@ class TestWhatItRefuses:
         assert (told.exit_code, "unfinished Writer" in told.output) == (2, True)
         write(tmp_path / "data", resume=True, overwrite=True)
         assert records_of(tmp_path / "data") == RECORDS
-
-    def test_a_conversion_can_take_the_output(self, tmp_path: pathlib.Path) -> None:
-        write(tmp_path / "data")
-        (tmp_path / "in").write_bytes(frames_of(RECORDS[:50]))
-        job = job_of(tmp_path / "in", tmp_path / "data", name="data")
-
-        def late() -> None:
-            with Writer(tmp_path / "data", overwrite=True) as writer:
-                writer.write(b"late")
-                begin_job(job, overwrite=True)
-
-        with pytest.raises(JobChangedError, match="taken over the output"):
-            late()
-        assert records_of(tmp_path / "data") == RECORDS
-        convert(job, overwrite=True)
-        assert records_of(tmp_path / "data") == RECORDS[:50]
 
     @pytest.mark.parametrize("record", ["text", bytearray(b"x"), None, 3])
     def test_records_that_are_not_bytes(

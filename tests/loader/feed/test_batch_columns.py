@@ -81,21 +81,6 @@ def test_each_record_has_its_values(output: str, seed: int) -> None:
     check_a_feed(output, seed)
 
 
-@pytest.mark.slow
-def test_workers_send_them(output: str) -> None:
-    batches = loader.global_batches(loader.open(output), batch_size=8)
-    how: dict[str, Any] = {"decode": ids, "columns": COLUMNS, "workers": 2, **HOST}
-    with batches.feed(**how) as feed:
-        first = [next(feed) for _ in range(5)]
-        state = feed.get_state()
-        after = next(feed)
-    for batch in [*first, after]:
-        check(batch, 63)
-    with batches.feed(**how) as feed:
-        feed.set_state(state)
-        assert next(feed)["score"].tolist() == after["score"].tolist()
-
-
 def test_a_removed_record_keeps_its_values(tmp_path: pathlib.Path) -> None:
     found = examples(tmp_path, [20, 20])
     attach_numbers(found, tmp_path, 40)

@@ -11,8 +11,6 @@ import pytest
 from gristmill import loader
 from tests.support.datasets import convert
 from tests.support.records import text_records
-from tests.support.started import started
-from tests.support.waiting import until
 
 FILES = [text_records(40, seed=1), text_records(59, seed=2)]
 
@@ -78,21 +76,6 @@ def test_it_goes_on_at_a_step_and_where_sizes_change(path) -> None:
         assert masks == [12, 12, 24, 0]
         feed.set_state({**feed.get_state(), "step": 2})
         assert [len(batch["mask"]) for batch in feed] == [24, 24]
-
-
-@pytest.mark.slow
-def test_workers_fill_up_as_threads_do(path) -> None:
-    with (
-        started() as own,
-        batches_of(path).feed(
-            decode=decode, process_index=1, process_count=2, workers=2, mask="mask"
-        ) as feed,
-    ):
-        batch = list(feed)[-1]
-    assert batch["mask"].tolist() == [False] * 12
-    assert batch["inner"]["sizes"].tolist() == [0] * 12
-    assert len(own.processes) == 2
-    until(lambda: not any(worker.is_alive() for worker in own.processes))
 
 
 def test_padding_of_packed_rows_counts_for_no_loss() -> None:

@@ -116,18 +116,6 @@ def test_a_window_takes_a_request_for_each_block(
     assert sum(server.requests.values()) > blocks * 4
 
 
-def test_a_feed_reads_by_windows(server: GcsServer, tmp_path: pathlib.Path) -> None:
-    batches = batches_of(tmp_path)
-    batches.read(0)
-    server.requests.clear()
-    with batches.feed(process_index=1, process_count=2) as feed:
-        for step, batch in enumerate(feed):
-            assert batch == [RECORDS[i] for i in batches.indices(step)[25:]]
-        assert step == 59
-    # One by one it takes 750. A thread that lags reads a window again.
-    assert sum(server.requests.values()) < 500
-
-
 def test_records_of_hosts_and_workers_are_read_by_windows(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:

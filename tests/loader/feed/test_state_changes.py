@@ -15,7 +15,6 @@ from gristmill.dataset.base.errors import (
     StateMismatchError,
 )
 from gristmill.loader.feed.state import batches_of_state, state_of
-from tests.support import hosts as processes
 from tests.support.datasets import convert
 from tests.support.json_changes import ODD_VALUES, VALUES, changes
 from tests.support.records import text_records
@@ -157,26 +156,6 @@ def test_changed_batches_do_not_depend_on_workers(batches) -> None:
     state = json.dumps(state_of(batches, 2))
     rest, _ = rest_of(batches, state, 1, workers=2)
     assert rest == whole[2:]
-
-
-def run_hosts(batches, state, hosts, stop):
-    """The batches that real processes read together, and their state."""
-    steps, state = processes.run_hosts(batches, state, hosts, stop)
-    return [[record for part in parts for record in part] for parts in steps], state
-
-
-@pytest.mark.slow
-def test_processes_go_on_with_changes_where_others_stopped(web, code) -> None:
-    plain = loader.global_batches(
-        {"web": web[0], "code": code}, batch_size=12, seed=5, epochs=2
-    )
-    first, state = run_hosts(plain, state_of(plain, 0), 1, 3)
-    # The dataset has grown, and there are more hosts.
-    grown = plain.extended({"web": web[1]}, step=3).resized(24, step=4)
-    second, state = run_hosts(grown, state, 3, 5)
-    again = grown.extended({"web": web[2]}, step=5)
-    third, _ = run_hosts(again, state, 2, 1_000)
-    assert first + second + third == [again.read(step) for step in range(again.steps)]
 
 
 def test_hosts_must_divide_the_sizes_from_the_step_on(web) -> None:

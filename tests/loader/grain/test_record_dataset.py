@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 import cloudpickle
 import grain
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -197,42 +196,6 @@ def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
     assert "host 1 of 2" in str(iterator)
 
 
-def packed(dataset: grain.IterDataset) -> grain.IterDataset:
-    """Returns rows of bytes, packed as trainers pack their tokens."""
-    arrays = dataset.map(lambda record: {"x": np.frombuffer(record[:200], np.uint8)})
-    return grain.experimental.FirstFitPackIterDataset(
-        arrays, length_struct={"x": 256}, num_packing_bins=4
-    )
-
-
-def as_bytes(batch: object) -> object:
-    return {
-        name: np.asarray(array).tobytes()
-        for name, array in (batch if isinstance(batch, dict) else batch[0]).items()
-    }
-
-
-@pytest.mark.slow
-def test_a_packed_pipeline_goes_on_from_any_state(single) -> None:
-    batches = loader.global_batches(single, batch_size=8, epochs=1)
-    records = batches.records(process_index=0, process_count=2)
-    pipeline = packed(records).batch(2)
-    iterator = iter(pipeline)
-    states, rows = [through_json(iterator.get_state())], []
-    for row in iterator:
-        rows.append(as_bytes(row))
-        states.append(through_json(iterator.get_state()))
-    assert len(rows) > 8
-    for place, state in enumerate(states):
-        iterator = iter(pipeline)
-        iterator.set_state(state)
-        assert [as_bytes(row) for row in iterator] == rows[place:]
-    config = grain.experimental.pick_performance_config(
-        pipeline, ram_budget_mb=64, max_workers=2, max_buffer_size=4
-    )
-    assert config.multiprocessing_options.num_workers == 2
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -379,17 +342,6 @@ def test_hosts_change_weights_at_a_common_step_that_is_given(several) -> None:
         later = iter(after.records(process_index=host, process_count=2))
         later.set_state(through_json(iterator.get_state()))
         assert next(later) == expected[given_ + 20]
-
-
-def test_weights_are_not_taken_over_where_more_differs(several) -> None:
-    before = loader.global_batches(several, batch_size=6, seed=1)
-    state = before.records(process_index=0, process_count=1).__iter__().get_state()
-    after = loader.global_batches(
-        several, batch_size=6, seed=2, weights={"a": 1, "b": 1, "c": 1}
-    )
-    iterator = iter(after.records(process_index=0, process_count=1))
-    with pytest.raises(StateMismatchError, match="seed"):
-        iterator.set_state(state)
 
 
 def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:

@@ -108,20 +108,6 @@ def test_a_mixture_has_the_weights_of_its_settings(rows, mesh, tmp_path):
     assert packed(mesh, config).batches.names == ("a", "b")
 
 
-def test_workers_and_threads_are_those_of_the_settings(rows, mesh):
-    def found(**settings):
-        each = packed(mesh, config_of(grain_train_files=rows, **settings))
-        return each.workers, each.prefetch
-
-    assert found() == (0, 2)
-    assert found(grain_num_threads=40) == (0, 5)
-    assert found(grain_num_threads=40, grain_prefetch_buffer_size=24) == (0, 3)
-    assert found(grain_num_threads=0) == (0, 1)
-    assert found(grain_worker_count=-1) == found(grain_worker_count=1) == (0, 2)
-    workers = {"grain_worker_count": 2, "grain_per_worker_buffer_size": 3}
-    assert found(**workers) == (2, 6)
-
-
 @pytest.mark.slow
 def test_worker_processes_make_the_same_rows(rows, mesh):
     batches = []

@@ -170,19 +170,6 @@ def test_a_mixture_in_grains_order_is_that_of_maxtext(
     assert ours.get_state() == theirs.get_state()
 
 
-def test_read_ahead_is_that_of_the_settings(records):
-    side = Side.of(config_of(grain_train_files=records), "train")
-    assert [side.batches_ahead(rows) for rows in (1, 3, 16, 256)] == [16, 6, 1, 1]
-    config = config_of(grain_train_files=records, grain_num_threads=1_000)
-    side = Side.of(config, "train")
-    assert [side.batches_ahead(rows) for rows in (100, 256)] == [5, 2]
-    config = config_of(grain_train_files=records, grain_num_threads=0)
-    assert Side.of(config, "train").batches_ahead(8) == 1
-    assert len(list(of_host(datasets_of(config, order="grain"), 0, 1))) == RECORDS
-    config = config_of(grain_train_files=records, grain_prefetch_buffer_size=0)
-    assert len(list(of_host(datasets_of(config, order="grain"), 0, 1))) == RECORDS
-
-
 def test_records_of_other_files_are_refused(made, records):
     install()
     with pytest.raises(InputError, match="grain_file_type"):

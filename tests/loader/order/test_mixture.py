@@ -168,13 +168,6 @@ def test_weights_mean_what_they_say():
             Mixture.of([1, bad])
 
 
-def test_weights_of_the_size_of_datasets_end_their_epochs_together():
-    sizes = [1_234_567_891, 76_543, 9_876_543_211]
-    mixture = Mixture.of(sizes)
-    assert mixture.counts(sum(sizes)) == tuple(sizes)
-    assert mixture.counts(5 * sum(sizes)) == tuple(5 * size for size in sizes)
-
-
 @given(weights=ANY, later=st.integers(1, 10**15))
 @settings(max_examples=30, deadline=None)
 def test_state_round_trips_through_json(weights, later):

@@ -14,9 +14,7 @@ from gristmill import loader
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
-from tests.support.buckets import upload
 from tests.support.conversion import convert, job_of, quarantined, varied_records
-from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, read_tfrecords, write_array_records
 
 PLANS = [
@@ -168,24 +166,6 @@ def test_rows_behind_damage_are_found_by_the_quarantine(damaged, plan, group_siz
 
 def drop_some(record: bytes) -> bytes | None:
     return None if len(record) % 2 else record
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("group_size", [1, 6])
-def test_a_dataset_in_a_bucket(inputs, tmp_path, monkeypatch, group_size):
-    writer = WriterOptions(group_size=group_size)
-    convert(job_of(inputs, tmp_path / "out", plan=("num_shards", 2), writer=writer))
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        upload(server, str(tmp_path / "out"), "c4")
-        dataset = loader.open("gs://bucket/c4", cache_dir=tmp_path / "cache")
-        batches = loader.global_batches(
-            dataset, batch_size=16, epochs=1, drop_remainder=False
-        )
-        assert {place.shard for place in check(batches)} == {
-            dataset.shard(0).path,
-            dataset.shard(1).path,
-        }
 
 
 def test_what_went_through_a_function_has_a_range_at_most(inputs, tmp_path):

@@ -215,17 +215,6 @@ def test_what_is_no_document_names_the_nearest(plain) -> None:
         batches.find_document(path, kept[0], "other")
 
 
-def test_rows_that_are_not_packed_have_no_documents(tmp_path: pathlib.Path) -> None:
-    write_frames(tmp_path / "in" / "x", documents(30, seed=0))
-    convert(job_of(tmp_path / "in", tmp_path / "out"))
-    _, batches = one_of(tmp_path)
-    assert batches.locate(0, 1).pieces == ()
-    with pytest.raises(InputError, match="the rows are not packed"):
-        batches.find_document(str(tmp_path / "in" / "x"), 0)
-    with pytest.raises(InputError, match="has no tokens: it is not packed"):
-        batches.locate(0, 1, 5)
-
-
 def test_a_document_without_tokens_is_in_no_row(tmp_path: pathlib.Path) -> None:
     records = [record(0, 3), record(1, 0), record(2, 3)]
     places = write_frames(tmp_path / "in" / "x", records)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import gzip
-import importlib
 import os
 import pathlib
 import pickle
@@ -20,11 +17,8 @@ from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.pipelines.beam.run_pipeline import run_pipeline
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.index import index
-from gristmill.pipelines.local.pool import map_unordered
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.sources.find_inputs import look_at_part, looks_of, match_files
-from gristmill.transforms.sources.input_formats import look_at
 from tests.support.conversion import contents, job_of
 from tests.support.pipelines import (
     BUNDLE_BASED,
@@ -34,8 +28,6 @@ from tests.support.pipelines import (
 )
 from tests.support.records import frames_of, text_records, write_array_records
 from tests.support.started import started
-
-conversion = importlib.import_module("gristmill.pipelines.convert")
 
 
 def runners(processes: pytest.MarkDecorator) -> pytest.MarkDecorator:
@@ -60,18 +52,6 @@ def nested(tmp_path) -> pathlib.Path:
     records = [b"before", frames_of(inner), b"between", frames_of(inner), b"after"]
     (tmp_path / "in").write_bytes(frames_of(records))
     return tmp_path / "in"
-
-
-@pytest.mark.slow
-def test_worker_processes_look_into_many_files(tmp_path):
-    (tmp_path / "in").mkdir()
-    for number in range(7):
-        data = frames_of(text_records(3, seed=number))
-        data = data if number % 3 else gzip.compress(data)
-        (tmp_path / "in" / str(number)).write_bytes(data)
-    files = match_files([str(tmp_path / "in")])
-    look = functools.partial(map_unordered, look_at_part, workers=2)
-    assert looks_of(files, look, part_files=2) == look_at(files)
 
 
 @pytest.mark.slow

@@ -16,10 +16,8 @@ from click.testing import CliRunner, Result
 
 from gristmill.dataset import encode_example
 from gristmill.pipelines.commands.main import cli
-from tests.support.datasets import convert
 from tests.support.gcs_server import GcsServer
 from tests.support.records import frames_of, write_array_records, write_tfrecords
-from tests.support.tfds_data import make_tfds
 
 
 def run(*arguments: object, code: int = 0) -> Result:
@@ -125,13 +123,6 @@ def test_head_reads_what_it_shows_and_stops_at_damage(tmp_path: pathlib.Path) ->
     assert "to do:" in failed.stderr
 
 
-def test_head_of_splits(tmp_path: pathlib.Path) -> None:
-    dataset = convert(tmp_path, [[b"of test"]], split="test")
-    done = run("head", dataset)
-    assert "'of test'" in done.stdout  # There is no other split.
-    assert done.stderr == f"next: gristmill bench-loader {dataset} --split test\n"
-
-
 def test_head_of_a_bucket_fetches_little(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,17 +135,3 @@ def test_head_of_a_bucket_fetches_little(
         assert [row["text"][:4] for row in rows] == ["0001", "0002"]
         # What tells the format is a part of it.
         assert server.sent_bytes < 3 << 20 < len(frames)
-
-
-@pytest.mark.slow
-def test_head_of_a_tfds_directory_has_its_splits(tmp_path: pathlib.Path) -> None:
-    directory = make_tfds(tmp_path)
-    for split in ("train", "validation"):
-        done = run("head", directory, "-n", 1, "--split", split)
-        assert f"text: '{split} Nº" in done.stdout
-        command = ["plan", str(directory), "--split", split]
-        assert shlex.split(done.stderr) == ["next:", "gristmill", *command]
-    assert "text: 'train Nº" in run("head", directory, "-n", 1).stdout
-    error = run("head", directory, "--split", "test", code=2).stderr
-    assert "test" in error
-    assert "to do:" in error

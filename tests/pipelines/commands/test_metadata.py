@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import pathlib
-import random
 import re
 import subprocess
 import sys
@@ -131,43 +129,6 @@ def test_head_gives_bytes_as_they_are(odd, tmp_path):
     assert run("head", odd, "--raw", "--offset=1", "-n1").stdout_bytes == ODD[1]
 
 
-def test_head_prints_bytes_that_are_no_text_in_base64(odd):
-    first, second, third = rows_of(odd)
-    assert base64.b64decode(first["base64"]) == ODD[0]
-    assert first["features"] is None
-    text, rest = second["features"]["t"]
-    assert text == "word " * 40
-    assert base64.b64decode(rest["base64"]) == b"\xfe"
-    assert "text" not in second
-    assert third == {"record": 2, "bytes": 5, "features": None, "text": "plain"}
-
-
-def test_inspect_tells_sizes_of_shards_and_of_input(tmp_path):
-    noise = random.Random(1).randbytes
-    one, many = [noise(1000)], [noise(1000) for _ in range(3000)]
-    dataset = convert(tmp_path, [one, one, one, many])
-    text = run("inspect", dataset).stdout
-    sizes = sorted(path.stat().st_size for path in pathlib.Path(dataset).glob("d-*"))
-    largest = f"{sizes[3] / (1 << 20):.1f} MiB the largest\n"
-    assert f"shards    128.0 KiB the smallest, 128.0 KiB the median, {largest}" in text
-    assert f"  input     {3003 * 1016 / (1 << 20):.1f} MiB as stored\n" in text
-    assert f"largest has {sizes[3] / sizes[2]:.1f} times the median" in text
-    cure = f"`gristmill convert {dataset} {dataset}-even`"
-    assert cure in text
-    assert "more than the input" not in text
-    found = json.loads(run("inspect", dataset, "--json").stdout)["summary"]["train"]
-    (warning,) = found["warnings"]
-    assert cure in warning
-    names = ("smallest_bytes", "median_bytes", "largest_bytes", "input_bytes", "map")
-    values = [sizes[0], sizes[1], sizes[3], 3003 * 1016, None]
-    assert [found[name] for name in names] == values
-    assert [found["editions"][0][name] for name in names] == values
-    next(pathlib.Path(dataset).glob("index/*.shards.npz")).unlink()
-    assert (
-        "  warning   sizes of shards are not known: " in run("inspect", dataset).stdout
-    )
-
-
 @pytest.mark.slow
 def test_inspect_shows_what_was_packed(tmp_path):
     (tmp_path / "my_words.py").write_text(
@@ -190,33 +151,6 @@ def test_inspect_shows_what_was_packed(tmp_path):
     given = pack(tmp_path / "given", [[[1, 2]]])
     text = succeeded("inspect", given, cwd=tmp_path)
     assert "  tokenizer none: the documents were tokens" in text.splitlines()
-
-
-@pytest.mark.slow
-def test_head_shows_the_pieces_of_packed_rows(tmp_path):
-    documents = [[1, 2, 3], list(range(100, 140)), [7]]
-    packed = pack(tmp_path, [documents], length=32)
-    text = succeeded("head", packed, cwd=tmp_path)
-    assert text.splitlines() == [
-        "record 0: 140 bytes, 32 tokens in 2 pieces",
-        "  1 2 3",
-        "  100 101 102 103 104 105 106 107 ... (29 tokens)",
-        "record 1: 68 bytes, 12 tokens in 2 pieces",
-        "  from token 29 of its document: "
-        "129 130 131 132 133 134 135 136 ... (11 tokens)",
-        "  7",
-    ]
-    lines = succeeded("head", packed, "--json", cwd=tmp_path).splitlines()
-    rows = list(map(json.loads, lines))
-    assert [(row["record"], row["bytes"]) for row in rows] == [(0, 140), (1, 68)]
-    assert rows[0]["pieces"][0] == {"first": 0, "ids": [1, 2, 3]}
-    assert rows[1]["pieces"][0] == {"first": 29, "ids": list(range(129, 140))}
-    order = "--batch-size", "2", "--shuffle", "none", "--show"
-    row = succeeded("trace", packed, "--step", 0, "--row", 1, *order, cwd=tmp_path)
-    assert row.endswith("\n".join(text.splitlines()[3:]) + "\n")
-    record = "--record", 0, "--stop-epoch", 1, "--json"
-    found = succeeded("trace", packed, *record, *order, cwd=tmp_path)
-    assert json.loads(found.splitlines()[1]) == rows[0]
 
 
 def test_inspect_says_what_records_hold(tmp_path):

@@ -157,15 +157,6 @@ class TestPlaces:
         assert remove(tmp_path, [f"{path}@line:3", f"{path}@line:60"]).exit_code == 0
         assert list(loader.open(output)) == records[:2] + records[3:59]
 
-    def test_records_that_a_function_changed(self, tmp_path):
-        """Only the file says where they begin."""
-        path = frames(tmp_path)
-        output = made_of(path, tmp_path / "out", map="binascii:hexlify")
-        at = len(frames_of(RECORDS[:30]))
-        assert remove(tmp_path, [f"{path}@{at}"]).exit_code == 0
-        left = [record.hex().encode() for record in RECORDS]
-        assert list(loader.open(output)) == left[:30] + left[31:]
-
 
 class TestNumbers:
     def test_are_those_of_the_split(self, tmp_path):

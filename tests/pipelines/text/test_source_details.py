@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill import loader
-from gristmill.dataset.metadata import layout
 from gristmill.pipelines.commands.main import cli
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import convert, job_of
@@ -92,34 +91,6 @@ def test_the_line_is_named_behind_other_datasets(tmp_path, name, kind):
     # Another file in its place, of the same size, is not read.
     (tmp_path / "in").write_bytes(data[5:] + data[:5])
     assert lines_of(tmp_path / "c", *places[3]) == (None, None)
-
-
-def test_a_line_is_that_of_the_edition(tmp_path):
-    """The second edition takes for a record what is damage in the first."""
-    lines = [f'{{"a": {number}}}\n' for number in range(12)]
-    lines[5] = '{"a": "bad"}\n'
-    (tmp_path / "in").write_text("".join(lines))
-    (tmp_path / "more").write_text(lines[0])
-    for number, how in enumerate([{"columns": ["a:int"]}, {"record": "line"}], 1):
-        records = RecordOptions(input_format="jsonl", **how)
-        job = job_of(
-            [str(tmp_path / name) for name in ("in", "more")[:number]],
-            tmp_path / "out",
-            split=layout.edition_key("train", number),
-            records=records,
-            on_corrupt="quarantine",
-            max_corrupt=1,
-        )
-        convert(job)
-    # 11 records of the first edition, and 12 of the second.
-    ninth = [("--step", at // 10, "--row", at % 10) for at in (8, 11 + 8)]
-    assert [lines_of(tmp_path / "out", *place)[0] for place in ninth] == [10, 9]
-    # In a dataset that was made of both, either could be meant.
-    convert(job_of(str(tmp_path / "out"), tmp_path / "b"))
-    for place in ninth:
-        assert lines_of(tmp_path / "b", *place) == (None, None)
-    first = [("--step", at // 10, "--row", at % 10) for at in (2, 11 + 2)]
-    assert [lines_of(tmp_path / "b", *place)[0] for place in first] == [3, 3]
 
 
 def upper(record: bytes) -> bytes:

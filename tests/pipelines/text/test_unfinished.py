@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from gristmill.dataset import ColumnWriter, Writer, commit_parts
+from gristmill.dataset import ColumnWriter
 from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.metadata.manifest import read_manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.unfinished import Unfinished, read_unfinished
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from tests.support.cloud import running
 from tests.support.conversion import convert, job_of, prepared_of
 from tests.support.records import text_records, write_tfrecords
 
@@ -95,28 +93,6 @@ def test_a_damaged_description_is_named(source, tmp_path, text):
     assert caught.value.where == str(damaged)
 
 
-def write_part(output: pathlib.Path, part: int) -> None:
-    with Writer(output, part=part, parts=3, records_per_shard=2) as writer:
-        for _ in range(5):
-            writer.write(b"record")
-
-
-def test_what_a_program_writes(tmp_path):
-    output = tmp_path / "data"
-    write_part(output, 1)
-    with Writer(output, part=0, parts=3, records_per_shard=2) as writer:
-        writer.write(b"record")
-        assert inspect(output) == (
-            f"{output}: NOT committed\nsplit train: 3 shards written by a program, "
-            "1 of 3 parts finished\n"
-        )
-        (found,) = unfinished(output)
-        assert (found.finished, found.total, found.finished_shards) == (1, 3, 3)
-    write_part(output, 2)
-    commit_parts(output)
-    assert unfinished(output) == []
-
-
 def test_columns_that_are_attached(source, tmp_path):
     output = tmp_path / "out"
     convert(job_of(source, output, plan=("num_shards", 3)))
@@ -125,20 +101,3 @@ def test_columns_that_are_attached(source, tmp_path):
     with ColumnWriter(output, columns, part=0, parts=3) as writer:
         writer.write({name: np.zeros(count, np.int64) for name in columns})
     assert "NOT committed: split train: 1 of 3 shards attached" in inspect(output)
-
-
-def test_in_a_bucket():
-    with running() as cloud:
-        output = "gs://data/texts"
-        job = job_of("gs://raw/texts/*", output, plan=("num_shards", 5), name="texts")
-        tasks = list(shard_tasks(prepared_of(job)))
-        for task in tasks[1:3]:
-            make_shard(task)
-        before = cloud.storage.requests.total()
-        (found,) = unfinished(output)
-        assert (found.finished, found.total) == (2, 5)
-        # A look costs no request a shard.
-        assert cloud.storage.requests.total() - before < 10
-        done = cloud.gristmill("inspect", output, "--json")
-        assert json.loads(done.stdout)["unfinished"][0]["finished"] == 2
-        assert storage_for(output).stat(f"{output}/dataset.json") is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import random
 from typing import Any
 
 import pyarrow as pa
@@ -13,17 +12,14 @@ import pytest
 
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.packed.message_spans import ROLES
 from gristmill.pipelines.commands.main import main
 from gristmill.transforms.jobs.pack_options import ChatOptions
 from tests.support.conversations import (
     chat_options,
     read,
-    some_conversation,
     write_bpe,
 )
-from tests.support.conversion import contents
 from tests.transforms.chat.test_masks import CHATML, SAID
 
 
@@ -158,24 +154,3 @@ def test_every_source_gives_the_same_rows(folder: pathlib.Path, monkeypatch) -> 
         assert packed["documents"] == 3
         digests.add(packed["digest"])
     assert len(digests) == 1
-
-
-@pytest.mark.slow
-def test_beam_packs_conversations_to_the_same_bytes(
-    folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder)
-    rng = random.Random(5)
-    lines = [json.dumps(some_conversation(rng)) for _ in range(120)]
-    pathlib.Path("a.jsonl").write_text("\n".join(lines))
-    for output, runner in (("local", ()), ("beam", ("--runner=FnApiRunner",))):
-        run(
-            *("pack", "--chat", "a.jsonl", output, "--tokenizer", "tokenizer.json"),
-            *("--template", "chat.jinja", "--length", 128, "--num-shards", 3),
-            *("--name", "d", *runner),
-        )
-    made = contents(folder / "local")
-    assert contents(folder / "beam") == made
-    packed = open_manifest(str(folder / "beam")).splits["train"].packed
-    assert packed is not None
-    assert 0 < packed["assistant_trained"] < packed["tokens"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -40,7 +40,6 @@ from gristmill.transforms.directories.tfds_directory import (
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support import shared, tfds_data
-from tests.support.conversion import contents
 from tests.support.records import (
     read_array_records,
     read_tfrecords,
@@ -220,50 +219,6 @@ def test_a_committed_dataset_is_not_touched_again(
     }
 
 
-@pytest.mark.slow
-def test_overwriting_all_splits_or_one(
-    made: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    out, fresh = tmp_path / "out", tmp_path / "fresh"
-
-    def start(
-        output: pathlib.Path, shards: int, splits: tuple[str, ...] | None = None
-    ) -> Callable[[], ConversionResult]:
-        """Does all but the commit, and returns that."""
-        plan = PlanOptions(kind="num_shards", value=shards)
-        jobs = planned(made, output, splits=splits, plan=plan).jobs
-        taken = [begin_job(job, overwrite=True) for job in jobs]
-        tasks = [task for one in taken for task in shard_tasks(one.prepared)]
-        results = list(map(make_shard, tasks))
-        return lambda: commit_shards(
-            jobs, results, CommitOptions(tfds_directory=str(made))
-        )
-
-    def read() -> dict[str, bool]:
-        """Returns whether TFDS reads the right examples of each split."""
-        return {
-            split: tfds_data.read_split(out, split)
-            == tfds_data.read_in_order(made, split)
-            for split in SPLIT_RECORDS
-        }
-
-    start(out, 2)()
-    before = contents(out)
-    commit = start(out, 3)
-    assert before.items() <= contents(out).items()
-    assert all(read().values())
-    commit()
-    start(fresh, 3)()
-    assert lengths(out) == lengths(fresh)
-    assert not before.keys() & {n for n in contents(out) if "array_record-" in n}
-    assert all(read().values())
-    others = {path: data for path, data in contents(out).items() if "-valid" in path}
-    start(out, 1, ("train",))()
-    assert others.items() <= contents(out).items()
-    assert open_manifest(str(out)).splits["train"].shards == 1
-    assert all(read().values())
-
-
 class TestEmptyShards:
     """Files and shards without records, which Beam pipelines leave behind."""
 
@@ -292,29 +247,6 @@ class TestEmptyShards:
         assert tfds_data.read_splits(tmp_path / "out").keys() == SPLIT_RECORDS.keys()
         with pytest.raises(InputError, match="no files to convert"):
             tfds_jobs(str(source), str(tmp_path / "out"), splits=("test",))
-
-
-@pytest.mark.slow
-def test_as_one_beam_transform(made: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    import apache_beam as beam
-
-    from gristmill.transforms.beam.convert_files import ConvertFiles
-
-    plan = PlanOptions(kind="num_shards", value=3)
-    conversion = planned(made, tmp_path, plan=plan)
-    with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        _ = pipeline | ConvertFiles(
-            jobs=conversion.jobs,
-            features=conversion.features,
-            tfds_directory=str(made),
-        )
-    assert {name: len(found) for name, found in lengths(tmp_path).items()} == {
-        "train": 3,
-        "validation": 3,
-    }
-    for split in SPLIT_RECORDS:
-        got = tfds_data.read_split(tmp_path, split)
-        assert got == tfds_data.read_in_order(made, split)
 
 
 class TestNamesOfFiles:

@@ -111,19 +111,6 @@ def test_bos_and_eos_are_added_to_what_has_tokens(file):
     assert found.last_special_tokens == 1
 
 
-@pytest.mark.parametrize("fast", [False, True])
-def test_special_tokens_of_the_tokenizer_are_counted(file, fast):
-    file.write_bytes(tokenizer_json(template=["<s>", "$A"]))
-    found = read(EXAMPLES, file, add_special_tokens=True, eos="1", fast=fast)
-    plain = parts(read(EXAMPLES, file))
-    assert parts(found) == [[5_000, *ids, 1] if ids else [] for ids in plain]
-    assert found.special_tokens == 2 * (len(TEXTS) - 1)
-    assert found.last_special_tokens == 1
-    file.write_bytes(tokenizer_json(template=["$A", "</s>"]))
-    found = read(EXAMPLES, file, add_special_tokens=True, eos="1", fast=fast)
-    assert found.last_special_tokens == 2
-
-
 def test_tokens_that_are_there_already():
     lists = [[5, 300, 70_000], [], [(1 << 32) - 1], list(range(200))]
     records = [encode_example({"ids": np.array(ids, np.int64)}) for ids in lists]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pathlib
-import random
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,8 +23,7 @@ from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.parquet import shared_groups as module
 from gristmill.transforms.sources.parquet.shared_groups import shared_groups
 from tests.support.conversion import contents, convert, job_of, prepared_of
-from tests.support.gcs_server import GcsServer
-from tests.support.parquet_files import flip, page_offset, some_table, write_parquet
+from tests.support.parquet_files import flip, page_offset, some_table
 
 SHARDS = 8
 
@@ -77,24 +74,6 @@ def test_the_same_bytes_as_one_by_one(source, tmp_path, damaged):
     convert(job)
     assert contents(tmp_path / "together") == contents(tmp_path / "alone")
     assert bool(list(tmp_path.glob("together/quarantine/*"))) == damaged
-
-
-@pytest.mark.slow
-def test_a_large_row_group_of_a_bucket_is_read_once(tmp_path, monkeypatch):
-    chance = random.Random(1)
-    table = pa.table({"payload": [chance.randbytes(20_000) for _ in range(700)]})
-    path = write_parquet(tmp_path / "a.parquet", table, compression="none")
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        server.objects.put("bucket", "in/a.parquet", path.read_bytes())
-        job = job_of(
-            "gs://bucket/in/a.parquet", tmp_path / "out", plan=("num_shards", SHARDS)
-        )
-        before = server.sent_bytes
-        convert(job)
-        read = (server.sent_bytes - before) / path.stat().st_size
-    assert 1 <= read < 1.5
-    assert len(list((tmp_path / "out").glob("*.array_record-*"))) == SHARDS
 
 
 def test_a_task_decodes_no_more_than_it_may(source, tmp_path, monkeypatch, caplog):

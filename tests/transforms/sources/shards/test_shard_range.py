@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import pathlib
 import pickle
-from collections.abc import Callable
 
 import pytest
 
@@ -13,9 +12,7 @@ from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.sources.shards.shard_list import list_shards
 from gristmill.transforms.sources.shards.shard_range import ChunkRange, cut_at_chunks
-from tests.support.buckets import overlapping
 from tests.support.conversion import dataset_of, shards_of
-from tests.support.gcs_server import GcsServer
 from tests.support.records import (
     AWKWARD_RECORDS,
     footer_of,
@@ -91,20 +88,3 @@ def test_files_that_are_not_the_dataset(tmp_path: pathlib.Path, what: str) -> No
     errors |= {"records": "not the one that the dataset describes"}
     with pytest.raises((CorruptShardError, OSError), match=errors.get(what, "size")):
         list(ChunkRange(task, 0, 1).batches())
-
-
-def test_objects_are_read_by_requests_that_overlap(
-    tmp_path: pathlib.Path,
-    monkeypatch: pytest.MonkeyPatch,
-    blocks_of: Callable[[int], None],
-) -> None:
-    blocks_of(16_384)
-    records = text_records(1500)
-    write_array_records(tmp_path / "large", records)
-    with GcsServer("bucket") as server:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-        server.objects.put("bucket", "large", (tmp_path / "large").read_bytes())
-        (shard,) = list_shards(["gs://bucket/large"], None)
-        (cut,) = cut_at_chunks(shard, 1 << 30)
-        read = overlapping(server, lambda: list(cut.batches()))
-    assert [record for batch in read for record in batch.records] == records

@@ -9,7 +9,6 @@ import shutil
 
 import pytest
 
-from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     DataLossError,
@@ -208,17 +207,3 @@ def test_a_tfds_directory_of_array_records(tmp_path: pathlib.Path) -> None:
     (folder / "dataset_info.json").write_text(json.dumps(info))
     with pytest.raises(DataLossError, match="shardLengths"):
         reshard(folder, tmp_path / "no")
-
-
-def test_files_are_converted_by_writer_options(tmp_path: pathlib.Path) -> None:
-    """Recompressing alone: as many shards, of the same records."""
-    dataset = dataset_of(tmp_path, RECORDS["train"])
-    writer = WriterOptions(group_size=50, compression="brotli:9")
-    job = job_of(
-        str(dataset), tmp_path / "small", plan=("match_shards", None), writer=writer
-    )
-    convert(job)
-    old, new = (open_manifest(path).splits["train"] for path in (dataset, job.output))
-    assert new.shards == old.shards == 3
-    assert new.file_bytes <= old.file_bytes
-    assert new.records_digest == old.records_digest

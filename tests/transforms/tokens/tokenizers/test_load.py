@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import pathlib
 import random
 import subprocess
@@ -17,7 +16,6 @@ import pytest
 import sentencepiece
 import tiktoken
 import tiktoken.load
-import tiktoken_ext.openai_public
 import tokenizers
 import toktok
 
@@ -29,7 +27,6 @@ from gristmill.transforms.tokens.tokenizers import (
     find_tokenizer,
     load_fast,
     load_tokenizer,
-    rank_files,
 )
 from tests.support.gcs_server import GcsServer
 from tests.support.tokenizer_files import (
@@ -126,45 +123,6 @@ def test_tiktoken(tmp_path, fast):
     assert spec.library == f"tiktoken {tiktoken.__version__}"
     assert spec.vocabulary_size == 100_277
     assert spec.eos_id == 100_257
-
-
-def test_the_same_text_by_three_libraries(tmp_path):
-    """The published pattern and the one that is written for speed split alike."""
-    ranks = published_ranks("cl100k_base")[:5_000]
-    plain = tiktoken.Encoding(
-        "x",
-        pat_str=rank_files.ENCODINGS["cl100k_base"].pattern,
-        mergeable_ranks={token: rank for rank, token in enumerate(ranks)},
-        special_tokens={},
-    )
-    path = written(tmp_path, "tokenizer.json", tokenizer_json())
-    texts = [text for text in (*TEXTS, *some_text(4, 400)) if END not in text]
-    assert encoded(options_of(path), texts) == [
-        plain.encode_ordinary(text) for text in texts
-    ]
-
-
-@pytest.mark.parametrize("name", rank_files.ENCODINGS)
-def test_encodings_are_those_of_the_library(name, monkeypatch):
-    """Pattern, special tokens and size are what tiktoken has for the same digest."""
-    ours = rank_files.ENCODINGS[name]
-    if name == "llama3":
-        assert ours.pattern == rank_files.ENCODINGS["cl100k_base"].pattern
-        return
-    digests = []
-
-    def ranks(url: str, expected_hash: str) -> dict[bytes, int]:
-        digests.append(expected_hash)
-        return {}
-
-    module = tiktoken_ext.openai_public
-    monkeypatch.setattr(module, "load_tiktoken_bpe", ranks)
-    theirs = module.ENCODING_CONSTRUCTORS[name]()
-    assert digests == [ours.sha256]
-    assert theirs["special_tokens"] == ours.special_ids
-    size = theirs.get("explicit_n_vocab", max(ours.special_ids.values()) + 1)
-    assert size == ours.vocabulary_size
-    assert theirs["pat_str"] == ours.pattern
 
 
 def test_ranks_of_no_known_encoding(tmp_path):
@@ -392,48 +350,3 @@ except MissingPackageError as error:
     )
     assert f"the package {package} is not installed" in done.stdout, done.stderr
     assert f"pip install 'gristmill[{extra}]'" in done.stdout
-
-
-@pytest.mark.parametrize("fast", [False, True])
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "huggingface",
-        "sentencepiece",
-        pytest.param("tiktoken", marks=pytest.mark.slow),
-    ],
-)
-def test_one_thread(tmp_path, kind, fast):
-    """Workers are processes: another thread in each would take another's core."""
-    content = {
-        "huggingface": tokenizer_json,
-        "sentencepiece": sentence_piece_model,
-        "tiktoken": lambda: published("cl100k_base"),
-    }[kind]()
-    path = written(tmp_path, "file", content)
-    program = f"""
-import pathlib
-from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.tokens.tokenizers import load_fast, load_tokenizer
-
-def threads():
-    found = pathlib.Path("/proc/self/task").glob("*/comm")
-    # One of gigatoken's gives memory back.
-    return len([path for path in found if "jemalloc" not in path.read_text()])
-
-options = PackOptions(length=8, tokenizer={str(path)!r})
-tokenizer = (load_fast if {fast} else load_tokenizer)(options)
-before = threads()
-tokenizer.encode([b"the tokens of many documents " * 20] * 2000)
-print(threads() - before)
-"""
-    environment = {**os.environ}
-    environment.pop("TOKENIZERS_PARALLELISM", None)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    assert done.stdout == "0\n", done.stderr
