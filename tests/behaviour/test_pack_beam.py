@@ -18,7 +18,6 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.pipelines.beam import yaml_commands
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions
@@ -118,23 +117,6 @@ def test_the_transform_counts_documents_and_tokens() -> None:
     assert {name: counted[name] for name in names} == {n: packed[n] for n in names}
     assert names >= {"documents", "tokens", "padding_tokens", "cut_documents"}
     assert counted["tokens"] > 5000
-
-
-@pytest.mark.slow
-def test_beam_yaml_packs() -> None:
-    run(packing("local"))
-    pipeline = beam.Pipeline(options=PipelineOptions([*IN_MEMORY]))
-    _ = pipeline | yaml_commands.pack(
-        input=["in.jsonl"],
-        output="yaml",
-        name="d",
-        num_shards=4,
-        length=64,
-        tokenizer="my_words:words",
-        eos="</s>",
-    )
-    pipeline.run().wait_until_finish()
-    assert same("yaml")
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import pytest
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
 from gristmill.transforms import PlacedRecord, ReadRecords, RecordOptions
-from gristmill.transforms.beam import beam_yaml
 from tests.support.conversion import dataset_of, varied_records
 from tests.support.pipelines import BUNDLES_TWICE, run
 from tests.support.records import (
@@ -114,15 +113,3 @@ def test_files_that_are_empty_or_none(tmp_path: pathlib.Path) -> None:
         ReadRecords(())
     with pytest.raises(InputError, match="range_bytes must be positive"):
         ReadRecords("in", range_bytes=0)
-
-
-@pytest.mark.slow
-def test_beam_yaml(tmp_path: pathlib.Path) -> None:
-    write_array_records(tmp_path / "a", [b"zero", b"one"])
-    rows = run(beam_yaml.read_records([str(tmp_path / "a")], with_source=True))
-    assert sorted((row.place, row.record) for row in rows) == [
-        (0, b"zero"),
-        (1, b"one"),
-    ]
-    rows = run(beam_yaml.read_records([str(tmp_path / "a")]))
-    assert sorted(row.record for row in rows) == [b"one", b"zero"]
