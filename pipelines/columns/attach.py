@@ -97,7 +97,7 @@ def attach_tables(
     check_feature(target, by)
     with scratch_directory() as directory:
         writer = RowWriter(directory, by.key, columns)
-        wanted = None if columns is None else [*dict.fromkeys([*by.key, *columns])]
+        wanted = None if columns is None else [*dict.fromkeys([by.key, *columns])]
         for rows in tables.rows(wanted):
             writer.add(rows)
         kinds = kinds_of(writer, inputs)
@@ -107,7 +107,7 @@ def attach_tables(
         if target.has(attachment):
             return _done_before(target, attachment)
         last = by.repeated == "last"
-        problems = writer.finish(*keys_of(target, writer, by))
+        problems = writer.finish(*keys_of(writer, by))
         if problems.repeated and by.repeated == "error":
             raise refused(
                 f"the key of another row in {plural(problems.repeated, 'row')}",
@@ -154,7 +154,7 @@ def attach_tables(
         write = functools.partial(
             write_joined, directory=directory, fill=fill or {}, last=last
         )
-        source = {"files": [*inputs][:SHOWN], "rows": writer.rows, "key": [*by.key]}
+        source = {"files": [*inputs][:SHOWN], "rows": writer.rows, "key": by.key}
         gathered = _written(target, attachment, run, write)
         manifest, size = target.commit(attachment, kinds, gathered, source=source)
     return Attached(

@@ -14,8 +14,6 @@ from gristmill.dataset.commit.attached_split import AttachedSplit
 from gristmill.pipelines.columns.attached import SHOWN
 from gristmill.pipelines.columns.row_store import RowWriter, key_numbers
 from gristmill.pipelines.columns.typed_values import filled
-from gristmill.pipelines.removal.find_places import find_places
-from gristmill.pipelines.text.location import FilePlace
 
 Repeated = Literal["error", "first", "last"]
 
@@ -25,15 +23,15 @@ class JoinBy:
     """How the rows of tables find their records.
 
     Attributes:
-        feature: The feature of the records with the key; None to find them otherwise.
-        key: The columns of the tables with the key: one, or file and place.
+        feature: The feature of the records with the key; None for their numbers.
+        key: The column of the tables with the key.
         repeated: Which of several rows with a key is taken.
         allow_unmatched: Whether rows may have no record.
         fill: The value for records without a row, or by column; None for an error.
     """
 
     feature: str | None
-    key: tuple[str, ...]
+    key: str
     repeated: Repeated = "error"
     allow_unmatched: bool = False
     fill: Any = None
@@ -83,40 +81,21 @@ def fills_of(kinds: Mapping[str, ColumnType], given: Any) -> dict[str, Any] | No
 
 def has_texts(writer: RowWriter) -> bool:
     """Returns whether keys are texts."""
-    kind = writer.key_kinds[0]
-    return kind is not None and kind.is_text
+    return writer.key_kind is not None and writer.key_kind.is_text
 
 
-def keys_of(target: AttachedSplit, writer: RowWriter, by: JoinBy) -> tuple[Any, Any]:
+def keys_of(writer: RowWriter, by: JoinBy) -> tuple[Any, Any]:
     """Returns the keys of rows as numbers, and the row of each."""
-    columns, lost = writer.keys()
+    keys, lost = writer.keys()
     rows = np.flatnonzero(~lost)
-    kinds = [kind or ColumnType("int64") for kind in writer.key_kinds]
-    if len(by.key) == 1:
-        if by.feature is None and kinds[0].is_text:
-            raise InputError(
-                "the numbers of records are texts",
-                got=f"the column {by.key[0]!r}",
-                cure="write them as integers",
-            )
-        return key_numbers(kinds[0], columns[0][rows]) if len(rows) else rows, rows
-    if not kinds[0].is_text or kinds[1].is_text:
+    kind = writer.key_kind or ColumnType("int64")
+    if by.feature is None and kind.is_text:
         raise InputError(
-            "rows do not name places in files",
-            expected="a text with the file, and an integer with the place in it",
-            got=f"{kinds[0]} and {kinds[1]}",
-            cure="give the columns in this order: --place FILE,PLACE",
+            "the numbers of records are texts",
+            got=f"the column {by.key!r}",
+            cure="write them as integers",
         )
-    pairs = zip(columns[0][rows].tolist(), columns[1][rows].tolist(), strict=True)
-    places = [FilePlace(path, int(at)) for path, at in pairs]
-    found = [*find_places(target.dataset, target.split, places)]
-    # Rows without a record get a number that no record has.
-    numbers = [record for _, record in found]
-    of = [int(rows[place]) for place, _ in found]
-    nothing = sorted({*range(len(places))} - {place for place, _ in found})
-    numbers += [-1 - place for place in nothing]
-    of += rows[nothing].tolist()
-    return np.array(numbers, np.int64), np.array(of, np.int64)
+    return key_numbers(kind, keys[rows]) if len(rows) else rows, rows
 
 
 def refused(what: str, shown: Sequence[str], *, cure: str) -> InputError:

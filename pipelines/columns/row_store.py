@@ -71,50 +71,45 @@ class RowWriter:
 
     Args:
         directory: An empty local directory.
-        key: The columns with the key; several are a text with `@` between them.
+        key: The column with the key.
         columns: The columns to keep; None for all others.
     """
 
     directory: str
-    key: Sequence[str]
+    key: str
     columns: Sequence[str] | None
 
     def __post_init__(self) -> None:
         self.rows = 0
         self.kinds: dict[str, ColumnType | None] = {}
-        self.key_kinds: list[ColumnType | None] = [None] * len(self.key)
+        self.key_kind: ColumnType | None = None
         self._where: dict[str, str] = {}
-        self._keys: list[list[npt.NDArray[Any]]] = [[] for _ in self.key]
+        self._keys: list[npt.NDArray[Any]] = []
         self._lost: list[npt.NDArray[np.bool_]] = []
 
     def add(self, rows: Rows) -> None:
         """Adds rows; raises InputError if a column has another type than before."""
         wanted = self.columns
         if wanted is None:
-            wanted = [name for name in rows.columns if name not in self.key]
-        lost: Any = False
-        for place, name in enumerate(self.key):
-            if name not in rows.columns:
-                raise InputError(
-                    f"the table has no column {name!r}",
-                    where=rows.where,
-                    expected=f"one of {some_of(rows.columns, 20)}",
-                    cure="correct the name of the key",
-                )
-            given = rows.columns[name]
-            self.key_kinds[place] = self._kind(
-                name, self.key_kinds[place], given.kind, rows.where
+            wanted = [name for name in rows.columns if name != self.key]
+        if self.key not in rows.columns:
+            raise InputError(
+                f"the table has no column {self.key!r}",
+                where=rows.where,
+                expected=f"one of {some_of(rows.columns, 20)}",
+                cure="correct the name of the key",
             )
-            if given.kind is not None and not is_key(given.kind):
-                raise InputError(
-                    f"the key {name!r} is neither a text nor an integer",
-                    where=rows.where,
-                    got=given.kind,
-                    cure="join by another column",
-                )
-            self._keys[place].append(given.values)
-            lost = given.missing | lost
-        self._lost.append(lost)
+        keys = rows.columns[self.key]
+        self.key_kind = self._kind(self.key, self.key_kind, keys.kind, rows.where)
+        if keys.kind is not None and not is_key(keys.kind):
+            raise InputError(
+                f"the key {self.key!r} is neither a text nor an integer",
+                where=rows.where,
+                got=keys.kind,
+                cure="join by another column",
+            )
+        self._keys.append(keys.values)
+        self._lost.append(keys.missing)
         if self.rows and wanted and {*wanted} != {*self.kinds}:
             raise InputError(
                 "tables have different columns",
@@ -132,7 +127,7 @@ class RowWriter:
                 if before is None:
                     self._write(name, kind, _nothing(kind, self.rows))
                 self._write(name, kind, given)
-        self.rows += len(lost)
+        self.rows += len(keys.missing)
 
     def _kind(
         self, name: str, before: ColumnType | None, now: ColumnType | None, where: str
@@ -167,10 +162,11 @@ class RowWriter:
             lengths = np.fromiter(map(len, texts), np.int64, len(texts))
             file.write((begin + np.cumsum(lengths)).astype(np.int64).tobytes())
 
-    def keys(self) -> tuple[list[npt.NDArray[Any]], npt.NDArray[np.bool_]]:
-        """Returns the columns of the key, and which rows lack one."""
-        lost = np.concatenate([np.zeros(0, bool), *self._lost])
-        return [np.concatenate(parts) for parts in self._keys if parts], lost
+    def keys(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Returns the key of each row, and which rows lack one."""
+        nothing = np.zeros(0, bool)
+        lost = np.concatenate([nothing, *self._lost])
+        return np.concatenate(self._keys or [nothing]), lost
 
     def finish(self, numbers: npt.NDArray[Any], rows: Int64) -> KeyProblems:
         """Sorts the rows by their keys.
@@ -193,8 +189,8 @@ class RowWriter:
 
     def shown(self, rows: Iterable[int]) -> list[str]:
         """Returns the keys of rows for a message."""
-        columns, _ = self.keys()
-        return ["@".join(str(column[row]) for column in columns) for row in rows]
+        keys, _ = self.keys()
+        return [str(keys[row]) for row in rows]
 
 
 def _nothing(kind: ColumnType, rows: int) -> TypedValues:

@@ -40,12 +40,6 @@ class AttachOptions:
         "NAME",
         "none",
     )
-    place: str | None = text(
-        "Rows name the place that their record came from, as trace shows it: the "
-        "columns with the source file, and with the byte offset or number in it.",
-        "FILE,PLACE",
-        "none",
-    )
     number: str | None = text(
         "Rows name the number of their record in the split, in this column.",
         "NAME",
@@ -111,7 +105,7 @@ def _attached(options: AttachOptions) -> Attached:
     }
     given = [
         f"--{name.replace('_', '-')}"
-        for name in ("key", "place", "number", "columns", "missing", "allow_unmatched")
+        for name in ("key", "number", "columns", "missing", "allow_unmatched")
         if getattr(options, name)
     ]
     given += ["--repeated"] * (options.repeated != "error")
@@ -142,29 +136,18 @@ def _join_by(options: AttachOptions) -> JoinBy:
     from gristmill.dataset.base.errors import InputError
     from gristmill.pipelines.columns.row_keys import JoinBy
 
-    ways = [name for name in ("key", "place", "number") if getattr(options, name)]
-    if len(ways) != 1:
+    if bool(options.key) == bool(options.number):
         raise InputError(
             "exactly one option must match rows to records",
-            expected="--key, --place or --number",
-            got=", ".join(f"--{name}" for name in ways) or "none of them",
+            expected="--key or --number",
+            got="both" if options.key else "none of them",
             cure="give one of these",
         )
     feature: str | None = None
-    key: tuple[str, ...] = (options.number or "",)
+    key = options.number or ""
     if options.key:
         feature, _, column = options.key.partition("=")
-        key = (column or feature,)
-    elif options.place:
-        file, comma, place = options.place.partition(",")
-        key = (file, place)
-        if not (file and comma and place):
-            raise InputError(
-                "--place names two columns",
-                expected="FILE,PLACE",
-                got=options.place,
-                cure="name the column with the file, and that with the place in it",
-            )
+        key = column or feature
     fill = None
     if options.missing is not None:
         try:

@@ -11,6 +11,7 @@ _INSTEAD = {
     "repack": "pack the documents again, without those that were removed from them",
     "status": "`gristmill inspect DATASET` says how far a job is",
     "--check": "leave it out; every record is compared with its source",
+    "--place": "join by a feature with --key, or by the record's number with --number",
     "--records-per-shard": "give --num-shards N or --shard-size SIZE",
     "--unique": "`gristmill unique DATASET` adds the column duplicate_of; then convert "
     "or pack it with --select 'duplicate_of < 0'",

@@ -16,8 +16,8 @@ from gristmill.pipelines.columns.attached import Attached
 from gristmill.pipelines.columns.row_keys import JoinBy
 from tests.support.datasets import convert
 
-ID = JoinBy(feature="id", key=("id",))
-NUMBER = JoinBy(feature=None, key=("number",))
+ID = JoinBy(feature="id", key="id")
+NUMBER = JoinBy(feature=None, key="number")
 
 
 def example(number: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Columns joined to records by keys, places and numbers, or computed from them."""
+"""Columns joined to records by keys and numbers, or computed from them."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def check_random_join(tmp_path: pathlib.Path, seed: int) -> None:
     wanted, counted = brute_force(keys, rows, repeated, fill)
     by = JoinBy(
         feature="id",
-        key=("id",),
+        key="id",
         repeated=repeated,
         allow_unmatched=True,
         fill=fill,
@@ -207,30 +207,21 @@ def test_a_thousand_joins(tmp_path: pathlib.Path, block: int) -> None:
         check_random_join(folder, seed)
 
 
-def test_rows_are_joined_by_number_and_by_place(tmp_path: pathlib.Path) -> None:
+def test_rows_are_joined_by_number(tmp_path: pathlib.Path) -> None:
     output = examples(tmp_path, [3, 5])
     add_edition(tmp_path, output, 2, [example(n) for n in range(8, 11)])
     attach_numbers(output, tmp_path, 11)
     assert loader.open(output).column("score")[:].tolist() == [
         n / 11 for n in range(11)
     ]
-    opened = loader.open(output)
-    batches = loader.global_batches(opened, batch_size=1, shuffle="none", epochs=1)
-    places = [batches.locate(step, 0) for step in range(11)]
     order = random.Random(3).sample(range(11), 11)
-    table = {
-        "file": [places[n].source_path for n in order],
-        "at": [places[n].source_offset_bytes for n in order],
-        "rank": order,
-    }
-    by = JoinBy(feature=None, key=("file", "at"))
-    attach(output, tmp_path, table, by)
+    attach(output, tmp_path, {"number": order, "rank": order}, NUMBER)
     assert loader.open(output).column("rank")[:].tolist() == [*range(11)]
-    table["at"][0] += 1
+    lacking = {"number": order[1:], "other": order[1:]}
     with pytest.raises(
         InputError, match="no row, or no value in it, for 1 record"
     ) as caught:
-        attach(output, tmp_path, {**table, "other": order}, by, columns=["other"])
+        attach(output, tmp_path, lacking, NUMBER)
     assert f"record {order[0]}" in str(caught.value)
     wrong = {"number": [*range(12)], "x": [*range(12)]}
     with pytest.raises(InputError, match="no record for 1 row") as caught:
@@ -363,7 +354,7 @@ def test_the_command(tmp_path: pathlib.Path, ten: str) -> None:
             ["--key", "id", "--number", "n"],
             "exactly one option must match rows to records",
         ),
-        (["--place", "file"], "--place names two columns"),
+        (["--place", "file,at"], "--place is gone: join by a feature with --key"),
         (["--map", "a:b", "--key", "id"], "--map and --key, FILES"),
         (["--key", "id", "--missing", "x"], "--missing is not a value of JSON"),
         (["--key", "id", "--missing", '"x"'], "not of the type of 'x'"),
