@@ -195,8 +195,7 @@ class GlobalBatches(Batches):
             columns: Names of columns beside the records of all datasets. Their values,
                 `[rows, *shape]` each, are added to the dict of arrays that decode
                 returns; a decode with a parameter `columns` gets them there instead,
-                as a dict, and decides. For packed rows, a column of shape [length] has
-                a value for each token.
+                as a dict, and decides.
 
         Raises:
             InputError: The host is not given, or given twice; a batch from the first

@@ -115,24 +115,23 @@ def test_a_last_batch_is_filled_up(output: str) -> None:
         assert not last["score"][~there].any()
 
 
-def test_packed_rows_get_a_value_a_token(tmp_path: pathlib.Path) -> None:
+def test_packed_rows_get_a_value_a_row(tmp_path: pathlib.Path) -> None:
     places = write_frames(tmp_path / "in" / "x.tfrecord", documents(60, seed=3))
     found = str(tmp_path / "out")
     convert(job_of(tmp_path / "in", found))
     pack(found, places, length=16)
     opened = loader.open(found)
-    weights = np.random.default_rng(1).random((len(opened), 16), np.float32)
-    values = {"number": [*range(len(opened))], "weights": list(weights)}
+    scores = np.random.default_rng(1).random(len(opened), np.float32)
+    values = {"number": [*range(len(opened))], "score": scores}
     attach(found, tmp_path, values, NUMBER)
     opened = loader.open(found)
     batches = loader.global_batches(opened, batch_size=4)
     decode = loader.PackedRows.of(opened)
-    with batches.feed(decode=decode, columns=["weights"], **HOST) as feed:
+    with batches.feed(decode=decode, columns=["score"], **HOST) as feed:
         for step in range(5):
             batch = next(feed)
-            assert batch["weights"].dtype == np.float32
-            assert batch["inputs"].shape == batch["weights"].shape
-            assert (batch["weights"] == weights[batches.indices(step)]).all()
+            assert batch["score"].dtype == np.float32
+            assert (batch["score"] == scores[batches.indices(step)]).all()
 
 
 def test_what_has_no_columns_is_said(tmp_path: pathlib.Path, output: str) -> None:
