@@ -34,26 +34,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
         yield server
 
 
-def test_obstore(server: GcsServer) -> None:
-    """It reads by the XML API (and does not write without credentials)."""
-    obstore = pytest.importorskip("obstore")
-    store = obstore.store.GCSStore(
-        "bucket",
-        base_url=server.url,
-        skip_signature=True,
-        client_options={"allow_http": True},
-    )
-    assert {meta["path"] for page in obstore.list(store) for meta in page} == set(NAMES)
-    for name, data in DATA.items():
-        assert bytes(obstore.get(store, name).bytes()) == data
-        assert bytes(obstore.get_range(store, name, start=7, end=99)) == data[7:99]
-        meta = obstore.head(store, name)
-        generation = str(server.objects.buckets["bucket"][name].generation)
-        assert (meta["size"], meta["version"]) == (len(data), generation)
-    listed = obstore.list_with_delimiter(store, prefix="c4")
-    assert listed["common_prefixes"] == ["c4/deep"]
-
-
 def test_tensorstore(server: GcsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # It looks at its environment once: a process of its own.
     pytest.importorskip("tensorstore")

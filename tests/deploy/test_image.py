@@ -254,19 +254,3 @@ def test_build_resolves_its_bases_to_digests(docker):
             assert digest, name
             assert f"--label base.{name.lower()}={digest[1]} " in line
     assert "apache/beam_python3.11_sdk@sha256:" in line
-
-
-def test_cloud_build_takes_every_base():
-    config = yaml.safe_load((DEPLOY / "cloudbuild.yaml").read_text())
-    bases = {f"_{name}" for name in arguments() if name.endswith("_IMAGE")}
-    assert set(config["substitutions"]) == {"_PYTHON", *bases}
-    script = (DEPLOY / "build.sh").read_text()
-    assert all(re.search(rf"\b{base[1:]}\b", script) for base in bases)
-
-
-def test_build_takes_another_python_and_given_bases(docker):
-    given = "registry/python@sha256:0123"
-    line, calls = build(docker, _PYTHON=NEWEST_PYTHON, _PYTHON_IMAGE=given)
-    assert f"--build-arg PYTHON={NEWEST_PYTHON} " in line
-    assert f"apache/beam_python{NEWEST_PYTHON}_sdk@sha256:" in line
-    assert f"docker pull --quiet --platform linux/amd64 {given}" in calls

@@ -51,13 +51,6 @@ def test_ranks_and_steps(batches, step: int) -> None:
         assert dataset.state(step) == state
 
 
-def test_another_order_is_refused_before_workers_start(batches) -> None:
-    state = TorchBatches(batches, decode=decode, rank=0, ranks=1).state(3)
-    other = loader.global_batches(batches.datasets[0], batch_size=12, seed=4)
-    with pytest.raises(loader.StateMismatchError, match="seed"):
-        TorchBatches(other, decode=decode, rank=0, ranks=1, state=state)
-
-
 @pytest.mark.slow
 def test_workers_give_the_steps_in_turn(batches) -> None:
     start = TorchBatches(batches, decode=decode, rank=0, ranks=2)

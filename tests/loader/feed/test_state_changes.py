@@ -94,23 +94,6 @@ def test_every_record_is_seen_once_an_epoch_and_found(batches) -> None:
         assert sum(map(len, seen.values())) == 3 * sizes[0]
 
 
-def test_before_a_change_nothing_changes(web) -> None:
-    plain = loader.global_batches(web[0], batch_size=12, seed=5)
-    changed = plain.extended(web[1], step=3).resized(20, step=4)
-    for step in range(3):
-        assert changed.read(step) == plain.read(step)
-    assert [len(changed.read(step)) for step in (3, 4, 5)] == [12, 20, 20]
-    assert [changed.batch_size_at(step) for step in (3, 4)] == [12, 20]
-    # Sizes alone change no order: positions go on.
-    resized = plain.resized(20, step=4).resized(5, step=6)
-    whole = itertools.chain.from_iterable(map(plain.read, range(20)))
-    cut = itertools.chain.from_iterable(map(resized.read, range(20)))
-    assert all(one == other for one, other in zip(whole, cut, strict=False))
-    # From the first step on it is the longer dataset itself.
-    longer = loader.global_batches(web[1], batch_size=12, seed=5)
-    assert plain.extended(web[1], step=0).read(7) == longer.read(7)
-
-
 def rest_of(batches, state, hosts, **options):
     """The rest of the stream of all hosts together, and their states at each step."""
     feeds = [

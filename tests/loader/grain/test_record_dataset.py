@@ -318,32 +318,6 @@ def test_new_weights_hold_from_the_next_whole_step_on(several, caplog) -> None:
     assert len(third.batches.schedule.mixture.phases) == 3
 
 
-def test_hosts_change_weights_at_a_common_step_that_is_given(several) -> None:
-    weights = [{"a": 2, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 6}]
-    before, after = (
-        loader.global_batches(several, batch_size=6, weights=each) for each in weights
-    )
-    iterators = [
-        iter(before.records(process_index=host, process_count=2)) for host in range(2)
-    ]
-    for iterator, records in zip(iterators, (7, 11), strict=True):
-        for _ in range(records):
-            next(iterator)
-    states = [through_json(iterator.get_state()) for iterator in iterators]
-    with pytest.raises(StateMismatchError, match="with_weights"):
-        iter(after.records(process_index=0, process_count=2)).set_state(states[0])
-    changed = before.with_weights(weights[1], step=5)
-    for host, given_ in enumerate((7, 11)):
-        iterator = iter(changed.records(process_index=host, process_count=2))
-        iterator.set_state(states[host])
-        expected = joined(of_host(steps_of(changed, 12), host, 2))
-        assert [next(iterator) for _ in range(20)] == expected[given_ : given_ + 20]
-        # Later runs know the new weights only.
-        later = iter(after.records(process_index=host, process_count=2))
-        later.set_state(through_json(iterator.get_state()))
-        assert next(later) == expected[given_ + 20]
-
-
 def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:
     def records() -> grain.IterDataset:
         dataset = loader.open(str(tmp_path / "out"))

@@ -6,13 +6,10 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset import InputError
-from gristmill.dataset.metadata import layout
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import Sources, open_sources
-from tests.support.editions import add_edition, replace_by_newest
 from tests.support.maxtext import RECORDS, config_of, files_of
-from tests.support.records import text_records
 
 
 def opened(files, *, name="train", **settings) -> Sources:
@@ -38,21 +35,6 @@ def test_a_directory_has_splits_and_a_pattern_files(records):
         assert refused.value.cure == f"give one of these as {name}_split"
     with pytest.raises(InputError, match="grain_train_files is empty"):
         opened("")
-
-
-def test_a_pattern_names_one_edition(tmp_path):
-    editions = {1: text_records(7, seed=1), 2: text_records(5, seed=2)}
-    output = str(tmp_path / "out")
-    for edition, made in editions.items():
-        add_edition(tmp_path, output, edition, made)
-    replace_by_newest(output)
-    assert lengths(opened(output)) == [5]
-    assert lengths(opened(f"{output}/d-train.array_record*")) == [12]
-    for edition, made in editions.items():
-        key = layout.edition_key("train", edition)
-        pattern = f"{output}/{layout.shard_glob('d', key)}"
-        (part,) = opened(pattern).parts
-        assert list(part.dataset) == made
 
 
 def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.base.indices import POSITION_LIMIT, Removed
+from gristmill.loader.base.indices import Removed
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
@@ -317,25 +317,6 @@ def test_the_rest_is_dealt_as_before_without_what_is_removed(shuffle):
         place = epoch.index(record)
         seen = [place if place < 400 else -1, -1]
         assert order.positions(-1 - record, epochs=epochs).tolist() == seen
-
-
-def test_an_endless_dataset_of_any_size_is_extended():
-    order = DatasetOrder(
-        num_records=10**12, seed=1, extensions=((10**15 + 7, 10**12 + 5),)
-    )
-    schedule = Schedule(orders=(order,), batch_size=1024)
-    for step in (10**12 // 1024 * 1000 + 5, 1 << 52):
-        (record, *_) = schedule.indices(step).tolist()
-        epoch = order.epoch_at(step * 1024)
-        found = schedule.find(record, first_epoch=epoch, stop_epoch=epoch + 1)
-        assert found == [(epoch, step, 0)]
-    assert schedule.steps is None
-    last = schedule.step_limit - 1
-    assert len(schedule.indices(last)) == 1024
-    assert schedule.find(0, first_epoch=10**6, stop_epoch=10**6 + 2)
-    # The last epochs of int64 are cut off, not wrapped.
-    late = DatasetOrder(num_records=10, extensions=((POSITION_LIMIT - 3, 1 << 62),))
-    assert late.records(np.array([POSITION_LIMIT - 1])) >= 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from tests.support.conversion import convert, job_of, quarantined, varied_records
-from tests.support.records import frames_of, read_tfrecords, write_array_records
+from tests.support.records import frames_of, write_array_records
 
 PLANS = [
     ("num_shards", 1),
@@ -91,20 +91,6 @@ def test_every_row_is_found_in_its_source(inputs, tmp_path, plan, group_size):
         assert info.path == place.shard
         assert info.first_record + place.record_in_shard == place.record
         assert place.offset_bytes == dataset.offset_bytes(place.record)
-
-
-def test_tensorflow_reads_the_record_from_there(tmp_path):
-    (tmp_path / "in").mkdir()
-    records = varied_records(50, seed=3)
-    (tmp_path / "in" / "a.tfrecord").write_bytes(frames_of(records))
-    convert(job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 3)))
-    batches = batches_of(tmp_path / "out")
-    for row in range(4):
-        place = batches.locate(1, row)
-        rest = tmp_path / "rest.tfrecord"
-        source = pathlib.Path(place.source_path).read_bytes()
-        rest.write_bytes(source[place.source_offset_bytes :])
-        assert read_tfrecords(rest)[0] == batches.read(1)[row]
 
 
 @pytest.fixture

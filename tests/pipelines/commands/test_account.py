@@ -13,7 +13,6 @@ from gristmill import loader
 from gristmill.loader.accounting.account import account as accounted
 from gristmill.loader.feed.state import state_of
 from gristmill.pipelines.commands.main import cli
-from gristmill.pipelines.text.training_summary import training_summary
 from tests.support.columns import attach_numbers, examples
 from tests.support.packed import documents, pack
 
@@ -71,37 +70,3 @@ def test_a_mixture_in_all_forms(folder: pathlib.Path) -> None:
     few = json.loads(run(*options, "--documents-only", "--steps", 2, "--json"))
     assert {one["tokens"] for one in few["parts"]} == {None}
     assert few["total"]["documents"] < found["total"]["documents"]
-
-
-def test_selected_records_by_a_column(folder: pathlib.Path) -> None:
-    condition = "score > 0.25"
-    dataset = loader.open(folder / "a/out").select(condition)
-    batches = loader.global_batches(dataset, batch_size=4)
-    path = state(folder, batches, 40)
-    options = (folder / "a/out", "--state", path, "--by", "language")
-    out = run(*options, "--select", condition).splitlines()
-    assert [line.split()[-1] for line in out[1:-1]] == ["de", "en"]
-    counts = [int(line.split()[1]) for line in out[1:-1]]
-    assert sum(counts) == len(dataset)
-    assert "does not match the records" in run(*options, code=2)
-    named = (f"a={folder / 'a/out'}", f"b={folder / 'b/out'}", "--batch-size", 4)
-    chosen = (*named, "--steps", 60, "--by", "dataset", "--json")
-    found = json.loads(run(*chosen, "--select", f"a={condition}"))
-    assert found["parts"][0]["different_documents"] == len(dataset)
-    assert "names no dataset" in run(*chosen, "--select", condition, code=2)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "size"),
-    [
-        (10**9 - 1, "Less than 1 billion tokens"),
-        (10**9, "1 billion to 10 trillion tokens"),
-        (10**13, "1 billion to 10 trillion tokens"),
-        (10**13 + 1, "More than 10 trillion tokens"),
-    ],
-)
-def test_sizes_are_ranges(tokens: int, size: str) -> None:
-    general = training_summary(text_tokens=tokens, sources=[])["1_general_information"]
-    modalities = general["1.3_characteristics"]["modalities"]
-    assert modalities["text"]["size"] == size
-    assert modalities["audio"]["size"] == ""

@@ -101,21 +101,6 @@ def test_a_slow_trainer_is_the_limit(dataset):
     assert found["records_per_second"] < 100 / 0.06
 
 
-@pytest.mark.alone
-def test_a_decode_takes_its_share(dataset, tmp_path, monkeypatch):
-    (tmp_path / "slow_module.py").write_text(
-        "def decode(records):\n"
-        "    total = 0\n"
-        "    for _ in range(300):\n"
-        "        total += sum(map(hash, map(bytes.upper, records)))\n"
-        "    return total\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    found = bench_json(dataset, "--decode", "slow_module:decode", "--batch-size", 50)
-    assert found["waits_for"]["cause"] == "decode"
-    assert found["alone"]["decode_seconds"] > found["alone"]["read_seconds"]
-
-
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_decode_that_fails(dataset, tmp_path, monkeypatch, workers):
     (tmp_path / "bad_module.py").write_text("def decode(records):\n    return 1 / 0\n")
@@ -135,15 +120,6 @@ def test_wrong_usage_is_told(dataset, tmp_path):
     batches = loader.global_batches(loader.open(dataset), batch_size=9, epochs=1)
     with pytest.raises(InputError, match="epochs=None"):
         measure(batches)
-
-
-def test_one_host_of_several_reads_its_rows(dataset):
-    text = bench(dataset, "--batch-size=64", "--hosts=4", "--seconds=0.1", "--json")
-    measured = json.loads(text)
-    for part in ("alone", "fed"):
-        assert measured[part]["records"] == 16 * measured[part]["batches"]
-    error = bench(dataset, "--batch-size=64", "--hosts=3", code=2)
-    assert "the global batch does not divide among the hosts" in error
 
 
 @pytest.mark.slow

@@ -129,27 +129,6 @@ def test_two_jobs_do_not_write_to_one_output(cloud: Cloud):
     assert len(cloud.dataflow.jobs) == 2
 
 
-def test_an_image_replaces_the_package(cloud: Cloud):
-    done = cloud.submit(*CONVERT, IMAGE)
-    assert done.code == 0, done.stderr
-    pool = worker_pool(job_of(cloud))
-    assert pool["workerHarnessContainerImage"] == BUILT
-    (harness,) = pool["sdkHarnessContainerImages"]
-    assert harness["containerImage"] == BUILT
-    assert "workflow.tar.gz" not in cloud.staged(job_of(cloud))
-
-
-def test_launcher_mode_writes_the_job_and_says_so(cloud: Cloud):
-    place = "gs://scratch/templates/texts"
-    done = cloud.submit(*CONVERT, IMAGE, f"--template_location={place}")
-    assert done.code == 0, done.stderr
-    assert "nothing has run" in done.stdout
-    assert place in done.stdout
-    assert "committed" not in done.stdout
-    assert cloud.dataflow.requests == []
-    assert written_job(cloud, place)["type"] == "JOB_TYPE_BATCH"
-
-
 @pytest.mark.parametrize("flag", ["--dry_run", "--dry-run", "--dry_run=True"])
 def test_dry_run_submits_nothing(cloud: Cloud, flag: str):
     command, *rest = CONVERT
@@ -180,14 +159,6 @@ def test_waiting_for_a_job_that_fails():
         assert "has not succeeded" in done.stderr
         assert "a worker has no disk left" in done.stderr
         assert "https://console.cloud.google.com/dataflow/jobs/" in done.stderr
-
-
-@pytest.mark.slow
-def test_waiting_for_a_job_that_left_no_dataset():
-    with running("JOB_STATE_DONE") as cloud:
-        done = cloud.submit(*CONVERT, IMAGE, "--wait")
-        assert done.code == 3
-        assert "not a committed dataset" in done.stderr
 
 
 @pytest.mark.slow

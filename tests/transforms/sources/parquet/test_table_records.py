@@ -137,14 +137,3 @@ def test_whole_numbers_of_doubles_beside_others(tmp_path, other):
     assert error.value.where.endswith("0.parquet, row 1")
     with pytest.raises(InputError, match="has no floats"):
         examples_of(tmp_path, table, columns=("a", "b:int"))
-
-
-@pytest.mark.slow
-def test_a_later_whole_number_that_a_float_does_not_hold(tmp_path):
-    late = pa.table({"a": [0.5] * 5000 + [BIG * 1.0]})
-    with pytest.raises(CorruptRecordError, match="float32 does not hold") as error:
-        examples_of(tmp_path, late)
-    assert error.value.where.endswith("0.parquet, row 5,000")
-    assert error.value.got == "16777217, which would be 16777216"
-    assert "--columns '*,a:float'" in error.value.cure
-    assert len(examples_of(tmp_path, late, columns=("a:float",))) == 5001
