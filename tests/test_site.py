@@ -49,14 +49,6 @@ def headings(page: pathlib.Path) -> frozenset[str]:
     return frozenset(anchors)
 
 
-# Names that are described under another.
-ALIASES = {
-    "ConvertTFRecords": "ConvertFiles",
-    "PlacedRecord": "SourceRecord",
-    "ShardRecord": "SourceRecord",
-}
-
-
 def broken_links(page: pathlib.Path) -> list[str]:
     """Returns the links of a page that lead to no file or heading of the repository."""
     text = _CODE.sub("", _FENCED.sub("", page.read_text(encoding="utf-8")))
@@ -218,8 +210,7 @@ def test_site_is_built_without_a_warning(capfd: pytest.CaptureFixture[str]) -> N
         for anchor, name in pattern.findall(text):
             linked += 1
             name = packages.sub("", name.removesuffix("()"), count=1)
-            own = ALIASES.get(name, name)
-            assert f"{anchor}.".endswith(f".{own}."), (path, anchor, name)
+            assert f"{anchor}.".endswith(f".{name}."), (path, anchor, name)
     assert linked > 300
 
     # Language models get each page as text.

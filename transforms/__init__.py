@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.findings import Finding
     from gristmill.transforms.beam.attach_columns import AttachColumns, AttachResult
-    from gristmill.transforms.beam.convert_files import ConvertFiles, ConvertTFRecords
+    from gristmill.transforms.beam.convert_files import ConvertFiles
     from gristmill.transforms.beam.find_duplicates import FindDuplicates
     from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
     from gristmill.transforms.beam.read_arrayrecords import (
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
         ReadArrayRecords,
     )
     from gristmill.transforms.beam.read_ranges import (
-        PlacedRecord,
-        ShardRecord,
         SourceRecord,
     )
     from gristmill.transforms.beam.read_records import ReadRecords
@@ -54,13 +52,11 @@ __all__ = [
     "ConversionJob",
     "ConversionResult",
     "ConvertFiles",
-    "ConvertTFRecords",
     "DuplicatesResult",
     "FindDuplicates",
     "Finding",
     "IndexArrayRecords",
     "PackOptions",
-    "PlacedRecord",
     "PlanOptions",
     "PreparedJob",
     "ReadAllArrayRecords",
@@ -72,7 +68,6 @@ __all__ = [
     "RemovalResult",
     "RemoveRecords",
     "ShardNames",
-    "ShardRecord",
     "SourceRecord",
     "TemplateSpec",
     "TokenizerSpec",

@@ -301,7 +301,3 @@ class ConvertFiles(
             | "SpreadShards" >> beam.Reshuffle()
         )
         return tasks
-
-
-ConvertTFRecords = ConvertFiles
-"""The earlier name of `ConvertFiles`."""

@@ -50,11 +50,6 @@ class SourceRecord(NamedTuple):
         return self.place
 
 
-# The names that readers of one format gave it.
-PlacedRecord = SourceRecord
-ShardRecord = SourceRecord
-
-
 class RecordCoder(beam.coders.Coder):
     """Encodes `SourceRecord`: place, length of the path, path and record.
 
