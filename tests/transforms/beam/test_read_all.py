@@ -17,7 +17,6 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.transforms import (
     ReadAllArrayRecords,
     ReadAllTFRecords,
-    ShardRecord,
     SourceRecord,
     WriteArrayRecords,
 )
@@ -68,7 +67,7 @@ def test_files_of_arrayrecords(tmp_path: pathlib.Path) -> None:
     paths = beam.Create([tmp_path / "a", tmp_path / "c"])
     found = run(paths, ReadAllArrayRecords(with_index=True, range_bytes=500))
     expected = [
-        ShardRecord(str(tmp_path / name), number, record)
+        SourceRecord(str(tmp_path / name), number, record)
         for name in "ac"
         for number, record in enumerate(FILES[name])
     ]

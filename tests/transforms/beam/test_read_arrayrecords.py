@@ -10,7 +10,7 @@ import pytest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.transforms import ReadArrayRecords, WriteArrayRecords
-from gristmill.transforms.beam.read_ranges import ShardRecord
+from gristmill.transforms.beam.read_ranges import SourceRecord
 from gristmill.transforms.sources.shards.shard_list import list_shards
 from tests.support.conversion import dataset_of, shards_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run
@@ -51,7 +51,7 @@ def test_with_index_gives_file_and_number(tmp_path: pathlib.Path) -> None:
     dataset = dataset_of(tmp_path, RECORDS, group_size=10)
     options = {"with_index": True, "range_bytes": 20_000}
     found = sorted(run(ReadArrayRecords(str(dataset), **options)))
-    assert all(isinstance(record, ShardRecord) for record in found)
+    assert all(isinstance(record, SourceRecord) for record in found)
     assert [record.record for record in found] == RECORDS
     by_file: dict[str, list[int]] = {}
     for record in found:

@@ -9,7 +9,7 @@ import pytest
 
 from gristmill.dataset import encode_example
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms import PlacedRecord, ReadRecords, RecordOptions
+from gristmill.transforms import ReadRecords, RecordOptions, SourceRecord
 from tests.support.conversion import dataset_of, varied_records
 from tests.support.pipelines import BUNDLES_TWICE, run
 from tests.support.records import (
@@ -33,7 +33,7 @@ def test_tfrecords_and_their_offsets(tmp_path: pathlib.Path) -> None:
     (tmp_path / "b").write_bytes(frames_of([b"last"]))
     options = {"with_source": True, "range_bytes": 50_000}
     found = sorted(run(ReadRecords(f"{tmp_path}/*", **options), argv=BUNDLES_TWICE))
-    assert all(isinstance(one, PlacedRecord) for one in found)
+    assert all(isinstance(one, SourceRecord) for one in found)
     assert [one.record for one in found] == [*RECORDS, b"last"]
     places = [0]
     for record in RECORDS[:-1]:
