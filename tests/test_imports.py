@@ -31,7 +31,7 @@ MOST_MODULES = 20  # In a folder.
 EXTRAS = {
     "dataset": {"gcs", "parquet"},
     "transforms": {"beam", "gcs", "gigatoken", "parquet", "tf", "tokenizers"},
-    "loader": {"gcs", "loader", "metrics"},
+    "loader": {"gcs", "loader"},
     "pipelines": {"beam", "gcs", "loader", "parquet", "tf"},
 }
 # Packages that must not come in with any module of ours, directly or through another.

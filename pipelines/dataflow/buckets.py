@@ -56,13 +56,11 @@ class Bucket(NamedTuple):
             see it.
         regions: The two regions of a configurable dual-region.
         permissions: Those of the requested permissions that are granted.
-        storage_class: Class of new objects, such as `STANDARD`; "" if it is not known.
     """
 
     location: str
     regions: tuple[str, ...]
     permissions: frozenset[str]
-    storage_class: str = ""
 
     def near(self, region: str) -> bool:
         """Returns whether traffic with workers in a region stays in its location.
@@ -188,7 +186,7 @@ def describe(
     from google.api_core.exceptions import Forbidden
 
     bucket, retry = client.bucket(name), storage_retry(seconds=seconds)
-    location, regions, storage_class = "", (), ""
+    location, regions = "", ()
     with explained(name, what):
         granted = set(bucket.test_iam_permissions(sorted(wanted), retry=retry))
         # roles/storage.objectUser does not show buckets, only what is in them.
@@ -196,10 +194,9 @@ def describe(
             bucket.reload(retry=retry)
             location = bucket.location or ""
             regions = tuple(bucket.data_locations or ())
-            storage_class = bucket.storage_class or ""
         except Forbidden:
             granted.discard("storage.buckets.get")
-    return Bucket(location, regions, frozenset(granted), storage_class)
+    return Bucket(location, regions, frozenset(granted))
 
 
 @contextlib.contextmanager
