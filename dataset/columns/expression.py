@@ -1,7 +1,7 @@
 """Expressions over columns, such as `score > 0.5 and language == 'de'`.
 
 Python's grammar, with a short list of what is allowed. Comparisons mean what they mean
-in Python: a number of 32 bits is compared with all digits of a constant.
+in Python: numbers of any types are compared with all their digits.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Expression:
             raise self._refused("compares a text with a number", shown)
         if one is not None and other is not None:
             raise self._refused("compares two constants", shown)
-        return lambda values: _compared(compare, first(values), second(values))
+        return lambda values: compared(compare, first(values), second(values))
 
     def _membership(self, left: ast.expr, right: ast.expr) -> Evaluate:
         shown = ast.unparse(left)
@@ -171,34 +171,50 @@ class Expression:
             own = column(values)
             found: Bools = np.zeros(len(own), np.bool_)
             for each in wanted:
-                found |= _compared(operator.eq, own, each)
+                found |= compared(operator.eq, own, each)
             return found
 
         return is_one
 
 
-def _compared(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    return compare(
-        *(_exact(one, other) for one, other in ((left, right), (right, left)))
-    )
+def compared(compare: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Returns a comparison of arrays or constants, exact as Python's own.
+
+    numpy rounds whole numbers to compare them with floats. That decides wrongly only
+    where both are the same then, and are too large for a float to hold all of them.
+    """
+    left, right = _side(left), _side(right)
+    if _is_float(left) == _is_float(right):
+        return compare(left, right)
+    one, other = _rounded(left), _rounded(right)
+    found = np.asarray(compare(one, other))
+    doubtful = (one == other) & (np.abs(one) >= 1 << 53)
+    if doubtful.any():
+        sides = (np.broadcast_to(side, found.shape)[doubtful] for side in (left, right))
+        found[doubtful] = compare(*(side.astype(object) for side in sides))
+    return found
 
 
-def _exact(value: Any, other: Any) -> Any:
-    """Returns a side of a comparison so that numpy compares as Python does."""
+def _side(value: Any) -> Any:
+    """Returns a side of a comparison so that numpy compares all its digits."""
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, str):
         # As a text of its own, numpy would take zeros off its end.
         return np.array(value, object)
     if isinstance(value, float):
-        of_integers = getattr(other, "dtype", np.dtype(float)).kind in "iub"
-        # A large integer is not rounded to a float.
-        return int(value) if of_integers and value.is_integer() else np.float64(value)
-    if isinstance(value, int) and getattr(other, "dtype", np.dtype(int)).kind == "f":
-        try:
-            return np.float64(value)
-        except OverflowError:
-            return np.copysign(np.inf, value > 0 or -1)
+        return np.float64(value)
     if isinstance(value, np.ndarray) and value.dtype.kind == "b":
         return value.astype(np.int8)
     return value
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.floating)) and value.dtype.kind == "f"
+
+
+def _rounded(value: Any) -> Any:
+    try:
+        return np.asarray(value, np.float64)
+    except OverflowError:
+        return np.copysign(np.inf, 1 if value > 0 else -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError, InputError, InvalidDatasetError
 from gristmill.dataset.columns.column_file import decode_column
 from gristmill.dataset.columns.column_type import ColumnType, check_column_name
+from gristmill.dataset.columns.expression import compared
 from gristmill.dataset.commit.attached_split import (
     AttachedSplit,
     ShardTask,
@@ -338,16 +340,17 @@ def _typed(kind: ColumnType | None, values: Any, name: str) -> npt.NDArray[Any]:
         if not kind.is_text and np.can_cast(array.dtype, wanted, "same_kind"):
             with np.errstate(over="ignore"):
                 made = array.astype(wanted)
-            exact = made == array
-            if wanted.kind == "f" and array.dtype.kind == "f":
+            if wanted.kind == array.dtype.kind == "f":
                 exact = np.isfinite(made) == np.isfinite(array)
+            else:
+                exact = compared(operator.eq, made, array)
             if exact.all():
                 return made
             raise InputError(
                 f"the column {name!r} cannot hold a value",
                 expected=f"values that {kind} has",
                 got=array[~exact][0],
-                cure="give the column a larger type",
+                cure="give the column another type",
             )
         if not array.size:
             return kind.empty()

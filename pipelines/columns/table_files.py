@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -182,14 +183,62 @@ def _of_json(
         if times := [one.name for one in table.schema if _is_time(one.type)]:
             table = read(times)
     except pa.ArrowException as e:
-        raise InputError(
-            "lines of JSON cannot be read as a table",
-            where=info.path,
-            got=str(e).splitlines()[0],
-            cure="write the same names with values of one type on each line",
-        ) from e
+        raise _unreadable(info.path, e) from e
     chosen = _chosen(table.column_names, columns, info.path)
-    yield Rows(info.path, _columns_of(table, chosen, info.path))
+    found = _columns_of(table, chosen, info.path)
+    # Among fractions, or numbers of 2^63 and more, whole numbers become floats.
+    large = {
+        name
+        for name, (kind, values, _) in found.items()
+        if kind is not None
+        and kind.dtype == "float64"
+        and (np.abs(values) >= 1 << 53).any()
+    }
+    if large:
+        _check_whole_numbers(data.decode(errors="replace"), large, info.path)
+    yield Rows(info.path, found)
+
+
+def _check_whole_numbers(text: str, names: set[str], path: str) -> None:
+    """Raises InputError for a whole number that a float64 does not hold."""
+    at, decoder = 0, json.JSONDecoder()
+    while at < len(text):
+        if text[at].isspace():
+            at += 1
+            continue
+        try:
+            row, end = decoder.raw_decode(text, at)
+        except ValueError as e:
+            raise _unreadable(path, e) from e
+        for name in names & row.keys():
+            for value in _lost_numbers(row[name]):
+                raise InputError(
+                    f"a whole number of the column {name!r} would be rounded",
+                    where=f"{path}, line {text.count(chr(10), 0, at) + 1:,}",
+                    expected="whole numbers that a float64 holds, as the column has "
+                    "fractions, or numbers of 2^63 and more",
+                    got=value,
+                    cure="write the column as texts, or leave it out by --columns",
+                )
+        at = end
+
+
+def _lost_numbers(value: Any) -> Iterator[int]:
+    """Yields the whole numbers that a float64 does not hold, of nested lists, too."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _lost_numbers(each)
+    elif isinstance(value, int) and int(float(value)) != value:
+        yield value
+
+
+def _unreadable(path: str, error: Exception) -> InputError:
+    return InputError(
+        "lines of JSON cannot be read as a table",
+        where=path,
+        got=str(error).splitlines()[0],
+        cure="write the same names with values of one type on each line",
+    )
 
 
 def _is_time(kind: Any) -> bool:

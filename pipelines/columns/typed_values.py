@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.expression import compared
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,8 +114,9 @@ def filled(kind: ColumnType, value: Any, *, column: str) -> Any:
         with contextlib.suppress(ValueError, TypeError, OverflowError):
             given = np.asarray(value)
             cast = given.astype(kind.dtype)
-            # Floats are rounded; integers are not.
-            if cast.dtype.kind not in "iu" or (cast == given).all():
+            # Fractions are rounded; whole numbers are not.
+            fractions = cast.dtype.kind == given.dtype.kind == "f"
+            if fractions or compared(operator.eq, cast, given).all():
                 found = np.broadcast_to(cast, kind.shape)
     if found is not None:
         return found

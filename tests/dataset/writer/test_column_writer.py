@@ -142,6 +142,8 @@ def test_the_work_can_be_given_up(output: str) -> None:
         ({**values_of(range(1)), "vector": [[1.5, 0]]}, "not values of the column"),
         ({**values_of(range(1)), "vector": [[40_000, 0]]}, "cannot hold a value"),
         ({**values_of(range(1)), "score": [1e39]}, "cannot hold a value"),
+        ({**values_of(range(1)), "score": [2**24 + 1]}, "cannot hold a value"),
+        ({**values_of(range(1)), "score": [2**53 + 1]}, "cannot hold a value"),
         ({**values_of(range(1)), "score": 1.0}, "not values of the column 'score'"),
         (values_of(range(15)), "for more records than the 14"),
     ],

@@ -42,8 +42,11 @@ KINDS = {
     "good": "bool",
     "name": "text",
 }
-WHOLE = [0, 1, -1, 127, 128, -(2**63), 2**63 - 1, 2**53 + 1, 2**53, 2**70]
+WHOLE = [0, 1, -1, 127, 128, -(2**63), 2**63 - 1, 2**70, 10**400, -(10**400)]
+WHOLE += [sign * (2**53 + n) for n in (-1, 0, 1, 2) for sign in (1, -1)]
+WHOLE += [2**63, 2**63 - 512, 2**63 + 1, 2**64 - 1, 2**64]
 FRACTIONS = [0.5, 0.1, -0.25, 2.0, 1e300, float(2**53), float("inf")]
+FRACTIONS += [-(2.0**53), 2.0**53 + 2, 2.0**63, -(2.0**63), 2.0**64, 2.0**63 - 1024]
 TEXTS = ["", "a", "ab", "Grüße", "b\0"]
 
 
@@ -56,7 +59,9 @@ def random_values(rng: random.Random, kind: str, count: int) -> Any:
         return np.array([rng.random() < 0.5 for _ in range(count)])
     dtype = np.dtype(kind)
     if dtype.kind == "f":
-        some = [*FRACTIONS[:4], float("nan"), 3.0]
+        most = float(np.finfo(dtype).max)
+        some = [n for n in FRACTIONS if abs(n) <= most or n == float("inf")]
+        some += [float("nan"), float("-inf"), 3.0]
         return np.array([rng.choice(some) for _ in range(count)], dtype)
     limits = np.iinfo(dtype)
     some = [n for n in WHOLE if limits.min <= n <= limits.max]
@@ -71,11 +76,14 @@ def random_condition(rng: random.Random, depth: int) -> str:
     if KINDS[name] == "bool" and rng.random() < 0.5:
         return name
     text = KINDS[name] == "text"
-    constants = TEXTS if text else [*WHOLE, *FRACTIONS[:-1], True]
+    numbers = [*WHOLE, *(n for n in FRACTIONS if n != float("inf")), True]
+    constants = TEXTS if text else numbers
+    other = name if text else rng.choice([n for n in KINDS if KINDS[n] != "text"])
     shown = [repr(rng.choice(constants)) for _ in range(3)]
     compare = rng.choice(["<", "<=", "==", "!=", ">", ">="])
     choices = [
         f"{name} {compare} {shown[0]}",
+        f"{name} {compare} {other}",
         f"{shown[0]} {compare} {name} {compare} {shown[1]}",
         f"{name} {rng.choice(['in', 'not in'])} [{', '.join(shown)}]",
     ]
@@ -100,7 +108,23 @@ def check_conditions(seed: int, conditions: int) -> None:
 
 
 def test_conditions_mean_what_they_mean_in_python() -> None:
-    check_conditions(1, 60)
+    check_conditions(1, 200)
+
+
+def test_large_whole_numbers_are_not_rounded() -> None:
+    columns = {"key": ColumnType("int64"), "copy": ColumnType("float64")}
+    values = {
+        "key": np.array([2**53 + 1, 2**53, 2**63 - 1, -(2**53) - 1]),
+        "copy": np.array([2.0**53, 2.0**53, 2.0**63, -(2.0**53)]),
+    }
+    for condition, expected in {
+        "key == copy": [False, True, False, False],
+        "key > copy": [True, False, False, False],
+        "copy > key": [False, False, True, True],
+        f"key in [{2.0**53}, {2.0**63}]": [False, True, False, False],
+    }.items():
+        found = Expression(condition, columns).evaluate(values)
+        assert found.tolist() == expected, condition
 
 
 @pytest.mark.soak

@@ -117,10 +117,6 @@ def brute_force(
     }
 
 
-def without_none(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if value is not None}
-
-
 def check_random_join(tmp_path: pathlib.Path, seed: int) -> None:
     rng = random.Random(seed)
     as_text = rng.random() < 0.6
@@ -257,6 +253,41 @@ def test_lines_of_json_keep_their_texts(tmp_path: pathlib.Path, ten: str) -> Non
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     attach_tables(ten, [str(path)], ID, workers=1)
     assert loader.open(ten).column("day")[:].tolist() == days
+
+
+@pytest.mark.parametrize(
+    ("other", "large"),
+    [
+        ("0.5", 2**53 + 1),
+        ("0.5", -(2**53) - 1),
+        (str(2**63), 2**53 + 1),
+        ("0.5", 2**64 - 1),
+        ("[0.5, 1]", [2, 2**53 + 1]),
+    ],
+)
+def test_whole_numbers_of_json_are_not_rounded(
+    tmp_path: pathlib.Path, ten: str, other: str, large: Any
+) -> None:
+    lines = [f'{{"id": "doc{n}", "x": {other}, "y": {n}}}' for n in range(10)]
+    lines[4] = f'{{"id": "doc4", "x": {large}, "y": {2**53 + 1}}}'
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(["", *lines]))
+    with pytest.raises(InputError, match="'x' would be rounded") as caught:
+        attach_tables(ten, [str(path)], ID, workers=1)
+    assert caught.value.where == f"{path}, line 6"
+    assert caught.value.got == str(large if isinstance(large, int) else large[1])
+    # Other columns, and large numbers that a float64 holds, are as they were.
+    attach_tables(ten, [str(path)], ID, columns=["y"], workers=1)
+    assert loader.open(ten).column("y")[4] == 2**53 + 1
+    lines[4] = f'{{"id": "doc4", "z": {2**53 + 2}}}'
+    lines[5] = '{"id": "doc5", "z": 1e300}'
+    path.write_text("\n".join(lines[4:6]))
+    by = dataclasses.replace(ID, fill=0)
+    attach_tables(ten, [str(path)], by, columns=["z"], workers=1)
+    assert loader.open(ten).column("z")[3:6].tolist() == [0, 2**53 + 2, 1e300]
+    by = dataclasses.replace(by, fill=2**53 + 1)
+    with pytest.raises(InputError, match="not of the type of 'z'"):
+        attach_tables(ten, [str(path)], by, columns=["z"], overwrite=True)
 
 
 @pytest.mark.parametrize(
