@@ -99,13 +99,6 @@ class ColumnType:
             raise TypeError("a column has no type")
         return cls(dtype, tuple(shape))
 
-    @classmethod
-    def of(cls, values: npt.NDArray[Any] | Sequence[str]) -> Self:
-        """Returns the type of the values of some records; raises ValueError."""
-        if not isinstance(values, np.ndarray) or values.dtype == object:
-            return cls(TEXT)
-        return cls(values.dtype.name, values.shape[1:])
-
 
 def kind_of(value: Any) -> ColumnType:
     """Returns the type of a value that a function has returned; raises ValueError.

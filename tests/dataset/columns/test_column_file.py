@@ -45,10 +45,9 @@ def numbers(kind: str, count: int, shape: tuple[int, ...]) -> np.ndarray[Any, An
 def test_numbers_come_back(kind: str, shape: tuple[int, ...]) -> None:
     for count in (0, 1, 5_000):
         values = numbers(kind, count, shape)
-        found = ColumnType.of(values)
-        assert found == ColumnType(kind, shape)
-        data = encode_column(found, values, digest_of(count))
-        back = decode_column(data, path="c", kind=found, records=digest_of(count))
+        column = ColumnType(kind, shape)
+        data = encode_column(column, values, digest_of(count))
+        back = decode_column(data, path="c", kind=column, records=digest_of(count))
         assert back.dtype == values.dtype
         assert np.array_equal(back, values)
 
@@ -57,7 +56,6 @@ def test_texts_come_back() -> None:
     long = "x" * 50_000
     values = texts("", "Grüße", "\0end\0", long, "\ud800", *map(str, range(9_000)))
     kind = ColumnType("text")
-    assert ColumnType.of(values) == kind
     data = encode_column(kind, values, digest_of(len(values)))
     back = decode_column(data, path="c", kind=kind, records=digest_of(len(values)))
     assert back.tolist() == values.tolist()
@@ -87,9 +85,12 @@ def test_blocks_are_read_alone() -> None:
     assert np.array_equal(some[rows], got[rows])
 
 
-@pytest.mark.parametrize("values", [np.arange(40.0), texts("a", "bc", "", "de")])
-def test_every_changed_byte_is_found(values: np.ndarray[Any, Any]) -> None:
-    kind, records = ColumnType.of(values), digest_of(len(values))
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [("float64", np.arange(40.0)), ("text", texts("a", "bc", "", "de"))],
+)
+def test_every_changed_byte_is_found(dtype: str, values: np.ndarray[Any, Any]) -> None:
+    kind, records = ColumnType(dtype), digest_of(len(values))
     data = encode_column(kind, values, records)
     for at in range(len(data)):
         changed = data[:at] + bytes([data[at] ^ 0x20]) + data[at + 1 :]
