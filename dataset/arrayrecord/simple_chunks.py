@@ -100,7 +100,11 @@ def parse_chunks(
         _compare("header", data, *rest, header["header_hash"][chosen])
     kinds = header["type_and_records"] & 0xFF
     if (kinds == _TRANSPOSED).any():
-        raise TransposedChunkError("chunk is transposed")
+        raise TransposedChunkError(
+            "chunk is transposed",
+            cure="read the file with array_record's own reader, and write its records "
+            "with gristmill.dataset.Writer",
+        )
     if (kinds != SIMPLE).any():
         raise ValueError(f"chunk type {kinds[kinds != SIMPLE][0]:#04x}, not simple")
     if (header["data_size"] > (ends - begin).astype(np.uint64)).any():

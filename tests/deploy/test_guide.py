@@ -214,7 +214,7 @@ def test_guide_word_by_word(tmp_path):
 
 @pytest.mark.slow
 def test_how_to_of_a_first_job(tmp_path):
-    _, project, build, plan, _, submit, status, verify, _ = blocks(
+    _, project, build, plan, _, submit, verify, _ = blocks(
         "dataflow.md", ROOT / "docs" / "prepare"
     )
     # No worker runs: what the job would have made is made here, before it is verified.
@@ -227,7 +227,7 @@ def test_how_to_of_a_first_job(tmp_path):
             data = frames_of(text_records(20, seed=part))
             storage.put("raw", f"c4/{part}.tfrecord", data)
         dry = submit.rstrip() + " --dry_run"
-        script = [project, build, plan, dry, submit, status, made, verify]
+        script = [project, build, plan, dry, submit, made, verify]
         done, asked = walk(script, cloud, tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         assert [job["name"].split("-")[1] for job in cloud.dataflow.jobs.values()] == [

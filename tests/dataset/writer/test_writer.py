@@ -81,9 +81,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[GcsServer]:
 
 class TestWhatItLeaves:
     def test_the_shards_are_those_of_a_conversion(self, tmp_path: pathlib.Path) -> None:
-        (tmp_path / "in").write_bytes(frames_of(RECORDS))
-        plan = ("records_per_shard", 30)
-        convert(job_of(tmp_path / "in", tmp_path / "converted", plan=plan, name="data"))
+        for number, at in enumerate(range(0, len(RECORDS), 30)):
+            (tmp_path / f"in-{number}").write_bytes(frames_of(RECORDS[at : at + 30]))
+        plan = ("match_shards", None)
+        inputs = tmp_path / "in-*"
+        convert(job_of(inputs, tmp_path / "converted", plan=plan, name="data"))
         write(tmp_path / "data")
         theirs, ours = contents(tmp_path / "converted"), contents(tmp_path / "data")
         shards = [name for name in ours if name.startswith("data-")]
