@@ -103,7 +103,7 @@ def check_a_random_selection(folder: pathlib.Path, seed: int) -> None:
     assert run("verify", folder / "new").exit_code == 0
 
 
-PLACE = type(NUMBER)(feature=None, key=("place",))
+PLACE = type(NUMBER)(feature=None, key="place")
 
 
 @pytest.mark.parametrize("seed", range(3))
