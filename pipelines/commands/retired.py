@@ -10,7 +10,7 @@ _INSTEAD = {
     "diff": "compare the digests that `gristmill inspect DATASET --edition N` prints",
     "repack": "pack the documents again, without those that were removed from them",
     "status": "`gristmill inspect DATASET` says how far a job is",
-    "--check": "leave it out; every record is compared with its source",
+    "--check": "leave it out; every finished shard is compared with what was read",
     "--place": "join by a feature with --key, or by the record's number with --number",
     "--records-per-shard": "give --num-shards N or --shard-size SIZE",
     "--unique": "`gristmill unique DATASET` adds the column duplicate_of; then convert "
