@@ -171,34 +171,6 @@ class ShardIndex:
         return bases, relative, firsts
 
     @property
-    def head_bytes(self) -> int:
-        """Size of the beginning of the file, which every lookup needs."""
-        return HEADER_BYTES + self._bases.nbytes + self._first_records.nbytes
-
-    def report_range(self) -> tuple[int, int]:
-        """Returns the half-open range of the file that `report` reads."""
-        begin = self.head_bytes + self._relative.nbytes + self.crc32cs.nbytes
-        return begin, begin + len(self._report)
-
-    def entry_ranges(
-        self, records: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Returns the bytes of the file, beside its head, that locate records.
-
-        Uses the head alone, so that a reader can fetch the rest by range. They are
-        half-open ranges, as int64 [2n] begins and int64 [2n] ends.
-        """
-        chunks, _ = self.chunk_of(records)
-        chunk_at = self.head_bytes + 4 * chunks
-        crc_at = self.head_bytes + self._relative.nbytes + 4 * records
-        # A chunk ends where the next one begins.
-        chunk_end = np.minimum(chunk_at + 8, self.head_bytes + self._relative.nbytes)
-        return (
-            np.concatenate([chunk_at, crc_at]),
-            np.concatenate([chunk_end, crc_at + 4]),
-        )
-
-    @property
     def file_crc32c(self) -> int:
         """The checksum of the whole shard, which the report has in full."""
         # The report of a shard made from many files takes milliseconds to parse.
@@ -262,11 +234,10 @@ def with_report(data: bytes, report: ShardReport, *, path: str) -> bytes:
     """
     index = parse_index(data, path=path)
     index.check()
-    begin, _ = index.report_range()
-    meta = report.to_json()
+    meta, end = report.to_json(), len(data) - len(index._report)
     fields = list(HEADER.unpack_from(data))
     fields[9] = len(meta)
-    return _joined(fields[:10], data[HEADER_BYTES:begin] + meta)
+    return _joined(fields[:10], data[HEADER_BYTES:end] + meta)
 
 
 def encode_footer(footer: Footer, *, file_bytes: int) -> bytes:

@@ -134,8 +134,7 @@ class BatchReader:
         remote = self.shards.remote is not None
         opened: dict[int, ShardFile] = {}
         if remote and which:
-            parts = [numbers[a:b] for a, b in itertools.pairwise(bounds)]
-            opened = self.open_shards.get_many(which, parts)
+            opened = self.open_shards.get_many(which)
         local: list[Wanted] = []
         most_used = min(self.open_shards.most, self._limits.used_shards)
         stored: list[Wanted] = []
@@ -218,11 +217,9 @@ class BatchReader:
 
     def offset_bytes(self, record: int) -> int:
         """Returns the physical offset, in its file, of a record's chunk."""
-        shards, in_shard = self.shards.find(np.array([record], np.int64))
-
-        opened = self.open_shards.get_many(shards.tolist(), [in_shard])
-        (shard,) = opened.values()
-        return shard.index.find_records(in_shard.tolist())[0][1]
+        number, row = self.shards.find_one(record)
+        shard = self.open_shards.get_many([number])[number]
+        return shard.index.find_records([row])[0][1]
 
     def _checks(self, shard: ShardFile) -> tuple[bool, bool]:
         """Returns whether to compare records, and whether the hashes of chunks."""
@@ -276,7 +273,7 @@ class BatchReader:
                     "deleted a damaged local copy of %s: %s", item.shard.path, e
                 )
                 number = cast("int", item.shard.number)
-                shard = self.open_shards.without_copy(number, item.numbers)
+                shard = self.open_shards.without_copy(number)
                 left.append(item._replace(shard=shard))
             else:
                 read.append(item)

@@ -25,7 +25,6 @@ from gristmill.dataset.metadata.shard_index import (
     map_index,
     parse_index,
 )
-from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.host_files import (
     EditionFiles,
     cache_root,
@@ -64,13 +63,8 @@ class IndexCache:
             with disk_errors(directory):
                 os.makedirs(directory, exist_ok=True)
 
-    def open(
-        self, shards: Sequence[int], records: Sequence[IntArray]
-    ) -> list[ShardIndex]:
-        """Returns indexes of shards; those that are missing are fetched together.
-
-        They have all records of their shards.
-        """
+    def open(self, shards: Sequence[int]) -> list[ShardIndex]:
+        """Returns indexes of shards; those that are missing are fetched together."""
         if missing := self._missing(shards):
             with self._locked(missing):
                 self._fetch(self._missing(missing))

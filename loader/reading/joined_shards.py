@@ -16,7 +16,6 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
 from gristmill.dataset.metadata.shard_index import ShardIndex
-from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.shard_file import ShardFile
 from gristmill.loader.reading.shard_list import (
     NOT_CACHED,
@@ -121,17 +120,12 @@ class JoinedShards(ShardList):
             parts=parts,
         )
 
-    def open(
-        self, shards: Sequence[int], records: Sequence[IntArray] = ()
-    ) -> list[ShardFile]:
+    def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """See `ShardList`."""
         opened: dict[int, ShardFile] = {}
         for part, places in self.parts.divided(shards).items():
             first = self.parts.first(part)
-            files = self.lists[part].open(
-                [shards[place] - first for place in places],
-                [records[place] for place in places] if records else (),
-            )
+            files = self.lists[part].open([shards[place] - first for place in places])
             for place, file in zip(places, files, strict=True):
                 opened[place] = _numbered(file, first)
         return [opened[place] for place in range(len(shards))]
@@ -150,13 +144,7 @@ class _JoinedStorage:
             [storage.counter for storage in storages]
         )
 
-    @property
-    def keeps_indexes(self) -> bool:
-        return all(storage.keeps_indexes for storage in self._storages)
-
-    def open(
-        self, shards: Sequence[int], records: Sequence[IntArray]
-    ) -> list[ShardFile]:
+    def open(self, shards: Sequence[int]) -> list[ShardFile]:
         raise NotImplementedError("JoinedShards opens the shards of each part")
 
     def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:

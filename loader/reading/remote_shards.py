@@ -19,7 +19,6 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.shards.open_shard import ShardFacts, check_index, check_shard
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.background_copies import (
     REQUESTS_IN_FLIGHT,
     BackgroundCopies,
@@ -29,12 +28,8 @@ from gristmill.loader.reading.cached_shards import ShardCache
 from gristmill.loader.reading.host_files import EditionFiles, cache_root
 from gristmill.loader.reading.shard_file import ShardFile, StoredBytes
 from gristmill.loader.reading.shard_list import CacheCounter, CacheCounts
-from gristmill.loader.remote.partial_indexes import PartialIndexes
 from gristmill.loader.remote.range_fetcher import RangeFetcher
 from gristmill.loader.remote.read_options import ReadOptions
-
-# A record has a checksum of 4 bytes, and at worst a chunk of its own: 4.125 bytes.
-_INDEX_BYTES_PER_RECORD = 8.125
 
 
 class RemoteShards:
@@ -64,7 +59,7 @@ class RemoteShards:
         self.fetcher, self.counter = RangeFetcher(options), CacheCounter()
         self._lock = threading.Lock()
         self._listed: dict[str, dict[str, FileInfo]] = {}
-        self._indexes: IndexCache | PartialIndexes | None = None
+        self._indexes: IndexCache | None = None
         self.copies: BackgroundCopies | None = None
         if cache is not None:
             few = dataclasses.replace(
@@ -79,22 +74,13 @@ class RemoteShards:
                 counter=self.counter,
             )
 
-    @property
-    def keeps_indexes(self) -> bool:
-        """Whether this host has room for whole indexes."""
-        most = _INDEX_BYTES_PER_RECORD * int(self._table.records.sum())
-        return most <= self.fetcher.options.index_bytes
-
-    def open(
-        self, shards: Sequence[int], records: Sequence[IntArray]
-    ) -> list[ShardFile]:
+    def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """Opens shards, or local copies of them.
 
-        Unless `keeps_indexes`, only the given `records` of each shard can be found. A
-        shard that is not the one that was converted is a CorruptShardError.
+        A shard that is not the one that was converted is a CorruptShardError.
         """
         self.fetcher.check_process()
-        indexes = self._index_opener().open(shards, records)
+        indexes = self._index_cache().open(shards)
         return [
             self.copy(shard, index) or self._stored(shard, index)
             for shard, index in zip(shards, indexes, strict=True)
@@ -167,10 +153,10 @@ class RemoteShards:
         crc32c = int(self._table.file_crc32cs[shard])
         check_index(index, ShardFacts(file_crc32c=crc32c))
 
-    def _index_opener(self) -> IndexCache | PartialIndexes:
-        """Returns the opener of indexes, created at the first read."""
+    def _index_cache(self) -> IndexCache:
+        """Returns the cache of indexes, created at the first read."""
         with self._lock:
-            if self._indexes is None and self.keeps_indexes:
+            if self._indexes is None:
                 digests = [part.shards_digest for part in self._split.parts]
                 self._indexes = IndexCache(
                     EditionFiles(
@@ -180,13 +166,6 @@ class RemoteShards:
                     ),
                     paths=self._index_paths,
                     check=self._check_index,
-                    fetcher=self.fetcher,
-                )
-            elif self._indexes is None:
-                self._indexes = PartialIndexes(
-                    paths=self._index_paths,
-                    check=self._check_index,
-                    stat=self._stat,
                     fetcher=self.fetcher,
                 )
             return self._indexes

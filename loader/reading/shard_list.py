@@ -100,13 +100,7 @@ class StoredShards(Protocol):
     fetcher: RangeFetcher
     counter: CacheCounter
 
-    @property
-    def keeps_indexes(self) -> bool:
-        """Whether this host has room for whole indexes."""
-
-    def open(
-        self, shards: Sequence[int], records: Sequence[IntArray]
-    ) -> list[ShardFile]:
+    def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """Opens shards, or local copies of them."""
 
     def copy(self, shard: int, index: ShardIndex) -> ShardFile | None:
@@ -173,13 +167,8 @@ class ShardList:
         shard = bisect.bisect_right(self.ends.data, record)
         return shard, record - self.first_record(shard) + int(self.starts[shard])
 
-    def open(
-        self, shards: Sequence[int], records: Sequence[IntArray] = ()
-    ) -> list[ShardFile]:
+    def open(self, shards: Sequence[int]) -> list[ShardFile]:
         """Opens shards and compares each with the dataset's description.
-
-        Where indexes are too large to be kept, only the given `records` of each shard
-        can be found.
 
         Raises:
             CorruptShardError: A shard is not the one that the dataset describes.
@@ -189,7 +178,7 @@ class ShardList:
             if self.remote is None:
                 opened = [self._open_local(shard) for shard in shards]
             else:
-                opened = self.remote.open(shards, records)
+                opened = self.remote.open(shards)
             for shard, file in zip(shards, opened, strict=True):
                 self._compare(shard, file)
         except (CorruptShardError, StorageError) as error:
@@ -249,13 +238,9 @@ class OpenShards:
         self.keep({shard: opened})
         return opened
 
-    def get_many(
-        self, shards: Sequence[int], records: Sequence[IntArray]
-    ) -> dict[int, ShardFile]:
-        """Returns shards to read records of; opens together those that are not open."""
+    def get_many(self, shards: Sequence[int]) -> dict[int, ShardFile]:
+        """Returns shards; opens together those that are not open."""
         remote = self._shards.remote
-        if remote is not None and not remote.keeps_indexes:
-            return dict(zip(shards, self._shards.open(shards, records), strict=True))
         found = {shard: self._open.get(shard) for shard in shards}
         missing = [shard for shard, file in found.items() if file is None]
         opened = dict(zip(missing, self._shards.open(missing), strict=True))
@@ -279,13 +264,13 @@ class OpenShards:
                     del self._open[next(iter(self._open))]
                 self._open[shard] = file
 
-    def without_copy(self, shard: int, records: IntArray) -> ShardFile:
+    def without_copy(self, shard: int) -> ShardFile:
         """Deletes the local copy of a shard in object storage; returns the shard."""
         if self._shards.remote is not None:
             self._shards.remote.delete_copy(shard)
         with self._lock:
             self._open.pop(shard, None)
-        return self.get_many([shard], [records])[shard]
+        return self.get_many([shard])[shard]
 
     def drop(self, files: Sequence[ShardFile]) -> None:
         """Closes some shards: they are opened again when they are needed."""

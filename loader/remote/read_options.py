@@ -25,8 +25,6 @@ class ReadOptions:
         window_bytes: Memory for the records of two windows of a block shuffle, in each
             process that reads batches. If the windows are larger, batches are read one
             by one, with about one request for each record.
-        index_bytes: Local disk for the indexes of one dataset. If they are larger,
-            their entries are read by ranges as well: two more requests for a record.
     """
 
     in_flight: int = 256
@@ -34,7 +32,6 @@ class ReadOptions:
     deadline_seconds: float = 120.0
     hedge_factor: float | None = 3.0
     window_bytes: int = 1 << 30
-    index_bytes: int = 64 << 30
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
