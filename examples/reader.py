@@ -100,7 +100,7 @@ def read_table(root, part):
     whole = len(data) == part["table_bytes"] and crc32c(data) == part["table_crc32c"]
     require(whole, path, "another size or checksum than dataset.json has")
     table = np.load(io.BytesIO(data), allow_pickle=False)
-    require(table["version"] == 1, path, "a table of an unknown version")
+    require(table["version"] == 1, path, "a table of another version")
     columns = [table[name].tolist() for name in ("path_ends", "records", "file_bytes")]
     begins, blob = [0, *columns[0]], table["path_blob"].tobytes()
     for begin, end, records, size in zip(begins, *columns, strict=False):
@@ -120,7 +120,7 @@ def read_index(path, records, size):
     version, group = np.frombuffer(data, "<u4", 2, 8).tolist()
     stride, _, body_crc, head_crc = np.frombuffer(data, "<u4", 4, 56).tolist()
     whole = data[:8] == b"GMINDEX\n" and crc32c(data[:68]) == head_crc
-    require(whole and version == 1, path, "a damaged header, or an unknown version")
+    require(whole and version == 1, path, "a damaged header, or another version")
     counted, chunks, end, file_bytes, _ = np.frombuffer(data, "<i8", 5, 16).tolist()
     ours = (counted, file_bytes, crc32c(data[80:])) == (records, size, body_crc)
     require(ours, path, "a damaged body, or of another shard")
@@ -187,9 +187,8 @@ def read_metadata(root):
     text = path.read_text("utf-8").strip()
     require(text[-1:] == "}", path, "not a whole JSON object")
     fields = json.loads(text)
-    kind = fields.get("format"), fields.get("format_version"), "exchange" in fields
-    known = [("gristmill.dataset", version, False) for version in (1, 2, 3)]
-    require(kind in known, path, "of an unknown version, or left half changed")
+    kind = fields.get("format"), fields.get("format_version")
+    require(kind == ("gristmill.dataset", 1), path, "of another version")
     return fields
 
 

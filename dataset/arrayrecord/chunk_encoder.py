@@ -2,8 +2,7 @@
 
 The counterpart of `simple_chunks`, which names the parts of a chunk. A file's block
 headers are not part of any chunk: `file_writer` puts them in. A job names the
-versions, so that no machine with others takes part in it. Jobs of earlier releases
-could have been begun with the writer of array_record: none of them is finished.
+versions, so that no machine with others takes part in it.
 """
 
 from __future__ import annotations
@@ -24,11 +23,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import (
     SIMPLE,
     IntArray,
 )
-from gristmill.dataset.arrayrecord.writer_options import (
-    ARRAY_RECORD,
-    WRITER,
-    WriterOptions,
-)
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.base.varints import encode_varint, encode_varints
 
@@ -184,7 +179,7 @@ _ENCODER_VERSION = 1
 
 def with_versions(options: WriterOptions) -> WriterOptions:
     """Returns options that name versions: this machine's, where they name none."""
-    here = f"{WRITER}:{_ENCODER_VERSION},{codec_version(options)}"
+    here = f"gristmill:{_ENCODER_VERSION},{codec_version(options)}"
     return dataclasses.replace(options, versions=options.versions or here)
 
 
@@ -196,17 +191,13 @@ def check_versions(options: WriterOptions, *, where: str) -> None:
     here = with_versions(dataclasses.replace(options, versions="")).versions
     if options.versions in ("", here):
         return
-    summary = "this machine would write other bytes than the job's other machines"
-    cure = "install the same versions on all machines"
-    if options.versions == ARRAY_RECORD:
-        summary = "the job was begun with the writer of array_record, now left out"
-        cure = "finish it with the release of gristmill that began it"
     raise JobChangedError(
-        summary,
+        "this machine would write other bytes than the job's other machines",
         where=where,
         expected=options.versions,
         got=here,
-        cure=f"{cure}, or start over with --overwrite",
+        cure="install the same versions on all machines, or start over with "
+        "--overwrite",
     )
 
 
@@ -222,19 +213,7 @@ def settled(wanted: WriterOptions, begun: Mapping[str, Any] | None) -> WriterOpt
     """
     with contextlib.suppress(TypeError, ValueError):
         if begun is not None:
-            options = described_writer(begun)
+            options = WriterOptions(**begun)
             if dataclasses.replace(wanted, versions=options.versions) == options:
                 return options
     return with_versions(wanted)
-
-
-def described_writer(fields: Mapping[str, Any]) -> WriterOptions:
-    """Returns options from plain values, those of earlier releases included.
-
-    Raises TypeError or ValueError if they are not such values.
-    """
-    known = {name: value for name, value in fields.items() if name != "writer"}
-    # Earlier releases have no name for the writer of array_record, or "official".
-    if fields.get("writer") != WRITER:
-        known["versions"] = ARRAY_RECORD
-    return WriterOptions(**known)

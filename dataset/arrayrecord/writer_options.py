@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
 
 from gristmill.dataset.base.errors import InputError
 
@@ -16,9 +15,6 @@ DEFAULT_COMPRESSION = "zstd:3"
 # A POSIX extended regular expression, which Python's `re` reads alike.
 COMPRESSION_PATTERN = "(zstd|brotli)(:-?[0-9]+)?|snappy|uncompressed"
 
-# Names of writers in descriptions of jobs: this package, and that of array_record, with
-# which jobs of earlier releases were begun.
-WRITER, ARRAY_RECORD = "gristmill", "array_record"
 # Window of zstd, as in the official writer: it bounds the memory of readers.
 WINDOW_LOG = 20
 # Limits of the official writer.
@@ -58,13 +54,6 @@ class WriterOptions:
         """The options string of a dataset written with these options."""
         versions = f",{self.versions}" if self.versions else ""
         return f"group_size:{self.group_size},{self.compression}{versions}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Returns the options as plain values, for jobs to compare."""
-        fields = {"group_size": self.group_size, "compression": self.compression}
-        if self.versions == ARRAY_RECORD:  # Such jobs name neither.
-            return fields
-        return fields | {"writer": WRITER, "versions": self.versions}
 
     @property
     def recorded(self) -> str:

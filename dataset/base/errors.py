@@ -208,8 +208,9 @@ class FormatVersionError(GristmillError, ValueError):
     @classmethod
     def unknown(cls, what: str, *, where: str, expected: int, got: object) -> Self:
         """Returns the error for a `what` of an unknown version."""
-        cure = "install the version of gristmill that wrote it, or a later one"
-        return cls(f"{what} of an unknown version", where, expected, got, cure)
+        cure = "convert again, into another directory, or install that version"
+        summary = f"another version of gristmill wrote this {what}"
+        return cls(summary, where, expected, got, cure)
 
 
 class InvalidDatasetError(GristmillError, ValueError):

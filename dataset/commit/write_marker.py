@@ -18,8 +18,6 @@ from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
-_OFFICIAL = {"writer": "official", "versions": ""}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WriteMarker:
@@ -153,7 +151,6 @@ _PLANS = {
     "match_shards": "a shard for each file",
     "num_shards": "{value:,} shards",
     "shard_bytes": "{value:,} bytes of input a shard",
-    "records_per_shard": "{value:,} records a shard",
 }
 
 
@@ -164,8 +161,6 @@ def option_differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     for name in sorted((old.keys() | new.keys()) - {"special_ids"}):
         before, after = (_plan_text(one.get(name)) for one in (old, new))
         if isinstance(before, dict) and isinstance(after, dict):
-            if name == "writer":  # Not named where it is the official one.
-                before, after = _OFFICIAL | before, _OFFICIAL | after
             found += [f"{name}.{line}" for line in option_differences(before, after)]
         elif before != after and isinstance(before or after, dict):
             was, now = ("given" if side else "not" for side in (before, after))

@@ -244,7 +244,6 @@ def _chain_of(dataset: str, name: str, split: Split) -> list[Ancestor]:
     place = place_of_inputs(dataset, split)
     arrays = None if place is None else load_inputs(*place)
     files = () if arrays is None else SourceFiles(arrays)
-    options = split.source.get("options")
     columns = {"records": table.records, "span_ends": table.columns["span_ends"]}
     columns |= {
         column: table.columns[column]
@@ -254,7 +253,7 @@ def _chain_of(dataset: str, name: str, split: Split) -> list[Ancestor]:
     own = Ancestor(
         dataset=dataset,
         split=name,
-        function=options.get("map") if isinstance(options, dict) else None,
+        function=split.function,
         files=files,
         columns=columns | _region_columns(dataset, table, files),
     )
@@ -300,7 +299,7 @@ def encode_lineage(ancestors: Sequence[Ancestor]) -> dict[str, npt.NDArray[Any]]
     arrays: dict[str, npt.NDArray[Any]] = {}
     for level, ancestor in enumerate(ancestors):
         files = list(ancestor.files)
-        made = [(file.format, file.spec or "") for file in files]
+        made = [(file.format, file.spec) for file in files]
         kinds = sorted(set(made))
         numbers = {kind: number for number, kind in enumerate(kinds)}
         about = {
@@ -308,7 +307,7 @@ def encode_lineage(ancestors: Sequence[Ancestor]) -> dict[str, npt.NDArray[Any]]
             "split": ancestor.split,
             "function": ancestor.function,
             "formats": [name for name, _ in kinds],
-            "specs": [spec or None for _, spec in kinds],
+            "specs": [spec for _, spec in kinds],
         }
         blob, ends = encode_texts([file.path for file in files])
         version_blob, version_ends = encode_texts([f.version or "" for f in files])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -34,9 +33,6 @@ from gristmill.dataset.storage.paths import StrPath, path_text
 
 FORMAT = "gristmill.dataset"
 FORMAT_VERSION = 1
-EDITIONS_VERSION = 2  # The version for a dataset with a split of several editions.
-EXCHANGE = "exchange"  # A field of earlier releases.
-NUMBERS_VERSION = 3  # For editions that were replaced, or renumbered.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,16 +84,11 @@ class Manifest:
         """Returns a split, or an edition by `layout.edition_key`; or None."""
         return self.splits.get(key) or self.editions.get(key)
 
-    @property
-    def version(self) -> int:
-        """The version of the format that can express it."""
-        return max(map(_version_of, self.splits.values()), default=FORMAT_VERSION)
-
     def encode(self) -> bytes:
         """Returns the text of `dataset.json`."""
         document = {
             "format": FORMAT,
-            "format_version": self.version,
+            "format_version": FORMAT_VERSION,
             "name": self.name,
             "records": sum(split.records for split in self.splits.values()),
             "raw_bytes": sum(split.raw_bytes for split in self.splits.values()),
@@ -134,16 +125,9 @@ class Manifest:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise invalid("dataset.json is not one of gristmill's", expected=FORMAT)
         got = document.get("format_version")
-        if type(got) is not int or not FORMAT_VERSION <= got <= NUMBERS_VERSION:
+        if type(got) is not int or got != FORMAT_VERSION:
             raise FormatVersionError.unknown(
-                "dataset", where=where, expected=NUMBERS_VERSION, got=got
-            )
-        if document.get(EXCHANGE) is not None:
-            raise invalid(
-                "a split was being replaced by an earlier release of gristmill, which "
-                "moved files, and was stopped",
-                cure="run that command again with the release that began it; or "
-                "convert the split again with --overwrite",
+                "dataset", where=where, expected=FORMAT_VERSION, got=got
             )
         try:
             splits = parse_splits(document["splits"])
@@ -158,11 +142,6 @@ class Manifest:
             raise invalid("dataset.json lacks a field, or has a bad one", got=e) from e
         if not splits:
             raise invalid("dataset.json has no split")
-        if got < manifest.version:
-            raise invalid(
-                f"dataset.json of version {got} has a split with editions as of "
-                f"version {manifest.version}"
-            )
         for name, split in splits.items():
             for part in split.known.values():
                 layout.check_relative(part.table, where=f"{where}, split {name}")
@@ -183,22 +162,9 @@ class Manifest:
         return manifest
 
 
-def _version_of(split: Split) -> int:
-    """Returns the version of the format that can express a split."""
-    numbered = range(1, len(split.parts) + 1)
-    if (
-        split.numbers != tuple(numbered)
-        or split.last_edition > len(numbered)
-        or split.replaced
-        or any(part.removed is not None for part in split.parts)
-    ):
-        return NUMBERS_VERSION
-    return EDITIONS_VERSION if split.editions else FORMAT_VERSION
-
-
 _DOCUMENT_FIELDS = {
     *("format", "format_version", "name", "records", "raw_bytes", "file_bytes"),
-    *("content_digest", "splits", "features", "created_by", EXCHANGE),
+    *("content_digest", "splits", "features", "created_by"),
 }
 
 
@@ -231,13 +197,7 @@ def read_replaced_manifest(dataset: str) -> tuple[Manifest | None, str]:
     try:
         return read_versioned_manifest(dataset)
     except InvalidDatasetError:
-        pass
-    # What an earlier release was replacing is not among the splits.
-    with contextlib.suppress(ValueError, AttributeError):
-        document = json.loads(storage_for(dataset).read(path))
-        if document.pop(EXCHANGE, None) is not None:
-            return Manifest.decode(json.dumps(document).encode(), where=path), version
-    return None, version
+        return None, version
 
 
 def check_not_replaced(dataset: str, name: str, split: Split) -> None:

@@ -50,8 +50,7 @@ class SourceFile:
         size_bytes: Its size as stored; 0 if not known.
         version: A mark that changes when it is written again; None if not known.
         noted_ns: When the system recorded its last change; 0 if not known.
-        spec: How its records were made, as JSON; None if its format says all, or if not
-            known.
+        spec: How its records were made, as JSON.
     """
 
     path: str
@@ -60,7 +59,7 @@ class SourceFile:
     size_bytes: int = 0
     version: str | None = None
     noted_ns: int = 0
-    spec: str | None = None
+    spec: str = ""
 
 
 class SourceFiles(Sequence[SourceFile]):
@@ -74,13 +73,11 @@ class SourceFiles(Sequence[SourceFile]):
 
     def __init__(self, arrays: Mapping[str, Any]):
         self._sizes, self._compressions = arrays["sizes"], arrays["compressions"]
-        # Lists of early releases do not have it.
-        self._noted_ns = arrays.get("noted_ns", np.zeros_like(self._sizes))
+        self._noted_ns = arrays["noted_ns"]
         self._paths = Texts(arrays["path_blob"], arrays["path_ends"])
         self._versions = Texts(arrays["version_blob"], arrays["version_ends"])
-        self._spec = str(arrays["spec"]) if "spec" in arrays else None
-        about = {} if self._spec is None else json.loads(self._spec)
-        self._format = about.get("format", "tfrecord")
+        self._spec = str(arrays["spec"])
+        self._format = json.loads(self._spec)["format"]
         columns = (self._paths, self._versions, self._noted_ns, self._compressions)
         if {*map(len, columns)} != {len(self._sizes)}:
             raise ValueError("columns of different lengths")

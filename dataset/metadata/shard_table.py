@@ -34,7 +34,6 @@ from gristmill.dataset.packed.counts import (
     PACKED_COLUMNS,
     SUPERVISION,
     PackedCounts,
-    most_pieces_of,
 )
 
 VERSION = 1
@@ -79,7 +78,6 @@ _ROW_COLUMNS = {
     for name, dtype in _ALL_ROW_COLUMNS.items()
     if name not in _SUPERVISION_COLUMNS
 }
-_MOST_PIECES_COLUMN = f"packed_{MOST_PIECES}"  # Which earlier versions lack.
 
 _SPAN_FIELDS = [field.name for field in dataclasses.fields(SourceSpan)]
 _PACKED_FIELDS = [field.name for field in dataclasses.fields(PackedCounts)]
@@ -236,10 +234,8 @@ class ShardTable:
             for name in PACKED_COLUMNS
         )
         counts = dict(zip(_PACKED_FIELDS, sums, strict=True))
-        most, pieces = (
-            self.columns[f"packed_{name}"][shards] for name in (MOST_PIECES, "pieces")
-        )
-        counts[MOST_PIECES] = most_pieces_of(most, pieces)
+        most = self.columns[f"packed_{MOST_PIECES}"][shards]
+        counts[MOST_PIECES] = int(most.max(initial=0))
         return PackedCounts(**counts)
 
     def taken(self, shards: Int64) -> ShardTable:
@@ -380,8 +376,6 @@ class ShardTable:
             raise invalid("has a column span_ends that does not fit the others")
         numbers = dict(_SHARD_COLUMNS)
         if found := _ALL_ROW_COLUMNS.keys() & arrays.keys():
-            arrays.setdefault(_MOST_PIECES_COLUMN, np.zeros(shards, "<i8"))
-            found |= {_MOST_PIECES_COLUMN}
             if missing := _ROW_COLUMNS.keys() - found:
                 raise invalid(f"lacks the columns {sorted(missing)}")
             numbers |= {n: d for n, d in _ALL_ROW_COLUMNS.items() if n in arrays}

@@ -90,6 +90,17 @@ class Split:
         object.__setattr__(self, "last_edition", max(last, self.last_edition))
 
     @property
+    def options(self) -> Mapping[str, Any]:
+        """The options of what made it; none of files that were indexed in place."""
+        options: Mapping[str, Any] = self.source.get("options", {})
+        return options
+
+    @property
+    def function(self) -> str | None:
+        """The user's function that made its records, None if none did."""
+        return self.options.get("map")
+
+    @property
     def alone(self) -> Split:
         """The split without the states that it replaced."""
         return dataclasses.replace(self, replaced=(), last_edition=0)
@@ -324,6 +335,7 @@ def _parse_state(fields: Mapping[str, Any]) -> Split:
 
 def _parse_edition(fields: Mapping[str, Any], position: int) -> Split:
     known = {name: fields[name] for name in fields if name in _SPLIT_FIELDS}
+    known |= {name: fields[name] for name in TOTALS}
     for name, value in known.items():
         kind = _SPLIT_FIELDS[name]
         if kind == "int" and (type(value) is not int or not 0 <= value < 1 << 62):
@@ -332,8 +344,9 @@ def _parse_edition(fields: Mapping[str, Any], position: int) -> Split:
             raise ValueError(f"{name} must be a text, got {value!r}")
         if name in _DIGESTS and not re.fullmatch(_DIGESTS[name], value):
             raise ValueError(f"{name} is not a digest, got {value!a}")
-    if mapping_or_none(fields["source"], "source") is None:
-        raise ValueError("source must be an object, got null")
+    source = mapping_or_none(fields["source"], "source")
+    if source is None or not isinstance(source.get("options", {}), dict):
+        raise ValueError("source and its options must be objects")
     for name in ("features", "packed"):
         mapping_or_none(fields.get(name), name)
     columns = mapping_or_none(fields.get("columns", {}), "columns")

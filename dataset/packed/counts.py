@@ -6,9 +6,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
 from gristmill.dataset.packed.message_spans import ROLES
@@ -118,7 +115,7 @@ IN_ROWS = (*SUPERVISION[: 3 * len(ROLES) + 1], "digest_spans")
 
 
 MOST_PIECES = "most_pieces"
-"""The count that earlier versions did not keep."""
+"""The count of several parts that is not a sum, but a maximum."""
 
 _MASK = (1 << 64) - 1
 
@@ -143,8 +140,7 @@ class PackedCounts(SupervisionCounts):
         truncated_documents: Documents that lost their end.
         truncated_tokens: The tokens that they lost.
         text_bytes: Size of the text as UTF-8, 0 for documents that were already tokens.
-        most_pieces: Largest number of pieces in a row; 0 if not known, as for rows
-            packed by an earlier version.
+        most_pieces: Largest number of pieces in a row.
         reference_shards: Shards that the reference tokenizer made again, because the
             fast one differed.
         digest_low: Sum of the first lane of the digests of all documents.
@@ -199,7 +195,7 @@ class PackedCounts(SupervisionCounts):
         """
         digest = fields["digest"]
         names = [f.name for f in dataclasses.fields(cls) if "digest" not in f.name]
-        known = {MOST_PIECES: 0, **dict.fromkeys(SUPERVISION, 0), **fields}
+        known = dict.fromkeys(SUPERVISION, 0) | dict(fields)
         return cls(
             **{name: int(known[name]) for name in names},
             digest_low=int(digest[16:], 16),
@@ -214,22 +210,8 @@ class PackedCounts(SupervisionCounts):
         }
         for lane in ("digest_low", "digest_high", "digest_spans"):
             added[lane] &= _MASK
-        added[MOST_PIECES] = most_pieces_of(
-            np.array([self.most_pieces, other.most_pieces]),
-            np.array([self.pieces, other.pieces]),
-        )
+        added[MOST_PIECES] = max(self.most_pieces, other.most_pieces)
         return PackedCounts(**added)
-
-
-def most_pieces_of(most: npt.NDArray[np.int64], pieces: npt.NDArray[np.int64]) -> int:
-    """Returns the maximum pieces of a row of several parts, 0 if one is not known.
-
-    Args:
-        most: int64 [parts], `most_pieces` of each.
-        pieces: int64 [parts], `pieces` of each.
-    """
-    known = (most > 0) | (pieces == 0)
-    return int(most.max(initial=0)) if known.all() else 0
 
 
 PACKED_COLUMNS = {
@@ -241,7 +223,7 @@ PACKED_COLUMNS = {
 
 FORMAT = 1
 SUPERVISED_FORMAT = 2
-"""The format of rows with spans of messages, which earlier versions refuse."""
+"""The format of rows with spans of messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Self
 
-from gristmill.dataset.arrayrecord.chunk_encoder import described_writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.commit.claim import Claim
@@ -76,7 +75,7 @@ class PartsJob:
             for field in dataclasses.fields(self)
             if field.name not in _PLACE_FIELDS
         }
-        return fields | {"writer": self.writer.as_dict()}
+        return fields | {"writer": dataclasses.asdict(self.writer)}
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -149,7 +148,7 @@ class PartsJob:
                 for field in dataclasses.fields(cls)
                 if field.name not in _PLACE_FIELDS
             }
-            writer = described_writer(fields.pop("writer"))
+            writer = WriterOptions(**fields.pop("writer"))
             return cls(
                 output=claim.output, edition=claim.edition, writer=writer, **fields
             )

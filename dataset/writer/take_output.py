@@ -50,8 +50,8 @@ def _take(
     claim = Claim.next(job.output, job.name, job.split, overwrite=overwrite)
     there = claim.there
     begun, version = BegunWrite.load(job.output, job.name, claim.key)
-    source = {} if there is None else there.source.get("options", {})
-    known = source if begun is None else begun.options
+    made = {} if there is None else there.options
+    known = made if begun is None else begun.options
     if overwrite and not resume:
         known = {}
     writer = settled(job.writer, known.get("writer"))

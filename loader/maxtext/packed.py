@@ -34,31 +34,20 @@ class MaxTextRows:
         decode: Makes them of the rows that there are.
         rows: Rows of this host. The last batch of the last epoch may have fewer; empty
             ones, which the segments leave out, are after them.
-        most_pieces: Maximum pieces that a row may have; None for any number.
         vocabulary: Ids must be below it; None for any.
     """
 
     decode: loader.PackedRows
     rows: int
-    most_pieces: int | None = None
     vocabulary: int | None = None
 
     def __call__(self, records: Sequence[bytes]) -> dict[str, npt.NDArray[Any]]:
         """Returns int32 arrays [rows, length].
 
         Raises:
-            InputError: A row has more pieces than MaxText shall get, or an id that its
-                model has not.
+            InputError: A row has an id that MaxText's model has not.
         """
         arrays = self.decode(records)
-        pieces = arrays["inputs_segmentation"].max(initial=0)
-        if self.most_pieces is not None and pieces > self.most_pieces:
-            raise InputError(
-                "a packed row has more pieces than max_segments_per_seq of MaxText",
-                expected=f"at most {self.most_pieces:,}",
-                got=f"{pieces:,}",
-                cure="raise max_segments_per_seq",
-            )
         largest = 0 if self.vocabulary is None else arrays["inputs"].max(initial=0)
         if self.vocabulary is not None and largest >= self.vocabulary:
             raise InputError(
@@ -126,12 +115,7 @@ def packed_batches(
     ahead = side.batches_ahead(len(rows))
     return PackedBatches(
         batches=batches,
-        decode=MaxTextRows(
-            decode,
-            len(rows),
-            most_pieces=_most_of(config),
-            vocabulary=config.vocab_size,
-        ),
+        decode=MaxTextRows(decode, len(rows), vocabulary=config.vocab_size),
         sharding=on_all,
         workers=workers,
         prefetch=max(2, workers * side.worker_batches) if workers else ahead,
@@ -171,7 +155,7 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
             lengths.add(rows.length)
             supervised |= rows.supervised
             most_pieces = max(most_pieces, rows.counts.most_pieces)
-            check_tokens(config, part.path, stored, edition.source)
+            check_tokens(config, part.path, stored, edition.options)
     if config.use_sft and not supervised:
         raise refused(
             config,
@@ -186,7 +170,8 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
             f"{lengths.pop()}, the length of the rows",
             "set it so, or pack the documents again with another --length",
         )
-    if most_pieces > (_most_of(config) or most_pieces):
+    allowed = config.max_segments_per_seq
+    if allowed is not None and 0 < allowed < most_pieces:
         raise refused(
             config,
             "max_segments_per_seq",
@@ -195,13 +180,7 @@ def check_rows(config: Any, side: Side, sources: Sources, options: Options) -> N
         )
 
 
-def _most_of(config: Any) -> int | None:
-    """Returns the most pieces that a row may have; None for any number."""
-    most: int | None = config.max_segments_per_seq
-    return most if most is not None and most > 0 else None
-
-
-def check_tokens(config: Any, path: str, packed: Any, source: Any) -> None:
+def check_tokens(config: Any, path: str, packed: Any, made: Any) -> None:
     """Compares the tokens of an edition with what MaxText is told of them."""
     described = PackedSplit.parse(packed, where=path)
     known = described.vocabulary_size
@@ -212,7 +191,7 @@ def check_tokens(config: Any, path: str, packed: Any, source: Any) -> None:
             f"{known:,} or more, for the tokens of {path}",
             _VOCABULARY_CURE,
         )
-    options = source.get("options", {}).get("pack") or {}
+    options = made.get("pack") or {}
     # For documents that were already ids, the added tokens are not known; those of
     # conversations are in the template.
     told = options.get("found") and not described.supervised

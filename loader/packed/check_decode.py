@@ -88,10 +88,8 @@ def _is_other(decode: PackedRows, split: Split) -> bool:
     """
     if split.features is not None:
         return decode.rows != "example" or not split.features.keys() >= {*NAMES}
-    options = split.source.get("options") if isinstance(split.source, Mapping) else None
-    if not isinstance(options, Mapping) or "job" not in split.source:
-        return False
-    return decode.rows != "example" and not options.get("map")
+    converted = "job" in split.source and split.function is None
+    return converted and decode.rows != "example"
 
 
 def _check_features(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from typing import Any, cast
 
 from gristmill.dataset.base.errors import CorruptInputError, GristmillError
@@ -113,18 +112,11 @@ def split_of(dataset: Dataset, shard: PackedShard) -> Split:
     return committed.part(shard.info.edition)
 
 
-def function_of(split: Split) -> str | None:
-    """Returns the user's function that changed the records of a split, if one did."""
-    options = split.source.get("options")
-    function = options.get("map") if isinstance(options, Mapping) else None
-    return function if isinstance(function, str) else None
-
-
 def _maker(dataset: Dataset, split: Split) -> str | None:
     """Returns the function that changed records before they were packed."""
     ancestors = read_lineage(dataset.path, split)
     functions = (ancestor.function for ancestor in ancestors)
-    return function_of(split) or next(filter(None, functions), None)
+    return split.function or next(filter(None, functions), None)
 
 
 def offset_between(ancestor: Ancestor, file: SourceFile, record: int) -> int | None:
@@ -148,7 +140,7 @@ def _in_between(
 ) -> dict[str, Any] | None:
     """Returns an intermediate dataset's facts about the source of its record."""
     try:
-        digest = json.loads(json.loads(file.spec or "")["schema"])["shards_digest"]
+        digest = json.loads(json.loads(file.spec)["schema"])["shards_digest"]
     except (KeyError, TypeError, ValueError):
         return None
     dataset = opened_ancestor(ancestor.dataset, ancestor.split, str(digest))

@@ -56,8 +56,7 @@ def recorded_source(dataset: Dataset, info: ShardInfo, record: int) -> dict[str,
     if isinstance(taken, str):
         return {"source_note": taken}
     split, files, spans = taken
-    options = split.source.get("options")
-    function = options.get("map") if isinstance(options, dict) else None
+    function = split.function
     if info.dropped_records or info.added_records:
         return file_and_range(spans, files) | {
             "source_note": (

@@ -27,7 +27,7 @@ from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.loader.provenance.document_source import function_of, offset_between
+from gristmill.loader.provenance.document_source import offset_between
 from gristmill.loader.provenance.places_between import places_of as places_behind
 from gristmill.pipelines.text.location import FilePlace
 from gristmill.pipelines.text.source_details import input_file_of, line_begin, places_in
@@ -76,7 +76,7 @@ class _Edition:
         self._dataset, self._split = dataset, split
         self._files = read_source_files(dataset, split)
         self._table = read_table(dataset, split)
-        self._changed = function_of(split) is not None
+        self._changed = split.function is not None
         self._numbers: dict[str, list[int]] = defaultdict(list)
         for number, file in enumerate(self._files):
             self._numbers[file.path].append(number)

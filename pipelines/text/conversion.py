@@ -129,7 +129,7 @@ class Outcome:
         mapped = split.source["options"]["map"] is not None
         if split.packed is not None:
             return "every document, joined from the rows, with what was tokenised"
-        copies = split.source.get("format") == "arrayrecord" and not mapped
+        copies = split.source["format"] == "arrayrecord" and not mapped
         what = "every record in the shards"
         if copies:
             what = f"the hash of each copied chunk, and otherwise {what},"

@@ -114,20 +114,19 @@ def _files(dataset: Dataset, location: Location) -> Iterable[InputFile]:
             ancestors = read_lineage(dataset.path, part)[len(location.passed) - 1 :]
             files = ancestors[0].files if ancestors else ()
         for file in files:
-            if file.path == location.source_path and file.spec is not None:
+            if file.path == location.source_path:
                 yield input_file_of(file)
 
 
 def input_file_of(file: SourceFile) -> InputFile:
     """Returns a source file as it was when it was read."""
-    spec = SourceSpec.from_json(file.spec) if file.spec else SourceSpec(file.format)
     return InputFile(
         file.path,
         file.size_bytes,
         file.version,
         cast(Compression, file.compression),
         file.noted_ns,
-        spec,
+        SourceSpec.from_json(file.spec),
     )
 
 
@@ -315,7 +314,7 @@ def line_offset(datasets: Iterable[Dataset], path: str, line: int) -> int:
             for split in part.committed.parts if part.committed else ():
                 files = read_source_files(part.path, split)
                 for file in (files[number] for number in numbers_of(files, path)):
-                    if file.format not in LINE_FORMATS or not file.spec or line < 1:
+                    if file.format not in LINE_FORMATS or line < 1:
                         continue
                     begin = line_begin(input_file_of(file), line)
                     if begin is not None:

@@ -234,12 +234,8 @@ def quarantined_text(split: Split) -> str:
 
 def map_name(split: Split) -> str | None:
     """Returns the user's function that made all records of a split, None if none."""
-    found = set()
-    for part in split.parts:
-        options = part.source.get("options")
-        found.add(options.get("map") if isinstance(options, Mapping) else None)
-    name = found.pop()
-    return None if name is None or found else str(name)
+    found = {part.function for part in split.parts}
+    return found.pop() if len(found) == 1 else None
 
 
 def selected_text(split: Split) -> str | None:

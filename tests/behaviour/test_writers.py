@@ -13,7 +13,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.arrayrecord import chunk_encoder, shard_writer
 from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
-from gristmill.dataset.arrayrecord.writer_options import ARRAY_RECORD, WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms import WriteArrayRecords
@@ -80,24 +80,21 @@ def test_the_same_bytes_whatever_made_them(
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("older", ["release", "codec"])
 @pytest.mark.parametrize("made", ["none", "one", "all"])
 @pytest.mark.parametrize("same", [True, False])
 def test_what_replaces_a_job_takes_nothing_of_it(
     tmp_path: pathlib.Path,
     inputs: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
-    older: str,
     made: str,
     same: bool,
 ):
     output = tmp_path / "out"
-    name = ARRAY_RECORD if older == "release" else "gristmill:1,zstd-1.4.0"
     old = job_of(
         inputs,
         output,
         plan=("num_shards", 4),
-        writer=WriterOptions(versions=name),
+        writer=WriterOptions(versions="gristmill:1,zstd-1.4.0"),
     )
     with monkeypatch.context() as patched:
         for module in (begin_job_module, shard_writer):

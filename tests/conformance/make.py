@@ -2,21 +2,19 @@
 
     python -m tests.conformance.make [NAME...]
 
-Needs an installed gristmill, git and the history of the repository: some are made by
-the code of earlier revisions. Run it only to add datasets, by name: those that are
-committed stay as they are, for they stand for what users have on their disks.
+Run it only to add datasets, by name: those that are committed stay as they are, for
+they stand for what users have on their disks.
 """
 
 from __future__ import annotations
 
 import base64
-import io
+import functools
 import json
 import os
 import pathlib
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Sequence
@@ -33,9 +31,6 @@ from tests.support.supervised import conversations, supervised_dataset
 
 ROOT = pathlib.Path(__file__).parents[2]
 DATASETS = pathlib.Path(__file__).parent / "datasets"
-# The first revision that had a command line; the last before there were editions; the
-# first that appended; the last before changes numbered their editions.
-OLD = {"first": "be0a259", "appends": "eab3ebc", "last": "7581ba2~1"}
 MAIN = "from gristmill.pipelines.commands.main import main; main()"
 Make = Callable[[], None]
 CASES: dict[str, tuple[str, Make]] = {}  # By name: a sentence, and what makes it.
@@ -51,21 +46,9 @@ def case(name: str, about: str) -> Callable[[Make], Make]:
     return add
 
 
-def run(command: str, *, revision: str | None = None, code: int = 0) -> str:
-    """Runs a command line of gristmill, of an earlier revision if one is given."""
+def run(command: str, *, code: int = 0) -> str:
+    """Runs a command line of gristmill."""
     environment = dict(os.environ, GRISTMILL_CACHE_DIR=os.path.abspath("cache"))
-    if revision is not None:
-        tree = pathlib.Path("code", revision)
-        if not tree.exists():
-            folders = ("dataset", "transforms", "loader", "pipelines", "package")
-            archive = ["git", "archive", OLD[revision], *folders]
-            data = subprocess.run(archive, cwd=ROOT, check=True, capture_output=True)
-            with tarfile.open(fileobj=io.BytesIO(data.stdout)) as tar:
-                tar.extractall(tree, filter="data")
-            (tree / "package").rename(tree / "gristmill")
-            for folder in folders[:-1]:
-                (tree / folder).rename(tree / "gristmill" / folder)
-        environment["PYTHONPATH"] = str(tree.absolute())
     arguments = [*command.split(), "--workers", "1"]
     if arguments[0] in ("rollback", "clean"):
         arguments = arguments[:-2]
@@ -90,16 +73,16 @@ def write_input(name: str, records: Sequence[bytes]) -> None:
     pathlib.Path(name).write_bytes(frames_of(records))
 
 
-def first(name: str, options: str = "", revision: str | None = None) -> None:
+def first(name: str, options: str = "") -> None:
     """Converts 30 records to a dataset of two shards."""
     write_input("a.tfrecord", texts(0, 30))
-    run(f"convert a.tfrecord {name} --num-shards 2 {options}", revision=revision)
+    run(f"convert a.tfrecord {name} --num-shards 2 {options}")
 
 
-def appended(name: str, options: str = "", revision: str | None = None) -> None:
+def appended(name: str, options: str = "") -> None:
     """Appends 20 records to a dataset."""
     write_input("b.tfrecord", texts(30, 50))
-    run(f"append {name} b.tfrecord --num-shards 1 {options}", revision=revision)
+    run(f"append {name} b.tfrecord --num-shards 1 {options}")
 
 
 def removed(name: str, numbers: Sequence[int], options: str = "") -> None:
@@ -108,12 +91,13 @@ def removed(name: str, numbers: Sequence[int], options: str = "") -> None:
     run(f"remove {name} --records numbers {options}")
 
 
-def encoded(name: str, options: str, writer: str) -> None:
-    """Converts with a writer; the official one has been dropped since."""
-    if writer == "official":
-        first(name, f"{options} --writer official", revision="last")
-    else:
-        first(name, options)
+def indexed(name: str, *options: str) -> None:
+    """Indexes files of 10 records each, made by the official writer."""
+    pathlib.Path(name).mkdir()
+    for number, each in enumerate(options):
+        path = f"{name}/part-{number}.array_record"
+        write_array_records(path, texts(10 * number, 10 * number + 10), options=each)
+    run(f"index {name} --name plain --split train")
 
 
 def add_encodings() -> None:
@@ -125,8 +109,11 @@ def add_encodings() -> None:
                     continue
                 name = f"{codec.partition(':')[0]}_{group}_{writer}"
                 options = f"--compression {codec} --group-size {group}"
+                if writer == "official":
+                    options = f"group_size:{group},{codec}"
+                make = first if writer == "gristmill" else indexed
                 case(name, f"{codec}, {group} records a chunk, {writer} writer")(
-                    lambda n=name, o=options, w=writer: encoded(n, o, w)
+                    functools.partial(make, name, options)
                 )
 
 
@@ -156,12 +143,8 @@ def _splits() -> None:
 
 @case("indexed", "files of the official writer, indexed in place under their own names")
 def _indexed() -> None:
-    pathlib.Path("indexed").mkdir()
-    options = ("group_size:3,snappy", "group_size:1,pad_to_block_boundary:true")
-    for number, each in enumerate(options):
-        path = f"indexed/part-{number}.array_record"
-        write_array_records(path, texts(10 * number, 10 * number + 10), options=each)
-    run("index indexed --name plain --split train")
+    padded = "group_size:1,pad_to_block_boundary:true"
+    indexed("indexed", "group_size:3,snappy", padded)
 
 
 @case("written", "a program's Writer; its table has a column more")
@@ -186,42 +169,40 @@ def _table() -> None:
     run("convert a.csv table --num-shards 1")
 
 
-@case("appended", "version 2: two editions")
+@case("appended", "two editions")
 def _appended() -> None:
     first("appended")
     appended("appended")
 
 
-@case("appended_otherwise", "version 2: editions of different codecs and groups")
+@case("appended_otherwise", "editions of different codecs and groups")
 def _appended_otherwise() -> None:
     first("appended_otherwise", "--compression snappy --group-size 7")
     appended("appended_otherwise", "--compression brotli:6 --group-size 1")
 
 
-@case("replaced", "version 3: one edition, number 2, in the place of the first")
+@case("replaced", "one edition, number 2, in the place of the first")
 def _replaced() -> None:
     first("replaced")
     write_input("b.tfrecord", texts(30, 50))
     run("convert b.tfrecord replaced --num-shards 1 --overwrite")
 
 
-@case("replaced_kept", "version 3: the state that was replaced is kept")
+@case("replaced_kept", "the state that was replaced is kept")
 def _replaced_kept() -> None:
     first("replaced_kept")
     write_input("b.tfrecord", texts(30, 50))
     run("convert b.tfrecord replaced_kept --num-shards 1 --overwrite --keep-replaced")
 
 
-@case("removed", "version 3: records removed from one of two editions")
+@case("removed", "records removed from one of two editions")
 def _removed() -> None:
     first("removed")
     appended("removed")
     removed("removed", [0, 3, 29])
 
 
-@case(
-    "removed_twice", "version 3: removed from both editions, then again, then appended"
-)
+@case("removed_twice", "removed from both editions, then again, then appended")
 def _removed_twice() -> None:
     first("removed_twice")
     appended("removed_twice")
@@ -231,13 +212,13 @@ def _removed_twice() -> None:
     run("append removed_twice c.tfrecord --num-shards 1")
 
 
-@case("erased", "version 3: removed, and the edition before deleted")
+@case("erased", "removed, and the edition before deleted")
 def _erased() -> None:
     first("erased")
     removed("erased", [5, 6], "--erase")
 
 
-@case("rolled_back", "version 3: gone back to the first edition")
+@case("rolled_back", "gone back to the first edition")
 def _rolled_back() -> None:
     first("rolled_back")
     appended("rolled_back")
@@ -283,32 +264,6 @@ for _name, _options in {"chat": {}, "chat_example": {"rows": "example"}}.items()
     )
 
 
-@case("older_first", "made by the first revision with a command line")
-def _older_first() -> None:
-    first("older_first", "--group-size 7", revision="first")
-
-
-@case("older_appended", "version 2, by the first revisions that could append")
-def _older_appended() -> None:
-    first("older_appended", revision="appends")
-    appended("older_appended", revision="appends")
-
-
-@case("older_last", "version 2, by the last revision that knew no version 3")
-def _older_last() -> None:
-    first("older_last", revision="last")
-    appended("older_last", revision="last")
-
-
-@case(
-    "older_changed", "made by the first revision, appended and removed from by others"
-)
-def _older_changed() -> None:
-    first("older_changed", revision="first")
-    appended("older_changed", revision="last")
-    removed("older_changed", [1, 33])
-
-
 def flip(path: str, at: int) -> None:
     """Changes one bit of a file."""
     data = bytearray(pathlib.Path(path).read_bytes())
@@ -345,19 +300,14 @@ PLAIN, GROUPS = "--compression uncompressed", "--group-size 7"
 TABLE, JSON = "index/{n}-train.shards.npz", "dataset.json"
 
 
-def version_4(fields: Any) -> None:
+def version_2(fields: Any) -> None:
     """Makes it of a version that nobody knows."""
-    fields["format_version"] = 4
+    fields["format_version"] = 2
 
 
 def outside(fields: Any) -> None:
     """Makes the table a file outside the dataset."""
     fields["splits"]["train"]["table"] = "../train.shards.npz"
-
-
-def exchange(fields: Any) -> None:
-    """Makes it a file that an earlier release left while it moved others."""
-    fields["exchange"] = {"aside": [], "splits": {}, "replaced": {}}
 
 
 DAMAGED: dict[str, tuple[str, str | None, str, str, Callable[[str], None]]] = {
@@ -388,9 +338,8 @@ DAMAGED: dict[str, tuple[str, str | None, str, str, Callable[[str], None]]] = {
     ),
     "table_bit": ("a bit of the table", TABLE, "", TABLE, lambda p: flip(p, 300)),
     "no_table": ("the table deleted", TABLE, "", TABLE, os.remove),
-    "version": ("version 4", JSON, "", JSON, lambda p: change_json(p, version_4)),
+    "version": ("version 2", JSON, "", JSON, lambda p: change_json(p, version_2)),
     "outside": ("a path outside", JSON, "", JSON, lambda p: change_json(p, outside)),
-    "exchange": ("an exchange", JSON, "", JSON, lambda p: change_json(p, exchange)),
     "not_json": ("dataset.json cut", JSON, "", JSON, lambda p: truncate(p, 100)),
     "no_json": ("no dataset.json", JSON, "", JSON, os.remove),
 }

@@ -18,7 +18,7 @@ from gristmill.dataset.base.findings import (
     wrong_size,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.packed.counts import MOST_PIECES, PackedCounts
+from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.join_documents import RECOUNTED, DocumentJoiner
 from gristmill.dataset.packed.row_format import RowFormat
 from gristmill.dataset.packed.segment_index import SegmentIndex
@@ -158,9 +158,7 @@ class RowsCheck:
             self._found(self._finding(error))
             return None
         counts = self._packed.counts
-        # Earlier versions did not count the most pieces of a row.
-        unknown = set() if counts.most_pieces else {MOST_PIECES}
-        recounted = {n: getattr(joined, n) for n in RECOUNTED if n not in unknown}
+        recounted = {n: getattr(joined, n) for n in RECOUNTED}
         wrong = [n for n, got in recounted.items() if getattr(counts, n) != got]
         if wrong == ["digest_spans"]:
             self._found(

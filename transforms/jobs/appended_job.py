@@ -133,11 +133,11 @@ def _check_again(
 ) -> None:
     """Checks that a job is the one that has made an edition of files of these names."""
     now = job.options()
-    before = dict(edition.source.get("options", now))
+    before = dict(edition.options)
     # Who writes and the function's file are compared when the job is planned.
     for options in (before, now):
         writer = options["writer"]
-        options["writer"] = {name: writer.get(name) for name in _ENCODING}
+        options["writer"] = {name: writer[name] for name in _ENCODING}
         options["map_code_digest"] = ""
     rows = zip(known.sizes.tolist(), known.versions, strict=True)
     changed = [
@@ -217,7 +217,5 @@ def _described(feature: Mapping[str, Any]) -> str:
 
 def first_writer(split: Split) -> dict[str, Any]:
     """Returns the encoding of the first edition of a split, if a job made it."""
-    options = split.parts[0].source.get("options")
-    writer = options.get("writer") if isinstance(options, dict) else None
-    found = writer if isinstance(writer, dict) else {}
-    return {name: found[name] for name in _ENCODING if name in found}
+    writer = split.parts[0].options.get("writer", {})
+    return {name: writer[name] for name in _ENCODING if name in writer}

@@ -104,23 +104,14 @@ class ConversionJob:
             *("on_corrupt", "max_corrupt", "allow_empty_files", "join_splits"),
         ):
             del fields[other]
-        if self.records == RecordOptions():  # As it was before there were others.
-            del fields["records"]
-        else:
-            for name, usual in (("nulls", "fail"), ("select", "")):
-                if fields["records"][name] == usual:
-                    del fields["records"][name]
-        if self.pack is None:
-            del fields["pack"]
-        else:  # Its content counts, wherever it lies.
+        fields["records"]["columns"] = list(self.records.columns)  # As JSON has it.
+        if self.pack is not None:  # Its content counts, wherever it lies.
             del fields["pack"]["tokenizer"]
-            if self.pack.chat is None:  # As it was before there were conversations.
-                del fields["pack"]["chat"]
-            else:
+            if self.pack.chat is not None:
                 del fields["pack"]["chat"]["template"]
                 del fields["pack"]["chat"]["date"]  # What was found has it.
         split, _ = layout.parse_edition_key(self.split)
-        return fields | {"writer": self.writer.as_dict(), "split": split}
+        return fields | {"split": split}
 
 
 def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:

@@ -308,5 +308,5 @@ class PackOptions:
         """
         found = fields["found"]
         spec = None if found is None else TokenizerSpec(**found)
-        chat = ChatOptions.of_dict(fields.get("chat"))
+        chat = ChatOptions.of_dict(fields["chat"])
         return cls(**{**fields, "found": spec, "chat": chat})

@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from gristmill.dataset.arrayrecord.chunk_encoder import described_writer
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import load_arrays
 from gristmill.dataset.base.errors import (
     InputError,
@@ -38,7 +38,7 @@ from gristmill.transforms.jobs.conversion_job import (
 )
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
-from gristmill.transforms.sources.formats import TFRECORD, RecordOptions
+from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_files import InputFiles
 
 _VERSION = 1
@@ -75,8 +75,7 @@ class PreparedJob:
         hasher.update(self.files.digest.encode())
         for version in self.files.versions:
             hasher.update(f"{version}\n".encode())
-        if self.files.spec != TFRECORD:
-            hasher.update(self.files.spec.to_json().encode())
+        hasher.update(self.files.spec.to_json().encode())
         hasher.update(self.plan.cut_bytes.tobytes())
         return hasher.hexdigest()[:16]
 
@@ -177,8 +176,7 @@ class PreparedJob:
             "version": _VERSION,
             "fingerprint": self.fingerprint,
             "input_files_digest": self.files.digest,
-            "job": dataclasses.asdict(job)
-            | {"output": None, "writer": job.writer.as_dict()},
+            "job": dataclasses.asdict(job) | {"output": None},
         }
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
         place = layout.join(job.output, layout.job_path(job.name, job.split))
@@ -242,11 +240,11 @@ class PreparedJob:
             fields = json.loads(text)["job"] | {"output": output}
             fields["inputs"] = tuple(fields["inputs"])
             fields["plan"] = PlanOptions(**fields["plan"])
-            fields["writer"] = described_writer(fields["writer"])
+            fields["writer"] = WriterOptions(**fields["writer"])
             fields["names"] = ShardNames(**fields["names"])
-            fields["records"] = RecordOptions(**fields.get("records", {}))
-            pack = fields.get("pack")
-            fields["pack"] = None if pack is None else PackOptions.of_dict(pack)
+            fields["records"] = RecordOptions(**fields["records"])
+            if fields["pack"] is not None:
+                fields["pack"] = PackOptions.of_dict(fields["pack"])
             job = ConversionJob(**fields)
             files = InputFiles.of_arrays(arrays)
             plan = ShardPlan(

@@ -79,7 +79,7 @@ class WriteJob:
         """Returns the options that decide the bytes of the shards, as plain values."""
         fields = dataclasses.asdict(self)
         del fields["output"]
-        return fields | {"writer": self.writer.as_dict()}
+        return fields
 
 
 # Counted records as they are gathered: the group, and the digest.

@@ -182,14 +182,13 @@ def _with_spans(
     regions: Sequence[DamagedRegion] = ()
     if report.quarantined_regions:
         regions = read_damaged_regions(task.dataset, task.path)
-    options = one.base.source.get("options")
     spans = cut_spans(
         report.spans,
         records,
         lengths,
         files=read_source_files(task.dataset, one.base),
         regions=regions,
-        changed=bool(isinstance(options, dict) and options.get("map")),
+        changed=one.base.function is not None,
     )
     return dataclasses.replace(report, spans=spans)
 

@@ -145,10 +145,7 @@ class SourceSpec(NamedTuple):
 
     def to_json(self) -> str:
         """Returns the spec as JSON."""
-        fields = self._asdict()
-        if self.nulls == "fail":  # As before there was another.
-            del fields["nulls"]
-        return json.dumps(fields)
+        return json.dumps(self._asdict())
 
     @classmethod
     def from_json(cls, text: str) -> Self:

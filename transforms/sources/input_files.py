@@ -106,11 +106,9 @@ class InputFiles:
         """Returns the list as named arrays, for a file."""
         path_blob, path_ends = encode_texts(self.paths)
         version_blob, version_ends = encode_texts(self.versions)
-        spec = {}
-        if self.spec != TFRECORD:
-            spec = {"spec": np.array(self.spec.to_json())}
-        return spec | {
+        return {
             **self.lineage,
+            "spec": np.array(self.spec.to_json()),
             "path_blob": path_blob,
             "path_ends": path_ends,
             "version_blob": version_blob,
@@ -123,17 +121,13 @@ class InputFiles:
     @classmethod
     def of_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Self:
         """Rebuilds the list from its arrays."""
-        sizes = arrays["sizes"]
         return cls(
             paths=Texts(arrays["path_blob"], arrays["path_ends"]),
-            sizes=sizes,
+            sizes=arrays["sizes"],
             versions=Texts(arrays["version_blob"], arrays["version_ends"]),
             compressions=arrays["compressions"],
-            # Lists of early releases do not have it.
-            noted_ns=arrays.get("noted_ns", np.zeros(len(sizes), np.int64)),
-            spec=SourceSpec.from_json(str(arrays["spec"]))
-            if "spec" in arrays
-            else TFRECORD,
+            noted_ns=arrays["noted_ns"],
+            spec=SourceSpec.from_json(str(arrays["spec"])),
             lineage={
                 name: array
                 for name, array in arrays.items()

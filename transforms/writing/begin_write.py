@@ -125,7 +125,7 @@ def _check_free(write: PlannedWrite, claim: Claim, *, begun: bool) -> None:
     job, there = write.job, claim.there
     cure = "choose another split or output, or replace it with overwrite=True"
     if there is not None:
-        options, old = job.options(), there.source.get("options", {})
+        options, old = job.options(), there.options
         # A conversion has options of its own.
         before = {name: old.get(name, value) for name, value in options.items()}
         changed = option_differences(before, options)

@@ -21,7 +21,7 @@ from gristmill.dataset.arrayrecord.shard_writer import (
     WrittenShard,
     read_shard,
 )
-from gristmill.dataset.arrayrecord.writer_options import ARRAY_RECORD, WriterOptions
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
@@ -215,10 +215,6 @@ def test_other_versions_than_the_jobs_are_refused(
     assert not (tmp_path / "b").exists()
     for versions in (here.versions, planned.versions):
         assert versions in str(caught.value)
-    begun = dataclasses.replace(here, versions=ARRAY_RECORD)
-    with pytest.raises(JobChangedError, match="begun with the writer of array_record"):
-        ShardWriter(str(tmp_path / "c"), options=begun)
-    assert not (tmp_path / "c").exists()
 
 
 class TestReading:

@@ -15,7 +15,6 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import (
     ASIDE,
     IN_ROWS,
-    MOST_PIECES,
     PACKED_COLUMNS,
     SUPERVISION,
     PackedCounts,
@@ -56,15 +55,12 @@ def test_they_add_up_modulo_the_digest() -> None:
     assert PackedCounts.of_dict(total.as_dict() | {"other": 1}) == total
 
 
-def test_the_most_pieces_are_known_where_all_parts_know_them() -> None:
-    known, none = PackedCounts(pieces=9, most_pieces=4), PackedCounts(documents=1)
-    before = PackedCounts(pieces=5)  # Of an earlier version.
+def test_the_most_pieces_of_a_row_are_a_maximum() -> None:
+    some, none = PackedCounts(pieces=9, most_pieces=4), PackedCounts(documents=1)
     for parts, expected in (
-        ((known, PackedCounts(pieces=7, most_pieces=6), none), 6),
-        ((none, known), 4),
+        ((some, PackedCounts(pieces=7, most_pieces=6), none), 6),
+        ((none, some), 4),
         ((none, none), 0),
-        ((known, before), 0),
-        ((before, none, known), 0),
     ):
         assert sum(parts, PackedCounts()).most_pieces == expected
         reports = [
@@ -111,7 +107,7 @@ def test_the_counts_of_roles() -> None:
 def test_tables_that_make_no_sense(column: str) -> None:
     table = ShardTable.of([packed_report(0)])
     lost = table.columns.pop(column)
-    known = {f"packed_{name}" for name in (*SUPERVISION, MOST_PIECES)}
+    known = {f"packed_{name}" for name in SUPERVISION}
     if column not in known:  # Those can be missing.
         with pytest.raises(InvalidDatasetError, match=f"lacks.*{column}"):
             ShardTable.decode(table.encode(), where="here")

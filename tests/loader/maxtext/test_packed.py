@@ -1,15 +1,12 @@
 """Packed rows as MaxText's batches."""
 
-import dataclasses
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 from gristmill import loader
 from gristmill.dataset import InputError, StateMismatchError
-from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.loader.maxtext.iterators import make_iterator
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.packed import PackedBatches, packed_batches
@@ -144,21 +141,3 @@ def test_what_does_not_fit_the_rows_is_refused_by_name(rows, long_rows, mesh, ca
     assert "max_target_length of MaxText" in str(refusal(max_target_length=8))
     mixed = refusal(grain_train_files=f"{rows},1;{long_rows},1")
     assert "another way" in str(mixed)
-
-
-def test_rows_whose_most_pieces_are_not_known_are_compared_as_they_come(
-    rows, mesh, tmp_path
-):
-    before = tmp_path / "before"
-    shutil.copytree(rows, before)
-    manifest = open_manifest(rows)
-    split = manifest.splits["train"]
-    packed = {k: v for k, v in split.packed.items() if k != "most_pieces"}
-    split = dataclasses.replace(split, packed=packed)
-    manifest = dataclasses.replace(manifest, splits={"train": split})
-    (before / "dataset.json").write_bytes(manifest.encode())
-    iterator = made(
-        mesh, config_of(grain_train_files=str(before), max_segments_per_seq=1)
-    )
-    with pytest.raises(InputError, match="more pieces than max_segments_per_seq"):
-        next(iterator)

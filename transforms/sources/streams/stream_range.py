@@ -14,7 +14,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.formats import TFRECORD, SourceSpec
+from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
@@ -344,6 +344,4 @@ class StreamSource(Source):
 
     def described(self) -> dict[str, Any]:
         """Returns the facts about the inputs for `dataset.json`, besides their list."""
-        if self.spec == TFRECORD:
-            return {}
         return {"format": self.spec.format, "record": self.spec.record}
