@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator
 
@@ -16,7 +17,7 @@ from gristmill.dataset.metadata.manifest import (
     check_not_replaced,
     read_split_table,
 )
-from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.open_manifest import open_manifest, state_of
 from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -26,17 +27,20 @@ def first_records(dataset: str, split: str, count: int) -> Iterator[bytes]:
     return some_records(dataset, split, [range(count)])
 
 
-def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[bytes]:
+def some_records(
+    dataset: str, split: str, ranges: Iterable[range], *, edition: int | None = None
+) -> Iterator[bytes]:
     """Yields some records of a split of a committed dataset.
 
     Args:
         dataset: Its directory.
         split: The split.
         ranges: Ranges of record numbers in it, ascending. Missing ones are left out.
+        edition: The split as it was when this edition was the newest; None for now.
 
     Raises:
         NotADatasetError: The dataset is not committed.
-        InputError: There is no such split.
+        InputError: There is no such split or edition.
         CorruptShardError: A chunk of these records is damaged.
         StorageMissingError: A shard is missing.
     """
@@ -49,6 +53,10 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
             got=split,
             cure="choose one with --split",
         )
+    state = manifest.splits[split]
+    if edition is not None:
+        state = state_of(dataset, state, edition)
+        manifest = dataclasses.replace(manifest, splits={split: state})
     table = read_split_table(dataset, manifest, split)
     storage = storage_for(dataset)
     ends = np.cumsum(table.records)
@@ -59,7 +67,7 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
             try:
                 footer = stored_footer(path, int(table.file_bytes[shard]))
             except StorageMissingError as e:
-                check_not_replaced(dataset, split, manifest.splits[split])
+                check_not_replaced(dataset, split, state)
                 raise StorageMissingError(
                     "a shard of the dataset is missing",
                     where=path,
@@ -77,7 +85,7 @@ def some_records(dataset: str, split: str, ranges: Iterable[range]) -> Iterator[
         begin, end = footer.chunk_offsets[[first, last]].tolist()
         with storage.open(path, offset=begin, end=end) as file:
             # Asked after the file is open: an open file stays the old one.
-            check_not_replaced(dataset, split, manifest.splits[split])
+            check_not_replaced(dataset, split, state)
             # One chunk at a time: a damaged one withholds no earlier record.
             for chunks in walk_chunks(
                 file,

@@ -42,10 +42,15 @@ class HeadOptions:
     """Options of `gristmill head` alone."""
 
     paths: tuple[str, ...] = argument("paths", metavar="DATASET|INPUT...")
-    records: int = integer("Number of records to show.", 3, least=1, short="-n")
+    limit: int = integer("Number of records to show.", 3, least=1, short="-n")
     split: str | None = split_name(
         "Split to read, of a dataset or of a directory with splits.",
         "train, or the first one",
+    )
+    edition: int | None = integer(
+        "Read the split of a dataset as it was when this edition was the newest.",
+        shown="the newest",
+        least=1,
     )
     offset: int = integer(
         "Number of the first record to show, counted from 0. With INPUT, all records "
@@ -100,16 +105,19 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
         split = options.split or _usual_split(paths[0])
         seed = _seed(options.seed) if options.random else None
         texts = texts_of(options.tokenizer)
-        wanted = options.offset, options.records
-        found = _of_dataset(paths[0], split, *wanted, seed, texts)
+        found = _of_dataset(paths[0], split, options, seed, texts)
     else:
-        of_datasets = {"--random": options.random, "--tokenizer": options.tokenizer}
+        of_datasets = {
+            "--edition": options.edition,
+            "--random": options.random,
+            "--tokenizer": options.tokenizer,
+        }
         given = [name for name, value in of_datasets.items() if value]
         _refuse(given, "a dataset", paths)
         inputs = ConvertOptions(
             input=paths, output=default_output(paths), split=options.split, **how
         )
-        found = _of_inputs(inputs, options.offset, options.records)
+        found = _of_inputs(inputs, options.offset, options.limit)
     for one in found:
         if options.raw:
             click.echo(one.record, nl=False)
@@ -118,24 +126,26 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
     if of_dataset:
         next_step("bench-loader", paths[0], "--split", split)
     elif len(paths) <= _PATHS_TOLD:
-        own = ("records", "offset", "full", "raw")
+        own = ("limit", "offset", "full", "raw")
         next_step("plan", *command_line(without=own)[1:])
 
 
 def _of_dataset(
     dataset: str,
     split: str,
-    offset: int,
-    count: int,
+    options: HeadOptions,
     seed: int | None,
     texts: TokenTexts | None,
 ) -> Iterator[ShownRecord]:
     from gristmill.dataset.base.errors import InputError
-    from gristmill.dataset.metadata.open_manifest import open_manifest
+    from gristmill.dataset.metadata.open_manifest import open_manifest, state_of
     from gristmill.dataset.shards.shard_reader import some_records
     from gristmill.pipelines.text.records import ShownRecord, packed_format
 
+    offset, count, edition = options.offset, options.limit, options.edition
     found = open_manifest(dataset).splits.get(split)
+    if found is not None and edition is not None:
+        found = state_of(dataset, found, edition)
     there = 0 if found is None else found.records
     wanted = [range(offset, offset + count)]
     if seed is not None:
@@ -150,7 +160,7 @@ def _of_dataset(
             cure="give a smaller --offset",
         )
     row_format = packed_format(found)
-    read = some_records(dataset, split, wanted)
+    read = some_records(dataset, split, wanted, edition=edition)
     for record, number in zip(
         read, itertools.chain.from_iterable(wanted), strict=False
     ):

@@ -99,7 +99,7 @@ class AuditedOptions:
 class AuditOptions:
     """Options of `gristmill audit` alone."""
 
-    records: int = integer(
+    limit: int = integer(
         "Maximum number of records to read.", 1000, least=1, short="-n"
     )
     show: int = integer("Conversations to show as text.", 1, least=0)
@@ -121,9 +121,9 @@ def audit(packed: AuditedOptions, options: AuditOptions, *, as_json: bool) -> No
     if given["special_in_content"] == "refuse":
         given["special_in_content"] = "set-aside"  # Shown, like all that is wrong.
     made = PackingOptions(output=default_output(packed.input), chat=True, **given)
-    found = audit_conversations(made, records=options.records, shown=options.show)
+    found = audit_conversations(made, records=options.limit, shown=options.show)
     click.echo(found.json() if as_json else found.text())
-    arguments = command_line(without=("records", "show"))[1:]
+    arguments = command_line(without=("limit", "show"))[1:]
     next_command(
         shlex.join(["gristmill", "pack", "--chat", *arguments, "OUTPUT"]),
         why="to pack all of them",

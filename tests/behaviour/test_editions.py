@@ -129,6 +129,18 @@ class TestReaders:
         ]
         assert all((order == orders[0]).all() for order in orders)
 
+    @pytest.mark.parametrize("edition", [1, 2, 3])
+    def test_head_shows_an_edition(self, whole, edition, tmp_path):
+        def head(path, *more):
+            return CliRunner().invoke(cli, ["head", str(path), "-n", "999", *more])
+
+        shown = head(whole, "--edition", str(edition), "--raw")
+        assert shown.stdout_bytes == b"".join(ALL[: ENDS[edition - 1]])
+        assert "no state of the split" in head(whole, "--edition", "9").output
+        (tmp_path / "a").write_bytes(frames_of(ALL[:1]))
+        refused = head(tmp_path / "a", "--edition", "1")
+        assert "--edition is for a dataset only" in refused.output
+
     @pytest.mark.parametrize("edition", [0, 4, -1, "1", 1.5])
     def test_editions_that_there_are_not(self, whole, edition):
         with pytest.raises(InputError, match="edition of split train of") as caught:
