@@ -144,7 +144,7 @@ def make_datasets(folder: pathlib.Path) -> dict[str, tuple[str, ...]]:
     inputs = write_inputs(folder / "text-in", texts, 6)
     run("convert", inputs, "text", "--num-shards=2", "--group-size=8")
     inputs_code = write_inputs(folder / "code-in", code, 4)
-    run("convert", inputs_code, "code", "--num-shards=6", "--group-size=4")
+    run("convert", inputs_code, "code", "--num-shards=24", "--group-size=4")
     train_tokenizer(folder / "tokenizer.json", [*texts, *code])
     lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in conversations()]
     (folder / "chat.jsonl").write_text("".join(lines), encoding="utf-8")

@@ -28,6 +28,9 @@ from gristmill.pipelines.view.charts import length_charts, shards_chart
 _LISTED = 100
 """Shards, files or features of one table."""
 
+_FEW_SHARDS = 16
+"""Up to so many, a table says more than a chart."""
+
 _STORED = (["Records", 1], ["Shards", 1], ["Not compressed", 1], ["Stored", 1])
 Section = dict[str, Any]
 """`title`, and `facts`, `chart`, or a table: `columns` as [title, whether numbers],
@@ -115,19 +118,22 @@ def _shards(dataset: Dataset) -> Iterator[Section]:
     count = dataset.num_shards
     if count < 2:
         return
-    if (shards.file_bytes >= 0).all():
-        chart = shards_chart(shards.file_bytes, "Stored size of each shard", size_text)
-    else:
-        records = np.diff(shards.ends, prepend=0)
-        chart = shards_chart(records, "Records of each shard", "{:,} records".format)
-    yield {"title": "Shards", "chart": chart}
+    if count > _FEW_SHARDS:
+        if (shards.file_bytes >= 0).all():
+            title, values, text = "Stored size", shards.file_bytes, size_text
+        else:
+            values = np.diff(shards.ends, prepend=0)
+            title, text = "Records", "{:,} records".format
+        chart = shards_chart(values, f"{title} of each shard", text)
+        yield {"title": "Shards", "chart": chart}
     rows = []
     for number in range(min(count, _LISTED)):
         info = dataset.shard(number)
         size = "" if info.file_bytes is None else size_text(info.file_bytes)
         rows.append([number, info.first_record, info.records, size, info.path])
     columns = (["Shard", 1], ["First record", 1], ["Records", 1], ["Stored", 1])
-    yield _table("", (*columns, ["File", 0]), rows, of=count, folded="Show the shards")
+    title, folded = ("", "Show the shards") if count > _FEW_SHARDS else ("Shards", "")
+    yield _table(title, (*columns, ["File", 0]), rows, of=count, folded=folded)
 
 
 def _lengths(dataset: Dataset) -> Iterator[Section]:

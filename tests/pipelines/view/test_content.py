@@ -77,9 +77,9 @@ def test_records_have_their_fields_places_and_sources(
         frame = encode_frame(record)
         begin = place_of(found["source"])
         assert source[begin : begin + len(frame)] == frame
-    chart = section(content, "Shards")["chart"]
-    sizes = [os.path.getsize(opened.shard(n).path) for n in range(len(FILES))]
-    assert bars_of(chart) == sizes
+    shards = section(content, "Shards")["rows"]
+    assert [row[2] for row in shards] == [*FILES]
+    assert [row[4] for row in shards] == [opened.shard(n).path for n in range(5)]
     (lengths,) = (
         one["chart"]
         for one in content["datasets"][0]["sections"]
@@ -87,7 +87,6 @@ def test_records_have_their_fields_places_and_sources(
     )
     assert "all 100 records" in lengths["summary"]
     assert sum(bars_of(lengths)) == 100
-    assert [row[2] for row in content["datasets"][0]["sections"][1]["rows"]] == [*FILES]
 
 
 def test_a_row_has_its_pieces_with_their_sources(
@@ -175,7 +174,7 @@ def test_splits_editions_and_earlier_datasets(
         str(tmp_path / "train"),
         str(tmp_path / "more"),
     ]
-    # One shard is no chart.
+    # One shard is all of it.
     assert "Shards" not in [
         one["title"]
         for one in written(tmp_path, loader.open(output, split="test"))["datasets"][0][
@@ -257,6 +256,15 @@ def test_long_values_are_cut_and_say_so(tmp_path: pathlib.Path) -> None:
     assert (numbers[0]["shown"], numbers[0]["cut"]) == ([*range(256)], "44 more values")
     # JavaScript would round the one, and JSON has not the other.
     assert [one["shown"] for one in large] == [[str(2**63 - 1), 1], ["nan"]]
+
+
+def test_many_shards_have_a_chart(tmp_path: pathlib.Path) -> None:
+    files = [[b"x" * 40_000 * (number % 3)] for number in range(17)]
+    opened = loader.open(convert(tmp_path, files, compression="uncompressed"))
+    content = written(tmp_path, opened)
+    sizes = [os.path.getsize(opened.shard(n).path) for n in range(17)]
+    assert bars_of(section(content, "Shards")["chart"]) == sizes
+    assert len(set(sizes)) > 1
 
 
 def test_charts_of_many_shards_and_of_edge_cases() -> None:

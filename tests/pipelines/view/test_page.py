@@ -142,7 +142,7 @@ def test_from_a_step_to_a_record_and_what_is_not_there(
         seen.go("#/dataset")
         seen.tab_to("Show as text")
         press("Enter")
-        assert "shard 4: " in seen.text("figure pre")
+        assert " bytes: 3 records" in seen.text("figure pre")
 
 
 @pytest.mark.slow
