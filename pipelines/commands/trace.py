@@ -12,7 +12,11 @@ import click
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import Order, opened_batches, usage_errors
 from gristmill.pipelines.commands.parameters import command, options_given
-from gristmill.pipelines.options.given_datasets import check_mixture, mixture_of
+from gristmill.pipelines.options.given_datasets import (
+    check_mixture,
+    mixture_of,
+    numbers_by_name,
+)
 from gristmill.pipelines.options.option import flag, integer, text, tokenizer_of_rows
 
 if TYPE_CHECKING:
@@ -35,10 +39,11 @@ class TraceOptions:
         "Trace only the piece of a packed row that has this token, counted from 0.",
         shown="all pieces",
     )
-    record: int | None = integer(
-        "Find the steps and rows of this record instead, counted from 0; without "
-        "--batch-size and --state, only its source. With --state, --edition is the "
-        "one in which it has this number."
+    records: str | None = text(
+        "Find the steps and rows of these records instead, counted from 0; A:B is all "
+        "from A to before B. Without --batch-size and --state, only their sources. "
+        "With --state, --edition is the one in which they have these numbers.",
+        "N,A:B,...",
     )
     document: str | None = text(
         "Find the steps and rows of a document of packed rows instead, by its source: "
@@ -46,10 +51,10 @@ class TraceOptions:
         "FILE@PLACE",
     )
     of: str | None = text(
-        "Dataset of a mixture that --record or --document is in.", "NAME"
+        "Dataset of a mixture that --records or --document is in.", "NAME"
     )
     first_epoch: int = integer(
-        "First epoch to search for --record or --document, counted from 0.", 0
+        "First epoch to search for --records or --document, counted from 0.", 0
     )
     stop_epoch: int | None = integer(
         "Stop the search before this epoch.", shown="one after --first-epoch"
@@ -76,13 +81,13 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
     """
     from gristmill.dataset.base.errors import InputError
 
-    step, row, record = options.step, options.row, options.record
+    step, row = options.step, options.row
     document, show = options.document, options.show
-    wanted = [one is not None for one in (step, record, document)]
+    wanted = [one is not None for one in (step, options.records, document)]
     if (step is None) != (row is None) or sum(wanted) != 1:
         raise InputError(
-            "give --step and --row, or --record, or --document",
-            cure="give --step and --row for a row, --record for a record, or "
+            "give --step and --row, or --records, or --document",
+            cure="give --step and --row for a row, --records for records, or "
             "--document for a document",
         )
     if options.token is not None and step is None:
@@ -90,13 +95,14 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
             "--token is a token of a row", cure="give --step and --row with it"
         )
     _check(order.dataset, options)
+    records = _numbers(options.records)
     with usage_errors():
         epochs = options_given(("first_epoch", "stop_epoch", "state"))
-        if record is not None and not (order.given() or epochs):
-            _trace_record(order, record, options, as_json=as_json)
+        if records and not (order.given() or epochs):
+            _trace_sources(order, records, options, as_json=as_json)
             return
         of_edition = None
-        if record is not None and order.state and (order.edition or "").isdecimal():
+        if records and order.state and (order.edition or "").isdecimal():
             # The state says which editions were open.
             of_edition = int(order.edition or "")
             order = dataclasses.replace(order, edition=None)
@@ -108,29 +114,58 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
             else:
                 again = command_line(without=("step", "row", "token"))
                 of = ("--of", seen.dataset) if batches.names else ()
-                where = ("--record", seen.record, *of)
+                where = ("--records", seen.record, *of)
                 next_step(*again, *where, why="where it is seen again")
-        elif record is not None:
-            found = batches.find(
-                record, options.of, edition=of_edition, **options.epochs
-            )
-            _print_sightings(found, as_json=as_json)
-            if show:
-                of_it = batches.datasets[batches.number_of(options.of)]
-                if of_edition is not None:
-                    of_it = of_it.as_of(of_edition)
-                _print_record(of_it, record, options, as_json=as_json)
-            _next_row(found)
+        elif records:
+            _trace_records(batches, records, of_edition, options, as_json=as_json)
         elif document is not None:
             documents = _trace_document(batches, document, options, as_json=as_json)
             pieces = (piece for one in documents for piece in one.pieces)
             _next_row([seen for piece in pieces for seen in piece.sightings])
 
 
-def _trace_record(
-    order: Order, record: int, options: TraceOptions, *, as_json: bool
+def _numbers(given: str | None) -> list[int]:
+    """Returns the numbers of `--records`, none if it is not given."""
+    from gristmill.dataset.base.errors import InputError
+
+    found = numbers_by_name(given, "--records")
+    if found.keys() - {""}:
+        raise InputError(
+            "--records of one dataset have no names",
+            expected="N, or A:B from A to before B, with commas between",
+            got=given,
+            cure="give the numbers alone, and the name of the dataset with --of",
+        )
+    return found.get("", [])
+
+
+def _trace_records(
+    batches: Batches,
+    records: Sequence[int],
+    edition: int | None,
+    options: TraceOptions,
+    *,
+    as_json: bool,
 ) -> None:
-    """Prints where a record comes from, whatever the order."""
+    """Prints the steps and rows that see records."""
+    found: list[Sighting] = []
+    for record in records:
+        seen = batches.find(record, options.of, edition=edition, **options.epochs)
+        if len(records) > 1 and not as_json:
+            click.echo(f"record {record:,}")
+        _print_sightings(seen, as_json=as_json)
+        if options.show:
+            of_it = batches.datasets[batches.number_of(options.of)]
+            of_it = of_it if edition is None else of_it.as_of(edition)
+            _print_record(of_it, record, options, as_json=as_json)
+        found += seen
+    _next_row(found)
+
+
+def _trace_sources(
+    order: Order, records: Sequence[int], options: TraceOptions, *, as_json: bool
+) -> None:
+    """Prints where records come from, whatever the order."""
     from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.locate import locate_record
     from gristmill.pipelines.text.location import location_json, location_text
@@ -147,15 +182,16 @@ def _trace_record(
                 cure="give the name of one of these",
             )
         opened = opened[name]
-    location = detailed(locate_record(opened, record, name=name), [opened])
-    if as_json:
-        fields = location_json(location)
-        del fields["epoch"]
-        click.echo(json.dumps(fields))
-    else:
-        click.echo(location_text(location))
-    if options.show:
-        _print_record(opened, record, options, as_json=as_json)
+    for record in records:
+        location = detailed(locate_record(opened, record, name=name), [opened])
+        if as_json:
+            fields = location_json(location)
+            del fields["epoch"]
+            click.echo(json.dumps(fields))
+        else:
+            click.echo(location_text(location))
+        if options.show:
+            _print_record(opened, record, options, as_json=as_json)
     again = (*command_line(without=("show",)), "--batch-size", "N")
     next_step(*again, why="the steps that it is seen in")
 
@@ -215,7 +251,7 @@ def _trace_document(
 def _next_row(found: Sequence[Sighting]) -> None:
     """Says how to trace the first row that a record was found in."""
     if found:
-        searched = ("record", "document", "of", "first_epoch", "stop_epoch", "show")
+        searched = ("records", "document", "of", "first_epoch", "stop_epoch", "show")
         order = command_line(without=searched)
         place = ("--step", found[0].step, "--row", found[0].row)
         next_step(*order, *place, "--show", why="the first of these rows")
@@ -228,7 +264,7 @@ def _check(dataset: tuple[str, ...], options: TraceOptions) -> None:
     if options.of is not None:
         check_mixture(dataset, "--of")
     mixture = mixture_of(dataset)
-    if options.record is not None and options.of is None and mixture is not None:
+    if options.records is not None and options.of is None and mixture is not None:
         raise InputError(
             "record numbers are those of a dataset of the mixture",
             expected=f"--of with one of {', '.join(mixture)}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import pathlib
 import shlex
 import webbrowser
@@ -11,14 +10,11 @@ import webbrowser
 import click
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.base.whole_numbers import whole_number
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
 from gristmill.pipelines.commands.order import Order, opened_batches, read_state
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.given_datasets import by_name, mixture_of
+from gristmill.pipelines.options.given_datasets import mixture_of, numbers_by_name
 from gristmill.pipelines.options.option import flag, text, tokenizer_of_rows
-
-_MOST_NUMBERS = 1000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,7 +55,7 @@ def view(order: Order, options: ViewOptions) -> None:
 
     split = order.split or _default_split(order.dataset)
     order = dataclasses.replace(order, split=split)
-    batches, steps = None, _numbers(options.steps, "--steps").get("", [])
+    batches, steps = None, numbers_by_name(options.steps, "--steps").get("", [])
     if order.state is None and not order.given():
         found = order.opened()
         datasets = {"": found} if isinstance(found, Dataset) else found
@@ -74,7 +70,7 @@ def view(order: Order, options: ViewOptions) -> None:
         if order.state is not None:
             steps.append(read_state(order.state)["step"])
         _check(steps, batches.schedule.step_limit, "--steps")
-    records = _numbers(options.records, "--records")
+    records = numbers_by_name(options.records, "--records")
     for name, numbers in records.items():
         if name not in datasets:
             raise InputError(
@@ -110,33 +106,6 @@ def view(order: Order, options: ViewOptions) -> None:
     if options.open:
         webbrowser.open(pathlib.Path(path).resolve().as_uri())
     next_step(*again, "--records", "0:10", why="records of your choice")
-
-
-def _numbers(given: str | None, option: str) -> dict[str, list[int]]:
-    """Returns the numbers that an option lists, by the names before them."""
-    found: dict[str, list[int]] = {}
-    for name, values in by_name(given, option).items() if given else ():
-        for value in values:
-            ends = [whole_number(end) for end in value.split(":")]
-            first, last = ends[0], ends[-1]
-            if first is None or last is None or len(ends) > 2:
-                raise InputError(
-                    f"{option} is not a list of numbers",
-                    expected="N, or A:B from A to before B, with commas between",
-                    got=given,
-                    cure="give such numbers",
-                )
-            numbers = range(first, last) if len(ends) > 1 else (first,)
-            some = itertools.islice(numbers, _MOST_NUMBERS + 1)
-            found.setdefault(name, []).extend(some)
-    if sum(map(len, found.values())) > _MOST_NUMBERS:
-        raise InputError(
-            f"{option} lists too many for one page",
-            expected=f"at most {_MOST_NUMBERS:,}",
-            got=given,
-            cure="give fewer",
-        )
-    return found
 
 
 def _check(numbers: list[int], stop: int, option: str) -> None:

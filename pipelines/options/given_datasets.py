@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 LAST = "last"
 """Of `--edition`, the last one that there is."""
+
+_MOST_NUMBERS = 1000
 
 
 def mixture_of(given: Sequence[str]) -> dict[str, list[str]] | None:
@@ -85,6 +88,42 @@ def by_name(text: str, option: str) -> dict[str, list[str]]:
                 cure="give values, or NAME=VALUE, with commas between them",
             )
         found.setdefault(name, []).append(value)
+    return found
+
+
+def numbers_by_name(text: str | None, option: str) -> dict[str, list[int]]:
+    """Returns the numbers that an option lists, by the names before them.
+
+    >>> numbers_by_name("3,7:9", "--records")
+    {'': [3, 7, 8]}
+
+    Raises:
+        InputError: A part is not a number or range, or there are over 1,000.
+    """
+    from gristmill.dataset.base.errors import InputError
+
+    found: dict[str, list[int]] = {}
+    for name, values in by_name(text, option).items() if text is not None else ():
+        for value in values:
+            ends = [whole_number(end) for end in value.split(":")]
+            first, last = ends[0], ends[-1]
+            stop = None if last is None or len(ends) > 2 else last + (len(ends) == 1)
+            if first is None or stop is None or first >= stop:
+                raise InputError(
+                    f"{option} is not a list of numbers",
+                    expected="N, or A:B from A to before B, with commas between",
+                    got=text,
+                    cure="give such numbers",
+                )
+            some = itertools.islice(range(first, stop), _MOST_NUMBERS + 1)
+            found.setdefault(name, []).extend(some)
+    if sum(map(len, found.values())) > _MOST_NUMBERS:
+        raise InputError(
+            f"{option} lists too many at once",
+            expected=f"at most {_MOST_NUMBERS:,}",
+            got=text,
+            cure="give fewer",
+        )
     return found
 
 

@@ -153,8 +153,8 @@ ROWS = [
         flip(f"rows/index/rows-train.{SHARD}.segments", 30),
     ),
     Row(
-        "convert a.csv d --split test\ntrace d --record 3 --batch-size 5",
-        "trace d --record 3 --batch-size 5 --split test",
+        "convert a.csv d --split test\ntrace d --records 3 --batch-size 5",
+        "trace d --records 3 --batch-size 5 --split test",
     ),
     Row(
         "head d --offset 1000",
@@ -236,11 +236,11 @@ ROWS = [
     Row(
         "trace d",
         "trace d --step 3 --row 4 --batch-size 10\n"
-        "trace d --record 4 --batch-size 10\n"
+        "trace d --records 4 --batch-size 10\n"
         "trace rows --document a.jsonl@line:4 --batch-size 2",
     ),
     Row(
-        "trace rows --record 1 --token 4 --batch-size 2",
+        "trace rows --records 1 --token 4 --batch-size 2",
         "trace rows --step 0 --row 1 --token 4 --batch-size 2",
     ),
     Row(
@@ -559,16 +559,16 @@ ROWS = [
         ),
     ),
     Row(
-        "trace d --edition first --record 3 --batch-size 5",
-        "inspect d\ntrace d --edition 1 --record 3 --batch-size 5",
+        "trace d --edition first --records 3 --batch-size 5",
+        "inspect d\ntrace d --edition 1 --records 3 --batch-size 5",
     ),
     Row(
-        "trace a=d b=data/demo --record 3 --batch-size 10",
-        "trace a=d b=data/demo --record 3 --batch-size 10 --of a",
+        "trace a=d b=data/demo --records 3 --batch-size 10",
+        "trace a=d b=data/demo --records 3 --batch-size 10 --of a",
     ),
     Row(
-        "trace d --record 3 --batch-size 10 --first-epoch 4 --stop-epoch 4",
-        "trace d --record 3 --batch-size 10 --first-epoch 4 --stop-epoch 5",
+        "trace d --records 3 --batch-size 10 --first-epoch 4 --stop-epoch 4",
+        "trace d --records 3 --batch-size 10 --first-epoch 4 --stop-epoch 5",
     ),
     Row(
         "inspect d",

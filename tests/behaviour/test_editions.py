@@ -366,7 +366,7 @@ class TestExtended:
             assert ran.exit_code == 0, ran.output
             assert json.loads(ran.stdout)["record"] == batches.locate(step, row).record
         record = str(ENDS[1] + 3)  # of the last edition
-        ran = CliRunner().invoke(cli, [*options, "--record", record, "--json"])
+        ran = CliRunner().invoke(cli, [*options, "--records", record, "--json"])
         found = batches.find(int(record), stop_epoch=1)
         assert json.loads(ran.stdout) == [sighting._asdict() for sighting in found]
         assert found[0].step >= 9

@@ -194,7 +194,7 @@ def places(
     chosen = () if split is None else ("--split", split)
     return {
         str(number): _place(
-            json.loads(command("trace", path, "--record", number, "--json", *chosen))
+            json.loads(command("trace", path, "--records", number, "--json", *chosen))
         )
         for number in numbers
     }

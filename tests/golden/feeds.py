@@ -350,7 +350,7 @@ def traces_to_frames(_: pathlib.Path) -> dict[str, Any]:
         expected = {origin.source_offset_bytes, origin.source_path, origin.record}
         assert expected <= {*told}
         back = command(
-            *("trace", records(), "--record", origin.record, *ORDER, "--json"),
+            *("trace", records(), "--records", origin.record, *ORDER, "--json"),
             *("--first-epoch", origin.epoch, "--stop-epoch", origin.epoch + 1),
         )
         assert [*leaves(json.loads(back))] == [origin.epoch, step, row]

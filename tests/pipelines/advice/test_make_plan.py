@@ -49,7 +49,7 @@ def test_a_sample_tells_of_all_of_it(changing, offset, monkeypatch, small_parts)
     plan = plan_of(changing)
     assert plan.sampled_bytes < 0.3 * plan.input_bytes
     assert plan.records.value == pytest.approx(18_000, abs=2 * plan.records.error)
-    assert 0 < plan.records.error < 0.5 * 18_000
+    assert 0 < plan.records.error < 0.6 * 18_000
     assert len(plan.text().splitlines()) <= 15
 
 

@@ -186,7 +186,7 @@ def check(
             assert found[name] == getattr(where, name), (step, row, name)
     seen = rows[2, 4]
     of = ("--of", seen.name) if batches.names else ()
-    at = ("--record", seen.record, *of, "--stop-epoch", 9, "--json")
+    at = ("--records", seen.record, *of, "--stop-epoch", 9, "--json")
     expected = {place for place, one in rows.items() if one[1:4:2] == seen[1:4:2]}
     found = json.loads(run("trace", *order, *at).stdout)
     assert expected == {
@@ -234,7 +234,7 @@ def test_a_state_has_what_changes_at_steps(root, tmp_path):
 
 def test_a_record_alone_needs_no_order(root):
     place = root / "a/out"
-    first = ("--split", "train", "--record", 19)
+    first = ("--split", "train", "--records", 19)
     out = run("trace", place, *first, "--show")
     dataset = loader.open(place, "train")
     shard = dataset.shard(int(dataset.find([19])[0][0])).path
@@ -244,9 +244,9 @@ def test_a_record_alone_needs_no_order(root):
     assert "--batch-size N" in out.stderr
     found = json.loads(run("trace", place, *first, "--json").stdout)
     assert (found["record"], "epoch" in found) == (19, False)
-    named = (f"x={place}", f"y={root}/b/out", "--split", "train", "--record", 12)
+    named = (f"x={place}", f"y={root}/b/out", "--split", "train", "--records", 12)
     found = json.loads(run("trace", *named, "--of", "y", "--json").stdout)
     assert (found["dataset"], found["record"]) == ("y", 12)
     assert "no such dataset" in refused(*named, "--of", "z")
     assert "batch size is missing" in refused(place, *first, "--stop-epoch", 3)
-    assert "out of range" in refused(place, "--split", "train", "--record", 24)
+    assert "out of range" in refused(place, "--split", "train", "--records", 24)

@@ -97,29 +97,42 @@ def test_what_a_function_made_is_traced_to_a_range(
 def test_where_a_record_is_seen(converted):
     place = converted / "plain-out"
     found = json.loads(
-        trace(place, *ORDER, "--record", 77, "--stop-epoch", 4, "--json")
+        trace(place, *ORDER, "--records", 77, "--stop-epoch", 4, "--json")
     )
     assert [sighting["epoch"] for sighting in found] == [0, 1, 2, 3]
     for sighting in found:
         at = ("--step", sighting["step"], "--row", sighting["row"])
         assert json.loads(trace(place, *ORDER, *at, "--json"))["record"] == 77
-    text = trace(place, *ORDER, "--record", 77, "--first-epoch", 2)
+    text = trace(place, *ORDER, "--records", 77, "--first-epoch", 2)
     assert text == "step {step:,}, row {row:,}: epoch {epoch:,}\n".format(**found[2])
-    shown = trace(place, *ORDER, "--record", 77, "--show", "--json").splitlines()
+    shown = trace(place, *ORDER, "--records", 77, "--show", "--json").splitlines()
     assert json.loads(shown[1])["record"] == 77
+
+
+def test_several_records(converted):
+    place = converted / "plain-out"
+    alone = [trace(place, *ORDER, "--records", number) for number in (3, 7, 8)]
+    headed = [f"record {n}\n{one}" for n, one in zip((3, 7, 8), alone, strict=True)]
+    assert trace(place, *ORDER, "--records", "3,7:9") == "".join(headed)
+    lines = trace(place, *ORDER, "--records", "3,7:9", "--json").splitlines()
+    assert [len(json.loads(line)) for line in lines] == [1, 1, 1]
+    sources = trace(place, "--records", "3,7:9", "--json").splitlines()
+    assert [json.loads(line)["record"] for line in sources] == [3, 7, 8]
+    assert "is not a list of numbers" in refused(place, *ORDER, "--records", "7:7")
+    assert "have no names" in refused(place, *ORDER, "--records", "plain=7")
 
 
 def test_a_record_of_the_remainder_is_not_seen(converted):
     place = converted / "plain-out"
     order = ("--batch-size", 100, "--shuffle", "none", "--epochs", 1)
     assert "last batch that is not full is left out" in (
-        trace(place, *order, "--record", 110)
+        trace(place, *order, "--records", 110)
     )
     # Epochs after the last one have no batch at all: the message is true there, too.
-    late = trace(place, *order, "--record", 3, "--first-epoch", 5)
+    late = trace(place, *order, "--records", 3, "--first-epoch", 5)
     assert late.startswith("not seen in these epochs")
-    assert trace(place, *order, "--record", 110, "--json") == "[]\n"
-    kept = trace(place, *order, "--keep-remainder", "--record", 110)
+    assert trace(place, *order, "--records", 110, "--json") == "[]\n"
+    kept = trace(place, *order, "--keep-remainder", "--records", 110)
     assert kept == "step 1, row 10: epoch 0\n"
 
 
@@ -142,9 +155,9 @@ def test_a_mixture_by_names_and_weights(converted, mixture):
         where = batches.locate(5, row)
         assert (found["dataset"], found["record"]) == (where.dataset, where.record)
     sighting = batches.find(8, "packed", stop_epoch=1)[0]
-    found = trace(*order, "--record", 8, "--of", "packed", "--json")
+    found = trace(*order, "--records", 8, "--of", "packed", "--json")
     assert json.loads(found) == [sighting._asdict()]
-    assert "give --of NAME" in refused(*order, "--record", 8)
+    assert "give --of NAME" in refused(*order, "--records", 8)
 
 
 def test_a_mixture_of_one_and_a_path_with_an_equals_sign(converted, tmp_path):
@@ -157,9 +170,9 @@ def test_a_mixture_of_one_and_a_path_with_an_equals_sign(converted, tmp_path):
         "plain",
         int(batches.indices(5).records[3]),
     )
-    seen = trace(named, *ORDER, "--record", found["record"], "--of", "plain")
+    seen = trace(named, *ORDER, "--records", found["record"], "--of", "plain")
     assert "step 5, row 3: epoch 0" in seen
-    assert "--of with one of plain" in refused(named, *ORDER, "--record", 1)
+    assert "--of with one of plain" in refused(named, *ORDER, "--records", 1)
     # What is there is a path: of one dataset, or of several that are joined.
     os.symlink(converted / "plain-out", tmp_path / "day=1")
     os.symlink(converted / "packed-out", tmp_path / "day=2")

@@ -46,7 +46,7 @@ def test_a_page_is_written_and_opened(
         (("--steps", 3), "needs the order of the records"),
         (("--records", "1:x"), "is not a list of numbers"),
         (("--records", "1:2:3"), "is not a list of numbers"),
-        (("--records", "0:9999999999999"), "lists too many for one page"),
+        (("--records", "0:9999999999999"), "lists too many at once"),
         (("--records", "3"), "has a number that is too large"),
         (("--records", "web=1"), "names no dataset of the mixture"),
         (("--steps", "0:9", "--batch-size", 2, "--epochs", 1), "that is too large"),
