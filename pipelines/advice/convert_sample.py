@@ -33,10 +33,7 @@ from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
 
 _PARTS = 24
-_PART_BYTES = 2 << 20
-_SECONDS = 4.0
 _LEAST_PARTS = 8
-_MOST_SECONDS = 20.0
 _MOST_PROCESSES = 8
 _MOST_REGIONS = 1 << 20
 # Of a shard besides its chunks: half of a last block on average, and one for the place
@@ -44,6 +41,21 @@ _MOST_REGIONS = 1 << 20
 SHARD_BYTES = 1.5 * BLOCK_BYTES
 _WARM_SECONDS = 1.0
 _warm: set[int] = set()  # Processes that have converted a part.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleSize:
+    """How much of the inputs is converted.
+
+    Attributes:
+        part_bytes: Size of a part.
+        seconds: After these, no other part begins.
+        most_seconds: The same while there are few parts.
+    """
+
+    part_bytes: int = 2 << 20
+    seconds: float = 4.0
+    most_seconds: float = 20.0
 
 
 class SampledPart(NamedTuple):
@@ -103,7 +115,12 @@ class Sample:
 
 
 def convert_sample(
-    job: ConversionJob, files: InputFiles, *, share: float = 1.0, workers: int
+    job: ConversionJob,
+    files: InputFiles,
+    *,
+    share: float = 1.0,
+    size: SampleSize,
+    workers: int,
 ) -> Sample:
     """Converts parts of the inputs of a job, for some seconds at most.
 
@@ -111,6 +128,7 @@ def convert_sample(
         job: The job.
         files: Its input files. The same ones give the same parts.
         share: This job's share of a sample of several jobs.
+        size: The size of that sample.
         workers: Number of processes of the conversion.
 
     Raises:
@@ -121,7 +139,7 @@ def convert_sample(
         files.sizes,
         files.splittable,
         parts=max(2, round(_PARTS * share)),
-        part_bytes=_PART_BYTES,
+        part_bytes=size.part_bytes,
         offset=offset_of(files.digest),
     )
     plan, shards = plan_of_parts(parts, files.sizes, files.splittable)
@@ -137,8 +155,8 @@ def convert_sample(
         prepared = dataclasses.replace(plan_job(job, files), plan=plan)
         prepared.store(replaces=DescriptionVersions("", ""))
         # The first one in any case, a few unless that takes much longer.
-        seconds = [math.inf, *[_MOST_SECONDS] * (_LEAST_PARTS - 1)]
-        seconds += [_SECONDS] * len(parts)
+        seconds = [math.inf, *[size.most_seconds] * (_LEAST_PARTS - 1)]
+        seconds += [size.seconds] * len(parts)
         begun = time.monotonic()
         tasks = [
             (part, shard, begun + share * most)

@@ -12,6 +12,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.advice.convert_sample import (
     SHARD_BYTES,
     Sample,
+    SampleSize,
     convert_sample,
 )
 from gristmill.pipelines.advice.estimate import Estimate
@@ -110,13 +111,19 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:,.1f} h"
 
 
-def make_plan(options: ConvertOptions, *, workers: int | None = None) -> Plan:
+def make_plan(
+    options: ConvertOptions,
+    *,
+    workers: int | None = None,
+    sample_size: SampleSize | None = None,
+) -> Plan:
     """Plans a conversion.
 
     Args:
         options: The conversion. Its shards, and whether they are compressed, are chosen
             here.
         workers: Processes of the conversion on this machine; None for all cores.
+        sample_size: How much is converted; None for the usual.
 
     Raises:
         InputError: The inputs cannot be used, or have no records.
@@ -128,7 +135,11 @@ def make_plan(options: ConvertOptions, *, workers: int | None = None) -> Plan:
     total = sum(int(files.sizes.sum()) for files in inputs)
     samples = [
         convert_sample(
-            job, files, share=int(files.sizes.sum()) / max(1, total), workers=workers
+            job,
+            files,
+            share=int(files.sizes.sum()) / max(1, total),
+            size=sample_size or SampleSize(),
+            workers=workers,
         )
         for job, files in zip(jobs, inputs, strict=True)
     ]

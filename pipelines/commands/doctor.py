@@ -23,7 +23,6 @@ from gristmill.pipelines.commands.messages import next_step
 from gristmill.pipelines.commands.parameters import command
 from gristmill.pipelines.options.option import argument
 
-_SECONDS = 15.0
 _SHARED_BYTES = 32 << 20  # Two batches of a worker.
 _FREE_BYTES = 1 << 30
 _PACKAGES = (
@@ -91,11 +90,12 @@ def doctor(options: DoctorOptions, *, as_json: bool) -> None:
         next_step("inspect", options.dataset)
 
 
-def examine(dataset: str | None) -> list[Finding]:
+def examine(dataset: str | None, *, seconds: float = 15.0) -> list[Finding]:
     """Runs all checks at once; one that does not answer in time is a warning.
 
     Args:
         dataset: A dataset's directory; None to check the machine alone.
+        seconds: The time for all of them.
 
     Raises:
         InputError: The dataset is not a path.
@@ -113,15 +113,16 @@ def examine(dataset: str | None) -> list[Finding]:
         "disk": functools.partial(_disk, local),
     }
     if path is not None:
-        looks["bucket" if local is None else "locks"] = functools.partial(
-            _bucket if local is None else _locks, path
-        )
+        if local is None:
+            looks["bucket"] = functools.partial(_bucket, path, seconds)
+        else:
+            looks["locks"] = functools.partial(_locks, path)
         looks["dataset"] = functools.partial(_dataset, path)
     running = {
         name: daemon_call(look, thread_name=f"gristmill-doctor-{name}")
         for name, look in looks.items()
     }
-    deadline, found = time.monotonic() + _SECONDS, []
+    deadline, found = time.monotonic() + seconds, []
     for name, call in running.items():
         try:
             seen, cure = call.result(max(0.0, deadline - time.monotonic()))
@@ -233,14 +234,14 @@ def _locks(path: str) -> _Answer:
     return f"a lock of {there} keeps out other processes", ""
 
 
-def _bucket(path: str) -> _Answer:
+def _bucket(path: str, seconds: float) -> _Answer:
     from gristmill.dataset.base.errors import StorageError
     from gristmill.dataset.storage.paths import split_path
     from gristmill.pipelines.dataflow import buckets, clients
 
     name, _ = split_path(path)
-    client = clients.storage_client(None, anonymous=False, seconds=_SECONDS)
-    third = _SECONDS / 3  # For each of two requests: then there is time to answer.
+    client = clients.storage_client(None, anonymous=False, seconds=seconds)
+    third = seconds / 3  # For each of two requests: then there is time to answer.
     found = buckets.describe(client, name, clients.WRITE, "dataset", seconds=third)
     if missing := clients.READ - found.permissions:
         role = clients.bucket_roles(missing, wanted=clients.READ)

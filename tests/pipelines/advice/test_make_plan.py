@@ -6,26 +6,25 @@ import gzip
 import json
 import os
 import pathlib
+import shutil
 from collections.abc import Callable
 
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.advice import convert_sample
+from gristmill.pipelines.advice.convert_sample import SampleSize
 from gristmill.pipelines.advice.make_plan import Plan, choose_shards, make_plan
 from gristmill.pipelines.options.conversions import ConvertOptions
 from tests.support.records import frames_of, text_records
 
-
-def plan_of(path: pathlib.Path, **more: str) -> Plan:
-    return make_plan(
-        ConvertOptions(input=(str(path),), output="out", **more), workers=1
-    )
+SMALL = 64 << 10
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert_sample, "_PART_BYTES", 64 << 10)
+def plan_of(
+    path: pathlib.Path | str, size: SampleSize | None = None, **more: str
+) -> Plan:
+    options = ConvertOptions(input=(str(path),), output="out", **more)
+    return make_plan(options, workers=1, sample_size=size)
 
 
 @pytest.fixture(scope="module")
@@ -42,35 +41,35 @@ def changing(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.mark.slow
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("offset", [0, 0.25, 0.5, 0.75])
-def test_a_sample_tells_of_all_of_it(changing, offset, monkeypatch, small_parts):
-    monkeypatch.setattr(convert_sample, "offset_of", lambda digest: offset)
-    monkeypatch.setattr(convert_sample, "_SECONDS", 60.0)
-    plan = plan_of(changing)
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_a_sample_tells_of_all_of_it(changing, name, tmp_path, monkeypatch):
+    """The names of the files decide where the sample begins."""
+    shutil.copytree(changing, tmp_path / name, copy_function=os.link)
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(name, SampleSize(part_bytes=SMALL, seconds=60))
     assert plan.sampled_bytes < 0.3 * plan.input_bytes
     assert plan.records.value == pytest.approx(18_000, abs=2 * plan.records.error)
     assert 0 < plan.records.error < 0.6 * 18_000
     assert len(plan.text().splitlines()) <= 15
 
 
-def test_time_ends_it_early_but_not_at_once(changing, monkeypatch, small_parts):
-    monkeypatch.setattr(convert_sample, "_SECONDS", 0.0)
-    plan = plan_of(changing)
-    assert 64 << 10 < plan.sampled_bytes <= 8 * 64 << 10
-    monkeypatch.setattr(convert_sample, "_MOST_SECONDS", 0.0)
-    plan = plan_of(changing)
-    assert 0 < plan.sampled_bytes <= 64 << 10
+def test_time_ends_it_early_but_not_at_once(changing):
+    plan = plan_of(changing, SampleSize(part_bytes=SMALL, seconds=0))
+    assert SMALL < plan.sampled_bytes <= 8 * SMALL
+    size = SampleSize(part_bytes=SMALL, seconds=0, most_seconds=0)
+    plan = plan_of(changing, size)
+    assert 0 < plan.sampled_bytes <= SMALL
     assert plan.records.error is None
     assert '"error": null' in plan.json()
 
 
 @pytest.mark.slow
-def test_of_compressed_files_only_heads_are_read(tmp_path, small_parts) -> None:
+def test_of_compressed_files_only_heads_are_read(tmp_path) -> None:
     lines = [json.dumps({"text": text.hex()}) for text in text_records(30_000)]
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode(), 1))
-    plan = plan_of(path)
-    assert plan.sampled_bytes == 64 << 10
+    plan = plan_of(path, SampleSize(part_bytes=SMALL))
+    assert plan.sampled_bytes == SMALL
     assert plan.records.value == pytest.approx(30_000, rel=0.1)
     assert any("compressed files" in note for note in plan.notes)
 

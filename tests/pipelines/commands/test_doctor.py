@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
+import fcntl
 import json
+import os
 import pathlib
+import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 
-from gristmill.dataset.arrayrecord import chunk_hash
-from gristmill.dataset.storage import directory_lock
-from gristmill.pipelines.commands import doctor
+from gristmill.pipelines.commands.doctor import examine
 from gristmill.pipelines.commands.main import cli
 from tests.support.conversion import job_of, prepared_of
 from tests.support.datasets import convert
@@ -52,30 +53,34 @@ def test_unfinished_work(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch) -> None:
-    def unlocked(*_: object) -> contextlib.AbstractContextManager[bool]:
-        return contextlib.nullcontext(True)
-
-    monkeypatch.setattr(directory_lock, "unless_in_use", unlocked)
+    monkeypatch.setattr(fcntl, "flock", lambda descriptor, operation: None)
     found = findings(convert(tmp_path, [[b"a record"]]))["locks"]
     assert found["level"] == "warning"
     assert "two writers at once" in found["seen"]
 
 
+@pytest.mark.usefixtures("without_compiled_hash")
 def test_what_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_SHARED_BYTES", 1 << 60)
-    monkeypatch.setattr(doctor, "_FREE_BYTES", 1 << 60)
-    monkeypatch.setattr(chunk_hash, "is_compiled", lambda: False)
+    full = SimpleNamespace(f_bavail=0, f_frsize=4096)
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
     found = findings()
     for name in ("compiled", "memory", "disk"):
         assert found[name]["level"] == "warning", name
         assert found[name]["cure"], name
+    monkeypatch.setitem(sys.modules, "_brotli", None)  # As if it were not installed.
+    assert "brotli" in findings()["compiled"]["cure"]
 
 
 def test_a_check_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = threading.Event()
-    monkeypatch.setattr(doctor, "_SECONDS", 0.2)
-    monkeypatch.setattr(chunk_hash, "is_compiled", ended.wait)
-    assert findings()["compiled"]["seen"] == "no answer in time"
+    ended, true = threading.Event(), os.statvfs
+
+    def hung(path: str) -> os.statvfs_result:
+        ended.wait()
+        return true(path)
+
+    monkeypatch.setattr(os, "statvfs", hung)
+    found = {one.check: one for one in examine(None, seconds=0.2)}
+    assert found["disk"].seen == "no answer in time"
     ended.set()
 
 
