@@ -1,6 +1,6 @@
 r"""The cost of planning and committing, from a thousand to four million shards.
 
-    python -m benchmarks.plan_scale size counted append replace write index verify \
+    python -m benchmarks.plan_scale size append replace write index verify \
         --markdown docs/performance/scale.md
 
 No data is read. What workers report of their shards is made up; files that have to be
