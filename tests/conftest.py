@@ -103,7 +103,7 @@ def blocks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Sets the bytes of a request to a bucket, so that small files take several."""
     from gristmill.dataset.storage.gcs import GcsStorage
 
-    # For the same reason.
+    # Dozens of tests would read megabytes each.
     return functools.partial(monkeypatch.setattr, GcsStorage, "block_bytes")
 
 

@@ -378,6 +378,7 @@ def test_ctrl_c_gives_back_all_slots(
         return advance(connection)
 
     with monkeypatch.context() as patched:
+        # A signal comes at no chosen request.
         patched.setattr(HttpConnection, "advance", interrupted)
         with pytest.raises(KeyboardInterrupt):
             opened[LONG_ORDER]

@@ -98,6 +98,7 @@ def test_what_replaces_a_job_takes_nothing_of_it(
     )
     with monkeypatch.context() as patched:
         for module in (begin_job_module, shard_writer):
+            # One version of zstd is installed here; the job is of another.
             patched.setattr(module, "check_versions", lambda *_, **__: None)
         for task in list(shard_tasks(prepared_of(old)))[: made == "one"]:
             make_shard(task)
@@ -132,6 +133,7 @@ def test_a_write_that_replaces_an_unfinished_one_takes_nothing_of_it(
             _ = pcollection | WriteArrayRecords(output, num_shards=2)
 
     with monkeypatch.context() as patched:
+        # One version of zstd is installed here; the write is of another.
         patched.setattr(chunk_encoder, "codec_version", lambda _: "zstd-1.4.0")
         write(RECORDS)
     source = open_manifest(str(output)).splits["train"].source

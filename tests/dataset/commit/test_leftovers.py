@@ -199,6 +199,7 @@ import os, sys
 import gristmill.pipelines.beam.run_pipeline as beam_run
 from gristmill.pipelines.commands.main import main
 true_wait = beam_run._wait
+# Killed after the pipeline is done, before its result is taken: no storage is used.
 def wait(result):
     true_wait(result)
     os.kill(os.getpid(), 9)
