@@ -18,8 +18,8 @@ import numpy as np
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.provenance import read_source_files
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import read_source_files
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.sources.input_files import InputFiles
 

@@ -11,6 +11,7 @@ import google_crc32c
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_index import encode_index, parse_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.base import FileInfo
@@ -91,6 +92,7 @@ class ShardPlace:
         try:
             opened = parse_index(content.data, path=index)
             opened.check()
+            opened.places()  # Raises if they are damaged.
             report = opened.report()
         except InvalidDatasetError:
             return None  # Cut short by a crash of the machine: made again.
@@ -113,6 +115,7 @@ class ShardPlace:
         report: ShardReport,
         *,
         segments: bytes | None = None,
+        places: Places | None = None,
     ) -> ShardReport:
         """Moves a shard from `Storage.temporary` to its place, and writes its indexes.
 
@@ -121,9 +124,10 @@ class ShardPlace:
             written: What is known of it.
             report: What was counted.
             segments: The file of its segment index, if it holds packed rows.
+            places: The sources of its records, if they are known.
 
         Returns:
-            The report, which says what the segment index is.
+            The report, which says what the indexes are.
 
         Raises:
             StorageError: That fails, or another writer was there meanwhile.
@@ -146,14 +150,20 @@ class ShardPlace:
             storage.write(
                 layout.join(self.output, path), segments, replaces=self.version(path)
             )
+        section = b"" if places is None else places.encode()
         data = encode_index(
-            footer=written.footer, crc32cs=written.crc32cs, report=report
+            footer=written.footer,
+            crc32cs=written.crc32cs,
+            report=report,
+            places=section,
         )
         index = layout.index_path(self.path)
         storage.write(
             layout.join(self.output, index), data, replaces=self.version(index)
         )
-        return report
+        if not section:
+            return report
+        return dataclasses.replace(report, index_bytes=len(data) - len(section))
 
 
 def _is_whole(info: FileInfo | None, size_bytes: int, crc32c: int) -> bool:

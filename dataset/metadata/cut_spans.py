@@ -17,11 +17,11 @@ from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata.provenance import (
     NUMBERED,
     DamagedRegion,
-    SourceFile,
     frame_offsets,
     record_numbers,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.sources import SourceFile
 
 IntArray = npt.NDArray[np.int64]
 

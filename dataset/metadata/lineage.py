@@ -20,17 +20,16 @@ import numpy.typing as npt
 from gristmill.dataset.base.columns import Texts, encode_texts
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.provenance import (
-    DamagedRegion,
+from gristmill.dataset.metadata.provenance import DamagedRegion, read_damaged_regions
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.shard_table import SKIPPED_COLUMN, ShardTable
+from gristmill.dataset.metadata.sources import (
     SourceFile,
     SourceFiles,
     kept_inputs,
     load_inputs,
     place_of_inputs,
-    read_damaged_regions,
 )
-from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.metadata.shard_table import SKIPPED_COLUMN, ShardTable
 from gristmill.dataset.metadata.splits import Split
 
 _SPAN_COLUMNS = (

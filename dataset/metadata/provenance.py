@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.columns import Texts, load_arrays
-from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
-from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
+from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.formats.tfrecord.frame_layout import FRAME_OVERHEAD_BYTES
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import SourceFile
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -34,94 +31,7 @@ PARTS_FIELD = "parts"  # Field of a split's source: the number of parts.
 NUMBERED = ("arrayrecord", "parquet")
 """Formats in which the place of a record is its number."""
 
-_INPUTS_VERSION = 1
-
 IntArray = npt.NDArray[np.int64]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceFile:
-    """An input file of a conversion.
-
-    Attributes:
-        path: As the conversion was given it, possibly relative to where that ran.
-        compression: One of `COMPRESSIONS`.
-        format: What the file is, such as `tfrecord`.
-        size_bytes: Its size as stored; 0 if not known.
-        version: A mark that changes when it is written again; None if not known.
-        noted_ns: When the system recorded its last change; 0 if not known.
-        spec: How its records were made, as JSON.
-    """
-
-    path: str
-    compression: str
-    format: str = "tfrecord"
-    size_bytes: int = 0
-    version: str | None = None
-    noted_ns: int = 0
-    spec: str = ""
-
-
-class SourceFiles(Sequence[SourceFile]):
-    """The files of a list, made on access: there may be hundreds of thousands.
-
-    Args:
-        arrays: The list, as `load_inputs` returns it.
-
-    Raises a builtin error of any kind if it is not such a list.
-    """
-
-    def __init__(self, arrays: Mapping[str, Any]):
-        self._sizes, self._compressions = arrays["sizes"], arrays["compressions"]
-        self._noted_ns = arrays["noted_ns"]
-        self._paths = Texts(arrays["path_blob"], arrays["path_ends"])
-        self._versions = Texts(arrays["version_blob"], arrays["version_ends"])
-        self._spec = str(arrays["spec"])
-        self._format = json.loads(self._spec)["format"]
-        columns = (self._paths, self._versions, self._noted_ns, self._compressions)
-        if {*map(len, columns)} != {len(self._sizes)}:
-            raise ValueError("columns of different lengths")
-        if self._compressions.max(initial=0) >= len(COMPRESSIONS):
-            raise ValueError("unknown compression")
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        return SourceFile(
-            path=self._paths[index],
-            compression=COMPRESSIONS[int(self._compressions[index])],
-            format=self._format,
-            size_bytes=int(self._sizes[index]),
-            version=self._versions[index],
-            noted_ns=int(self._noted_ns[index]),
-            spec=self._spec,
-        )
-
-    @property
-    def stored_bytes(self) -> int:
-        """Their total size as stored; 0 if not known."""
-        return int(self._sizes.sum())
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of names and sizes, in order."""
-        rows = zip(self._paths, self._sizes.tolist(), strict=True)
-        lines = "".join([f"{path}\t{size}\n" for path, size in rows])
-        encoded = lines.encode("utf-8", "surrogateescape")
-        return f"sha256:{hashlib.sha256(encoded).hexdigest()}"
-
-    def paths(self) -> Sequence[str]:
-        """Returns the paths of all."""
-        return self._paths
-
-
-def numbers_of(files: Sequence[SourceFile], path: str) -> list[int]:
-    """Returns whether each of some files has a path."""
-    known = files.paths() if isinstance(files, SourceFiles) else (f.path for f in files)
-    return [number for number, other in enumerate(known) if other == path]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -143,51 +53,9 @@ class DamagedRegion:
     rows: tuple[int, int] | None = None
 
 
-def place_of_inputs(dataset: str, split: Split) -> tuple[str, str] | None:
-    """Returns the path of a split's list of inputs, and its digest if known."""
-    relative, digest = map(split.source.get, ("file_list", "file_list_digest"))
-    if not isinstance(relative, str) or not isinstance(digest, str):
-        return None
-    place = layout.join(dataset, layout.DATASET_JSON)
-    return layout.join(dataset, layout.check_relative(relative, where=place)), digest
-
-
-def load_inputs(path: str, digest: str) -> dict[str, Any] | None:
-    """Returns a list of input files as named arrays; None if it is missing.
-
-    Also None if it is damaged or another list: records can be read without it.
-
-    Args:
-        path: The list.
-        digest: Digest of the names and sizes in it.
-    """
-    found = storage_for(path).load(path)
-    if found is None:
-        return None
-    try:
-        arrays = load_arrays(found.data, where=path, version=_INPUTS_VERSION)
-        known = SourceFiles(arrays).digest
-    except (GristmillError, IndexError, KeyError, TypeError, ValueError):
-        return None
-    return arrays if known == digest else None
-
-
-@functools.lru_cache(maxsize=8)
-def kept_inputs(path: str, digest: str) -> Mapping[str, Any] | None:
-    """Returns the cached result of `load_inputs`: callers locate many records."""
-    return load_inputs(path, digest)
-
-
-def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
-    """Returns the input files that spans count, empty if there is no list."""
-    place = place_of_inputs(dataset, split)
-    return () if place is None else _source_files(*place)
-
-
-@functools.lru_cache(maxsize=8)
-def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
-    arrays = kept_inputs(path, digest)
-    return () if arrays is None else SourceFiles(arrays)
+def numbers_of(files: Sequence[SourceFile], path: str) -> list[int]:
+    """Returns whether each of some files has a path."""
+    return [number for number, other in enumerate(files) if other.path == path]
 
 
 def part_count(split: Split) -> int | None:

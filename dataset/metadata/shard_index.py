@@ -2,7 +2,8 @@
 
 A reader needs nothing else to fetch a record, not even the shard's footer. The file is
 little-endian, made to be memory-mapped, and opened by reading only its first 80 bytes.
- docs/reference/format.md has the table of its fields.
+After it comes the place of every record in its source, which readers neither map nor
+fetch. docs/reference/format.md has the table of its fields.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import functools
 import itertools
 import mmap
+import os
 import re
 import struct
 from collections.abc import Sequence
@@ -29,6 +31,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
 )
+from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.open_file import open_regular
 
@@ -39,7 +42,8 @@ VERSION = 1
 HEADER_BYTES = 80
 
 # magic, version, group_size, records, chunks, end of the last chunk, size of the
-# shard, largest decoded chunk, base stride, report bytes, body crc, header crc, zeros.
+# shard, largest decoded chunk, base stride, report bytes, body crc, header crc, bytes
+# of the places after the report.
 HEADER = struct.Struct("<8sIIqqqqqIIIIQ")
 CRC_AT = 68
 # A 64-bit base every 64 chunks: 4.125 bytes a chunk instead of 8.
@@ -64,6 +68,7 @@ class ShardIndex:
         max_chunk_decoded_bytes: Size of the largest decoded chunk.
         crc32cs: uint32 [records], the checksum of each record; uint32 [0] in an
             index made from a footer alone.
+        index_bytes: Bytes of its file before the places of records.
     """
 
     path: str
@@ -73,6 +78,7 @@ class ShardIndex:
     file_bytes: int
     max_chunk_decoded_bytes: int
     crc32cs: npt.NDArray[np.uint32]
+    index_bytes: int
     _stride: int
     _bases: npt.NDArray[np.int64]
     _relative: npt.NDArray[np.uint32]
@@ -81,6 +87,8 @@ class ShardIndex:
     _report: memoryview
     _body_crc32c: int
     _body: memoryview
+    _places_bytes: int
+    _places: memoryview
 
     def chunk_offsets(self, chunks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the physical byte offsets of chunks in the shard: int64 [n].
@@ -179,7 +187,19 @@ class ShardIndex:
 
     def report(self) -> ShardReport:
         """Returns the report of the shard."""
-        return ShardReport.from_json(bytes(self._report), where=self.path)
+        report = ShardReport.from_json(bytes(self._report), where=self.path)
+        if not self._places_bytes:
+            return report
+        return dataclasses.replace(report, index_bytes=self.index_bytes)
+
+    def places(self) -> Places | None:
+        """Returns the places of the records in their sources; None if it has none.
+
+        Only of an index that was read whole.
+        """
+        if not self._places_bytes:
+            return None
+        return decode_places(self._places, self.records, path=self.path)
 
     def check(self) -> None:
         """Reads the whole index; raises InvalidDatasetError if its checksum differs."""
@@ -192,6 +212,22 @@ class ShardIndex:
                 got=f"{got:#010x}",
                 cure=_CURE,
             )
+
+
+def decode_places(data: bytes | memoryview, records: int, *, path: str) -> Places:
+    """Returns the places of the records of a shard from those bytes of its index.
+
+    Raises InvalidDatasetError if they are damaged.
+    """
+    try:
+        return Places.decode(data, records)
+    except ValueError as error:
+        raise InvalidDatasetError(
+            "shard index has damaged places of records",
+            where=path,
+            got=error,
+            cure=_CURE,
+        ) from error
 
 
 def index_of_footer(footer: Footer, *, path: str, file_bytes: int) -> ShardIndex:
@@ -207,6 +243,7 @@ def encode_index(
     footer: Footer,
     crc32cs: npt.NDArray[np.uint32],
     report: ShardReport,
+    places: bytes = b"",
 ) -> bytes:
     """Returns the index of a shard as the bytes of its file.
 
@@ -214,10 +251,12 @@ def encode_index(
         footer: The shard's footer.
         crc32cs: uint32 [records], the checksum of each record.
         report: Counts made while it was written.
+        places: The result of `Places.encode`; empty if nobody knows them.
     """
     if len(crc32cs) != footer.records:
         raise ValueError(f"{len(crc32cs)} checksums for {footer.records} records")
-    return _encode(MAGIC, footer, crc32cs, report.to_json(), report.file_bytes)
+    meta = report.to_json()
+    return _encode(MAGIC, footer, crc32cs, meta, report.file_bytes, places)
 
 
 def with_report(data: bytes, report: ShardReport, *, path: str) -> bytes:
@@ -234,10 +273,11 @@ def with_report(data: bytes, report: ShardReport, *, path: str) -> bytes:
     """
     index = parse_index(data, path=path)
     index.check()
-    meta, end = report.to_json(), len(data) - len(index._report)
+    meta, end = report.to_json(), index.index_bytes - len(index._report)
     fields = list(HEADER.unpack_from(data))
     fields[9] = len(meta)
-    return _joined(fields[:10], data[HEADER_BYTES:end] + meta)
+    body = data[HEADER_BYTES:end] + meta
+    return _joined(fields[:10], body, data[index.index_bytes :])
 
 
 def encode_footer(footer: Footer, *, file_bytes: int) -> bytes:
@@ -251,6 +291,7 @@ def _encode(
     crc32cs: npt.NDArray[np.uint32],
     meta: bytes,
     file_bytes: int,
+    places: bytes = b"",
 ) -> bytes:
     counts, offsets = footer.chunk_records, footer.chunk_offsets
     chunks = len(counts)
@@ -285,14 +326,15 @@ def _encode(
         stride,
         len(meta),
     ]
-    return _joined(fields, body)
+    return _joined(fields, body, places)
 
 
-def _joined(fields: Sequence[Any], body: bytes) -> bytes:
+def _joined(fields: Sequence[Any], body: bytes, places: bytes) -> bytes:
     """Returns the bytes of a file with these header fields."""
     header = HEADER.pack(*fields, google_crc32c.value(body), 0, 0)
     crc = google_crc32c.value(header[:CRC_AT])
-    return b"".join((header[:CRC_AT], struct.pack("<IQ", crc, 0), body))
+    last = struct.pack("<IQ", crc, len(places))
+    return b"".join((header[:CRC_AT], last, body, places))
 
 
 def map_index(path: str) -> ShardIndex:
@@ -309,9 +351,15 @@ def map_footer(path: str) -> ShardIndex:
 
 
 def _mapped(path: str) -> bytes | mmap.mmap:
+    """Returns a file without the places of records."""
     try:
-        with open_regular(path) as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        with open_regular(path, buffering=0) as file:
+            header = os.pread(file.fileno(), HEADER_BYTES, 0)
+            length = os.fstat(file.fileno()).st_size
+            if len(header) == HEADER_BYTES:
+                # Of a damaged one all is mapped, and found to be damaged.
+                length = min(length, max(HEADER_BYTES, sum(_sizes(header))))
+            return mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
     except StorageError:
         raise
     except OSError as e:
@@ -326,23 +374,42 @@ def _mapped(path: str) -> bytes | mmap.mmap:
         return b""
 
 
-def parse_index(data: bytes | mmap.mmap, *, path: str) -> ShardIndex:
-    """Opens an index from the bytes of its whole file, copying none of them.
+def parse_index(
+    data: bytes | mmap.mmap, *, path: str, whole: bool = True
+) -> ShardIndex:
+    """Opens an index from the bytes of its file, copying none of them.
+
+    Args:
+        data: The bytes.
+        path: Where they came from, for messages.
+        whole: Whether the places of records must be there.
 
     Raises:
         InvalidDatasetError: It is not an index, or is damaged.
         FormatVersionError: Its version is unknown.
     """
-    return _parse(data, MAGIC, path)
+    return _parse(data, MAGIC, path, whole=whole)
 
 
-def _parse(data: bytes | mmap.mmap, magic: bytes, path: str) -> ShardIndex:
+def _sizes(data: bytes | mmap.mmap) -> list[int]:
+    """Returns the sizes of a file's header, columns and report, from its header."""
+    magic, _, group_size, records, chunks, *rest = HEADER.unpack_from(data)
+    bases = -(-chunks // max(rest[3], 1))
+    first = 0 if group_size else chunks
+    checksums = records if magic == MAGIC else 0
+    columns = [8 * bases, 8 * first, 4 * chunks, 4 * checksums]
+    return [HEADER_BYTES, *columns, rest[4]]
+
+
+def _parse(
+    data: bytes | mmap.mmap, magic: bytes, path: str, *, whole: bool = False
+) -> ShardIndex:
     invalid = functools.partial(InvalidDatasetError, where=path, cure=_CURE)
     if len(data) < HEADER_BYTES or data[:8] != magic:
         raise invalid("not a shard index", expected=magic, got=bytes(data[:8]))
     _, version, group_size, records, chunks, *rest = HEADER.unpack_from(data)
-    end_bytes, file_bytes, decoded, stride, report_bytes, *checks = rest
-    body_crc, header_crc, zeros = checks
+    end_bytes, file_bytes, decoded, stride, _, *checks = rest
+    body_crc, header_crc, places_bytes = checks
     if version != VERSION:
         raise FormatVersionError.unknown(
             "shard index", where=path, expected=VERSION, got=version
@@ -355,25 +422,23 @@ def _parse(data: bytes | mmap.mmap, magic: bytes, path: str) -> ShardIndex:
             got=f"{got:#010x}",
         )
     if (
-        zeros
-        or min(records, chunks) < 0
+        min(records, chunks) < 0
         or not 0 <= end_bytes <= file_bytes
         or not 0 <= decoded <= MAX_CHUNK_DECODED_BYTES
         or stride < 1
         or (group_size and chunks != -(-records // group_size))
     ):
         raise invalid("shard index contradicts itself")
-    bases = -(-chunks // stride)
-    first = 0 if group_size else chunks
-    checksums = records if magic == MAGIC else 0
-    sizes = (8 * bases, 8 * first, 4 * chunks, 4 * checksums, report_bytes)
-    if len(data) != HEADER_BYTES + sum(sizes):
+    sizes = _sizes(data)
+    index_bytes = sum(sizes)
+    size = index_bytes + places_bytes
+    if len(data) != size and (whole or len(data) != index_bytes):
         raise invalid(
             "shard index has the wrong size",
-            expected=f"{HEADER_BYTES + sum(sizes):,} bytes",
+            expected=f"{size:,} bytes",
             got=f"{len(data):,}",
         )
-    at = list(itertools.accumulate(sizes, initial=HEADER_BYTES))
+    at = list(itertools.accumulate(sizes))
     return ShardIndex(
         path=path,
         records=records,
@@ -381,13 +446,16 @@ def _parse(data: bytes | mmap.mmap, magic: bytes, path: str) -> ShardIndex:
         group_size=group_size,
         file_bytes=file_bytes,
         max_chunk_decoded_bytes=decoded,
-        crc32cs=np.frombuffer(data, "<u4", checksums, at[3]),
+        crc32cs=np.frombuffer(data, "<u4", sizes[4] // 4, at[3]),
+        index_bytes=index_bytes,
         _stride=stride,
-        _bases=np.frombuffer(data, "<i8", bases, at[0]),
-        _first_records=np.frombuffer(data, "<i8", first, at[1]),
+        _bases=np.frombuffer(data, "<i8", sizes[1] // 8, at[0]),
+        _first_records=np.frombuffer(data, "<i8", sizes[2] // 8, at[1]),
         _relative=np.frombuffer(data, "<u4", chunks, at[2]),
         _end_bytes=end_bytes,
         _report=memoryview(data)[at[4] : at[5]],
         _body_crc32c=body_crc,
-        _body=memoryview(data)[HEADER_BYTES:],
+        _body=memoryview(data)[HEADER_BYTES:index_bytes],
+        _places_bytes=places_bytes,
+        _places=memoryview(data)[index_bytes:],
     )

@@ -67,6 +67,8 @@ class ShardReport:
             counts of records read, dropped and added are then counts of documents.
         segments_bytes: Size of the segment index of packed rows.
         segments_crc32c: crc32c of that whole file.
+        index_bytes: Size of the shard's index before the places of its records; 0 if
+            it has none. The index itself says so.
     """
 
     path: str
@@ -86,10 +88,12 @@ class ShardReport:
     packed: PackedCounts | None = None
     segments_bytes: int = 0
     segments_crc32c: int = 0
+    index_bytes: int = 0
 
     def to_json(self) -> bytes:
         """Returns the report as compact JSON."""
         fields = dataclasses.asdict(self)
+        del fields["index_bytes"]
         for span in fields["spans"]:
             if not span["skipped_records"]:  # Only where records were removed.
                 del span["skipped_records"]

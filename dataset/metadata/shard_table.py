@@ -72,6 +72,9 @@ _SEGMENT_COLUMNS = {"segments_bytes": "<i8", "segments_crc32c": "<u4"}
 _SUPERVISION_COLUMNS = {
     name: PACKED_COLUMNS[name] for name in (f"packed_{each}" for each in SUPERVISION)
 }
+# Only of shards whose indexes have the places of records.
+INDEX_COLUMN = "index_bytes"
+_SOME_COLUMNS = _SUPERVISION_COLUMNS | {INDEX_COLUMN: "<i8"}
 _ALL_ROW_COLUMNS = PACKED_COLUMNS | _SEGMENT_COLUMNS
 _ROW_COLUMNS = {
     name: dtype
@@ -136,6 +139,11 @@ class ShardTable:
         """uint32 [shards], crc32c of each whole file."""
         return self.columns["file_crc32c"]
 
+    @property
+    def index_bytes(self) -> Int64:
+        """int64 [shards], bytes of each index before the places; 0 without places."""
+        return self.columns.get(INDEX_COLUMN, np.zeros(len(self), np.int64))
+
     def total(self, column: str) -> int:
         """Returns the sum of a column."""
         return int(self.columns[column].sum())
@@ -184,6 +192,7 @@ class ShardTable:
         spans = self._spans(bounds[0], bounds[-1])
         packed = self.packed(begin, end)
         names = [*_SHARD_COLUMNS, *(_SEGMENT_COLUMNS if self.is_packed else ())]
+        names += self.columns.keys() & {INDEX_COLUMN}
         columns = [self.columns[name][begin:end].tolist() for name in names]
         rows = zip(*columns, strict=True)
         for path, row, (first, last) in zip(
@@ -270,11 +279,9 @@ class ShardTable:
             for table in tables:
                 none = np.zeros(len(table.columns["span_file"]), "<i8")
                 table.columns.setdefault(SKIPPED_COLUMN, none)
-        for name in _SUPERVISION_COLUMNS.keys() & {
-            n for t in tables for n in t.columns
-        }:
+        for name in _SOME_COLUMNS.keys() & {n for t in tables for n in t.columns}:
             for table in tables:
-                none = np.zeros(len(table), _SUPERVISION_COLUMNS[name])
+                none = np.zeros(len(table), _SOME_COLUMNS[name])
                 table.columns.setdefault(name, none)
         columns = {
             name: np.concatenate([table.columns.pop(name) for table in tables])
@@ -300,6 +307,9 @@ class ShardTable:
         columns |= columns_of(_ALL_SPAN_COLUMNS, spans)
         if not columns[SKIPPED_COLUMN].any():
             del columns[SKIPPED_COLUMN]
+        index_bytes = np.array([report.index_bytes for report in reports], "<i8")
+        if index_bytes.any():
+            columns[INDEX_COLUMN] = index_bytes
         counts = [len(report.spans) for report in reports]
         columns["span_ends"] = np.cumsum(counts).astype("<i8")
         packed = [report.packed for report in reports if report.packed is not None]
@@ -375,6 +385,7 @@ class ShardTable:
         ):
             raise invalid("has a column span_ends that does not fit the others")
         numbers = dict(_SHARD_COLUMNS)
+        numbers |= {INDEX_COLUMN: "<i8"} if INDEX_COLUMN in arrays else {}
         if found := _ALL_ROW_COLUMNS.keys() & arrays.keys():
             if missing := _ROW_COLUMNS.keys() - found:
                 raise invalid(f"lacks the columns {sorted(missing)}")

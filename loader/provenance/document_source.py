@@ -15,11 +15,8 @@ from gristmill.dataset.metadata.lineage import (
     origins_of,
     read_lineage,
 )
-from gristmill.dataset.metadata.provenance import (
-    NUMBERED,
-    SourceFile,
-    read_source_files,
-)
+from gristmill.dataset.metadata.provenance import NUMBERED
+from gristmill.dataset.metadata.sources import SourceFile, read_source_files
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 from gristmill.loader.data.open_dataset import open as open_dataset

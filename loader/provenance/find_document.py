@@ -10,7 +10,7 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.metadata.lineage import Origins
-from gristmill.dataset.metadata.provenance import SourceFile
+from gristmill.dataset.metadata.sources import SourceFile
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.data.batches import Batches

@@ -12,10 +12,10 @@ from gristmill.dataset.metadata.lineage import Ancestor
 from gristmill.dataset.metadata.provenance import (
     NUMBERED,
     DamagedRegion,
-    SourceFile,
     record_numbers,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.sources import SourceFile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.lineage import Ancestor
-from gristmill.dataset.metadata.provenance import NUMBERED, SourceFile, numbers_of
+from gristmill.dataset.metadata.provenance import NUMBERED, numbers_of
+from gristmill.dataset.metadata.sources import SourceFile
 from gristmill.loader.provenance.found_record import Found, record_number
 
 OffsetOf = Callable[[Ancestor, SourceFile, int], int | None]

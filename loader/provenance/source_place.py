@@ -16,14 +16,13 @@ from gristmill.dataset.metadata.lineage import read_lineage
 from gristmill.dataset.metadata.provenance import (
     NUMBERED,
     DamagedRegion,
-    SourceFile,
     frame_offset,
     part_count,
     read_damaged_regions,
-    read_source_files,
     written_position,
 )
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.sources import SourceFile, read_source_files
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.shards.open_shard import stored_footer
 from gristmill.loader.base.indices import IntArray

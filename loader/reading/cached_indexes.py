@@ -25,6 +25,7 @@ from gristmill.dataset.metadata.shard_index import (
     map_index,
     parse_index,
 )
+from gristmill.loader.base.indices import IntArray
 from gristmill.loader.reading.host_files import (
     EditionFiles,
     cache_root,
@@ -46,6 +47,7 @@ class IndexCache:
         files: Where they are.
         paths: The indexes.
         check: Raises if an index is not the one of its shard.
+        index_bytes: How many bytes of each are fetched, 0 for all.
         fetcher: Fetches indexes.
     """
 
@@ -55,9 +57,10 @@ class IndexCache:
         *,
         paths: Sequence[str],
         check: Callable[[int, ShardIndex], None],
+        index_bytes: IntArray,
         fetcher: RangeFetcher,
     ):
-        self._files, self._paths = files, paths
+        self._files, self._paths, self._index_bytes = files, paths, index_bytes
         self._check, self._fetcher = check, fetcher
         for directory in files.directories:
             with disk_errors(directory):
@@ -107,7 +110,7 @@ class IndexCache:
         def take(number: int, data: bytes) -> None:
             shard = shards[number]
             try:
-                index = parse_index(data, path=self._paths[shard])
+                index = parse_index(data, path=self._paths[shard], whole=False)
                 index.check()
                 self._check(shard, index)
             except GristmillError:
@@ -117,7 +120,11 @@ class IndexCache:
             else:
                 write_whole(self._local(shard), data)
 
-        self._fetcher.fetch([ByteRange(self._paths[i]) for i in shards], take)
+        ranges = [
+            ByteRange(self._paths[i], end=int(self._index_bytes[i]) or None)
+            for i in shards
+        ]
+        self._fetcher.fetch(ranges, take)
         return damaged
 
 

@@ -166,6 +166,7 @@ class RemoteShards:
                     ),
                     paths=self._index_paths,
                     check=self._check_index,
+                    index_bytes=self._table.index_bytes,
                     fetcher=self.fetcher,
                 )
             return self._indexes

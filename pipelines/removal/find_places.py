@@ -17,14 +17,10 @@ from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.cut_spans import places_of as places_by_lengths
 from gristmill.dataset.metadata.lineage import read_lineage
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.provenance import (
-    NUMBERED,
-    SourceFile,
-    read_damaged_regions,
-    read_source_files,
-)
+from gristmill.dataset.metadata.provenance import NUMBERED, read_damaged_regions
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import SourceFile, read_source_files
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.provenance.document_source import offset_between

@@ -17,11 +17,8 @@ from gristmill.dataset.formats.streams.inflated_stream import (
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.lineage import read_lineage
-from gristmill.dataset.metadata.provenance import (
-    SourceFile,
-    numbers_of,
-    read_source_files,
-)
+from gristmill.dataset.metadata.provenance import numbers_of
+from gristmill.dataset.metadata.sources import SourceFile, read_source_files
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.provenance.locate import Location

@@ -10,7 +10,7 @@ import numpy as np
 
 from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata.lineage import read_lineage
-from gristmill.dataset.metadata.provenance import read_source_files
+from gristmill.dataset.metadata.sources import read_source_files
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.pipelines.text.contents import feature_text

@@ -22,9 +22,9 @@ from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.provenance import read_source_files
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import read_source_files
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows

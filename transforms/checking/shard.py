@@ -161,6 +161,7 @@ def _open_index(
     try:
         index = parse_index(content.data, path=path)
         index.check()
+        index.places()
         check_index(index, ShardFacts(task.records, task.file_bytes))
     except (*UNREADABLE, CorruptShardError) as error:
         findings.append(finding_of(relative, error))

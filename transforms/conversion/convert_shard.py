@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
+import numpy as np
+
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
@@ -21,13 +23,14 @@ from gristmill.dataset.base.errors import (
     TransposedChunkError,
 )
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.shard_output import (
     Progress,
+    ReadBatch,
     Tally,
     copied_records,
     may_be_copied,
@@ -208,7 +211,8 @@ def _convert(
         check_counts(report, mapped=job.map is not None, left_out=tally.left_out)
         check_current(prepared)  # Another job may have begun hours ago.
         quarantine.publish()
-        return place.publish(local, written, report, segments=segments)
+        places = None if job.pack is not None else Places.joined(tally.places)
+        return place.publish(local, written, report, segments=segments, places=places)
 
 
 def _copied(
@@ -314,8 +318,8 @@ def record_batches(
     on_damage: DamageHandler | None,
     tally: Tally,
     kept: KeptPass | None,
-) -> Iterator[tuple[str, RecordBatch]]:
-    """Yields the records of all ranges a block at a time, each with its file.
+) -> Iterator[ReadBatch]:
+    """Yields the records of all ranges a block at a time.
 
     Args:
         prepared: The job.
@@ -330,9 +334,11 @@ def record_batches(
     for reader in _opened_ahead(readers):
         check = SpanCheck(source, reader.path, on_damage)
         for batch in reader.batches():
-            check.follow(batch)
+            places = check.follow(batch)
             tally.count(batch)
-            yield reader.path, reader.taken(batch)
+            if (taken := reader.taken(batch)) is not batch:
+                places = np.array(taken.places, np.int64)
+            yield ReadBatch(reader.path, taken, reader.origins(prepared.files, places))
         check.finish(reader.span)
         tally.end_range(reader)
 

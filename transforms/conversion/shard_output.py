@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -19,6 +19,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, FastTokenizerDiffersError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.chat.document_reader import reader_of
@@ -39,6 +40,21 @@ from gristmill.transforms.sources.record_source import Source, source_of
 from gristmill.transforms.tokens.row_packer import RowPacker
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
+
+class ReadBatch(NamedTuple):
+    """Records that were read.
+
+    Attributes:
+        path: The file.
+        batch: The records that are taken.
+        origins: Their sources.
+    """
+
+    path: str
+    batch: RecordBatch
+    origins: Places
+
+
 Progress = Callable[[int, int, int], None]
 """Gets the records, raw bytes and tokens of a shard so far."""
 
@@ -56,6 +72,7 @@ class Tally:
         null_rows: Rows of which there is none, for their nulls.
         tokens: Tokens of documents, where they are packed.
         spans: Where they came from, of the ranges that were read to their end.
+        places: The sources of the records that were written.
     """
 
     read: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
@@ -66,6 +83,7 @@ class Tally:
     null_rows: int = 0
     tokens: int = 0
     spans: list[SourceSpan] = dataclasses.field(default_factory=list)
+    places: list[Places] = dataclasses.field(default_factory=list)
 
     def count(self, batch: RecordBatch) -> None:
         """Counts records that were read."""
@@ -107,7 +125,7 @@ class Tally:
 
 def write_records(
     writer: ShardWriter,
-    batches: Iterable[tuple[str, RecordBatch]],
+    batches: Iterable[ReadBatch],
     prepared: PreparedJob,
     tally: Tally,
     progress: Progress | None,
@@ -116,7 +134,7 @@ def write_records(
 
     Args:
         writer: Takes them.
-        batches: The records, each batch with the file that it was read from.
+        batches: The records.
         prepared: The job.
         tally: Counts them.
         progress: Called after each batch.
@@ -128,14 +146,18 @@ def write_records(
     spec = prepared.job.map
     function = None if spec is None else load_function(spec)
     place_text = source_of(prepared.files.spec).place_text
-    for path, batch in batches:
+    for path, batch, origins in batches:
         if function is None:
             writer.write(batch.records, batch.crc32cs)
         else:
+            counts = []
             for place, record in zip(batch.places, batch.records, strict=True):
                 source = f"{path}, {place_text(place)}"
                 results = tally.mapped(function, record, source=source)
                 writer.write(results, list(map(google_crc32c.value, results)))
+                counts.append(len(results))
+            origins = origins.repeated(counts)
+        tally.places.append(origins)
         tally.show(progress)
 
 
@@ -165,7 +187,7 @@ def _note_path(prepared: PreparedJob) -> str:
 
 def write_rows(
     writer: ShardWriter,
-    batches: Iterable[tuple[str, RecordBatch]],
+    batches: Iterable[ReadBatch],
     prepared: PreparedJob,
     tally: Tally,
     progress: Progress | None,
@@ -177,7 +199,7 @@ def write_rows(
 
     Args:
         writer: Takes the rows.
-        batches: The records, each batch with the file that it was read from.
+        batches: The records.
         prepared: The job.
         tally: Counts the records.
         progress: Called after each batch.
@@ -196,7 +218,7 @@ def write_rows(
     source = source_of(prepared.files.spec)
     reader = reader_of(job.pack, prepared.files.spec, fast=fast)
     spans = 0
-    for path, batch in batches:
+    for path, batch, _ in batches:
         for _ in range(spans, len(tally.spans)):
             packer.end_span()
         spans = len(tally.spans)
@@ -363,10 +385,12 @@ def copied_records(
             copied = reader.copy(copier, job.writer)
             if copied is None:
                 return None
+            digest, places = copied
             check = SpanCheck(source, reader.path, None)
-            check.add(copied)
+            check.add(digest)
             check.finish(reader.span)
-            tally.read += copied
+            tally.read += digest
+            tally.places.append(reader.origins(prepared.files, places))
             tally.end_range(reader)
             tally.show(progress)
         return copier.finish()

@@ -40,8 +40,8 @@ class SpanCheck:
             return 0
         return self._on_damage.regions + self._on_damage.passed_regions
 
-    def follow(self, batch: RecordBatch) -> None:
-        """Takes records that were read.
+    def follow(self, batch: RecordBatch) -> npt.NDArray[np.int64]:
+        """Takes records that were read, and returns their places: int64 [records].
 
         Raises:
             DataLossError: They are not in order, or there is one twice.
@@ -60,6 +60,7 @@ class SpanCheck:
         self._last = int(places[-1]) if len(places) else self._last
         self._records += len(places)
         self._raw_bytes += sum(map(len, batch.records))
+        return places
 
     def add(self, copied: RecordsDigest) -> None:
         """Takes records that were copied with their chunks."""

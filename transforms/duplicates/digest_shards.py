@@ -97,6 +97,7 @@ def _task_of(prepared: PreparedJob, by: Comparison, shards: range) -> DigestTask
         compressions=files.compressions[own],
         noted_ns=files.noted_ns[own],
         lineage={},
+        sources={},
     )
     return DigestTask(
         dataclasses.replace(prepared, files=some, plan=part),
@@ -169,7 +170,7 @@ def digest_shard(
         for each in (digests, files, places):
             each.clear()
 
-    for path, batch in batches:
+    for path, batch, _ in batches:
         place_of = functools.partial(_place_of, source, path, batch.places)
         digests.append(keys.digests(batch.records, place_of))
         places.append(np.array(batch.places, np.int64))

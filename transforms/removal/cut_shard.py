@@ -17,14 +17,11 @@ from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.cut_spans import cut_spans
-from gristmill.dataset.metadata.provenance import (
-    DamagedRegion,
-    read_damaged_regions,
-    read_source_files,
-)
+from gristmill.dataset.metadata.provenance import DamagedRegion, read_damaged_regions
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import read_source_files
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.removal.claim import check_current, described
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
@@ -164,7 +161,11 @@ def cut_shard(task: CutTask) -> CutShard:
         check_current(removal)
         if report.quarantined_regions:
             _copy_quarantine(task, place)
-        report = place.publish(local, written, report)
+        places = index.places()
+        report = place.publish(
+            *(local, written, report),
+            places=None if places is None else places.taken(taken),
+        )
         return CutShard(task, report, removed)
 
 

@@ -13,9 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Texts, encode_texts
-from gristmill.dataset.base.errors import some_of
+from gristmill.dataset.base.errors import InvalidDatasetError, some_of
 from gristmill.dataset.formats.file_formats import JoinedFiles
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
+from gristmill.dataset.metadata.places import Int64, Places
+from gristmill.dataset.metadata.sources import SOURCES_PREFIX
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
 
 
@@ -53,6 +55,8 @@ class InputFiles:
             `FileInfo`.
         spec: The rules for making records from all of them.
         lineage: The result of `encode_lineage` for the datasets whose shards they are.
+        sources: Of the shards of a dataset: the list of the sources of their records,
+            as `SourceFiles` takes it, and `first` for each file, see `origins`.
     """
 
     paths: Sequence[str]
@@ -62,6 +66,7 @@ class InputFiles:
     noted_ns: npt.NDArray[np.int64]
     spec: SourceSpec = TFRECORD
     lineage: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
+    sources: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -102,6 +107,28 @@ class InputFiles:
             hasher.update(f"{path}\t{size}\n".encode("utf-8", "surrogateescape"))
         return "sha256:" + hasher.hexdigest()
 
+    def origins(self, file: int, places: Int64, stored: Places | None) -> Places:
+        """Returns the sources of records of a file.
+
+        Args:
+            file: The number of the file.
+            places: int64 [records], their places there.
+            stored: What the index of a shard says of all its records.
+        """
+        first = int(self.sources["first"][file]) if self.sources else file
+        if not self.sources or first < 0:  # The file itself is their source.
+            first = first if first >= 0 else -1 - first
+            return Places(np.full(len(places), first), places)
+        if stored is None:
+            raise InvalidDatasetError(
+                "shard index has no places of records, which the table of shards says "
+                "it has",
+                where=self.paths[file],
+                cure="restore the index from a copy",
+            )
+        taken = stored.taken(places)
+        return Places(taken.files + first, taken.places)
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Returns the list as named arrays, for a file."""
         path_blob, path_ends = encode_texts(self.paths)
@@ -109,6 +136,7 @@ class InputFiles:
         return {
             **self.lineage,
             "spec": np.array(self.spec.to_json()),
+            **{SOURCES_PREFIX + name: array for name, array in self.sources.items()},
             "path_blob": path_blob,
             "path_ends": path_ends,
             "version_blob": version_blob,
@@ -132,6 +160,11 @@ class InputFiles:
                 name: array
                 for name, array in arrays.items()
                 if name.startswith("lineage")
+            },
+            sources={
+                name.removeprefix(SOURCES_PREFIX): array
+                for name, array in arrays.items()
+                if name.startswith(SOURCES_PREFIX)
             },
         )
 

@@ -12,12 +12,13 @@ from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.metadata.places import Int64, Places
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.input_files import InputFile
+from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.quarantine import DamageHandler
 
 Opened = TypeVar("Opened")
@@ -103,6 +104,20 @@ class RangeReader(abc.ABC, Generic[Opened]):
         self._whole = False
 
     @property
+    def stored_places(self) -> Places | None:
+        """The sources of all records of an open shard, if its index has them."""
+        return None
+
+    def origins(self, files: InputFiles, places: Int64) -> Places:
+        """Returns the sources of records of the range.
+
+        Args:
+            files: All files of the job.
+            places: int64 [records], their places in the file.
+        """
+        return files.origins(self._source.file_index, places, self.stored_places)
+
+    @property
     def span(self) -> SourceSpan:
         """The span that was read: complete once all records were read."""
         return SourceSpan(
@@ -156,7 +171,9 @@ class RangeReader(abc.ABC, Generic[Opened]):
             StorageChangedError: The file was written meanwhile.
         """
 
-    def copy(self, copier: ShardCopier, options: WriterOptions) -> RecordsDigest | None:
+    def copy(
+        self, copier: ShardCopier, options: WriterOptions
+    ) -> tuple[RecordsDigest, Int64] | None:
         """Appends the records to a shard, in the chunks that they are in.
 
         Args:
@@ -164,7 +181,8 @@ class RangeReader(abc.ABC, Generic[Opened]):
             options: Encoding of the shard.
 
         Returns:
-            Their digest; None, with nothing appended, if they are encoded otherwise.
+            Their digest, and the place of each taken record in the file: int64
+            [taken]. None, with nothing appended, if they are encoded otherwise.
 
         Raises:
             CorruptShardError: The range is damaged.

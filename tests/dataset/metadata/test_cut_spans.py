@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.metadata.cut_spans import cut_spans, places_of
-from gristmill.dataset.metadata.provenance import DamagedRegion, SourceFile
+from gristmill.dataset.metadata.provenance import DamagedRegion
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.metadata.sources import SourceFile
 
 
 def made_span(

@@ -22,7 +22,7 @@ from gristmill.dataset.metadata.lineage import (
     read_lineage,
 )
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.provenance import SourceFile
+from gristmill.dataset.metadata.sources import SourceFile
 from tests.support.conversion import convert, job_of, varied_records
 from tests.support.records import frames_of, write_array_records
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import pickle
@@ -18,18 +19,21 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     StorageError,
 )
+from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_index import (
+    HEADER_BYTES,
     encode_index,
     index_of_footer,
     map_index,
     parse_index,
+    with_report,
 )
 from gristmill.dataset.metadata.shard_report import ShardReport
 from tests.support.memory import peak_memory
 from tests.support.shards import footer_with, report
 
 
-def index_of(counts, offsets=None, **changes) -> bytes:
+def index_of(counts, offsets=None, places=b"", **changes) -> bytes:
     footer = footer_with(counts, offsets)
     crcs = (np.arange(footer.records) * 2_654_435_761).astype(np.uint32)
     end = int(footer.chunk_offsets[-1])
@@ -37,6 +41,7 @@ def index_of(counts, offsets=None, **changes) -> bytes:
         footer=footer,
         crc32cs=crcs,
         report=report(file_bytes=end + 131_072, **changes),
+        places=places,
     )
 
 
@@ -206,6 +211,30 @@ class TestOpening:
         index.check()
         check_against(footer_with([3] * 100 + [1]), index)
         assert index.report() == parse_index(data, path="x").report()
+
+    def test_places_come_last_and_are_not_mapped(self, tmp_path: pathlib.Path):
+        places = Places(np.array([0, 0, 1]), np.array([0, 40, 7]))
+        section, index = places.encode(), tmp_path / "i.index"
+        data = index_of([1, 1, 1], places=section)
+        index.write_bytes(data)
+        whole, mapped = parse_index(data, path="i"), map_index(str(index))
+        assert data.endswith(section)
+        assert whole.index_bytes == mapped.index_bytes == len(data) - len(section)
+        assert whole.report().index_bytes == whole.index_bytes
+        assert list(map(np.ndarray.tolist, whole.places())) == [[0, 0, 1], [0, 40, 7]]
+        assert len(mapped._body) + HEADER_BYTES == whole.index_bytes
+        changed = with_report(
+            data, dataclasses.replace(whole.report(), job="b"), path="i"
+        )
+        assert parse_index(changed, path="i").places() is not None
+        beginning = data[: whole.index_bytes]
+        parse_index(beginning, path="i", whole=False).check()
+        for part, size in ((beginning, "wrong size"), (data[:-1], "wrong size")):
+            with pytest.raises(InvalidDatasetError, match=size):
+                parse_index(part, path="i")
+        damaged = data[:-1] + bytes([data[-1] ^ 1])
+        with pytest.raises(InvalidDatasetError, match="damaged places"):
+            parse_index(damaged, path="i").places()
 
     @pytest.mark.parametrize("name", ["missing", "."])
     def test_what_cannot_be_opened_is_an_error_of_storage(self, tmp_path, name: str):

@@ -16,6 +16,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.metadata.places import Int64, Places
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.sources.formats import (
     RecordOptions,
@@ -62,11 +63,12 @@ class ShardRangeReader(RangeReader[_Begun]):
         super().__init__(request)
         self._selected = selected
         self._shard = shard
+        self._opened: OpenShard | None = None
         self._start = self._stop = 0
 
     def _open(self) -> _Begun:
         source = self._source
-        opened = open_shard(
+        opened = self._opened = open_shard(
             self._shard,
             version=self._file.version,
             rebuild=self._on_damage is not None,
@@ -80,6 +82,11 @@ class ShardRangeReader(RangeReader[_Begun]):
         file = reading.open(wait=False) if first < stop else None
         self._start, self._stop = first, max(first, stop)
         return _Begun(opened, reading, file)
+
+    @property
+    def stored_places(self) -> Places | None:
+        """The sources of all records of the shard; see `RangeReader`."""
+        return None if self._opened is None else self._opened.places
 
     def batches(self) -> Iterator[RecordBatch]:
         """Yields the good records; see `RangeReader`."""
@@ -112,14 +119,16 @@ class ShardRangeReader(RangeReader[_Begun]):
             [batch.crc32cs[row] for row in rows],
         )
 
-    def copy(self, copier: ShardCopier, options: WriterOptions) -> RecordsDigest | None:
+    def copy(
+        self, copier: ShardCopier, options: WriterOptions
+    ) -> tuple[RecordsDigest, Int64] | None:
         """Appends the records to a shard; see `RangeReader`."""
         opened, _, file = self._coming()
         assert self._start is not None  # It is open.
         assert self._stop is not None
         if file is None:
             self._whole = self._stop == opened.records
-            return RecordsDigest()
+            return RecordsDigest(), np.zeros(0, np.int64)
         with file:
             footer = opened.footer
             wanted = options.group_size, options.compression
@@ -142,7 +151,7 @@ class ShardRangeReader(RangeReader[_Begun]):
         self._records = digest.records
         self._whole = self._stop == opened.records
         self._check_unchanged()
-        return digest
+        return digest, self._start + np.flatnonzero(taken)
 
     def _lose(self, error: CorruptShardError, handler: DamageHandler) -> None:
         """Sets aside a range of a file in which nothing can be found."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import CorruptShardError, StorageError
+from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.shards.open_shard import (
     ShardFacts,
@@ -43,12 +44,19 @@ class OpenShard:
         footer: Its footer.
         crc32cs: uint32 [records], the checksum of each record; None if no index has
             them: then the hashes of the chunks are compared.
+        index: Its index, None if it belongs to no dataset.
     """
 
     shard: ListedShard
     version: str
     footer: Footer
     crc32cs: npt.NDArray[np.uint32] | None
+    index: ShardIndex | None = None
+
+    @functools.cached_property
+    def places(self) -> Places | None:
+        """The sources of its records, None if its index does not have them."""
+        return None if self.index is None else self.index.places()
 
     @functools.cached_property
     def first_records(self) -> Int64:
@@ -135,7 +143,9 @@ def kept_shard(key: ShardKey) -> OpenShard:
     described = ShardFacts(shard.records if index is None else index.records)
     check_shard(described, ShardFacts(footer.records), where=shard.path)
     crc32cs = None if index is None else index.crc32cs
-    return OpenShard(shard=shard, version=version, footer=footer, crc32cs=crc32cs)
+    return OpenShard(
+        shard=shard, version=version, footer=footer, crc32cs=crc32cs, index=index
+    )
 
 
 def _read_footer(shard: ListedShard) -> Footer:

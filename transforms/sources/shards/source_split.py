@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
@@ -21,9 +22,10 @@ from gristmill.dataset.columns.expression import Expression
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import common_columns
 from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
-from gristmill.dataset.metadata.manifest import read_split_table
+from gristmill.dataset.metadata.manifest import read_split_table, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import SourceFiles, read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
@@ -260,7 +262,36 @@ def with_lineage(files: InputFiles) -> InputFiles:
             cure="run the same command again, when nothing writes to the dataset",
         )
     ancestors = ancestors_of(directory, source.split, found)
+    files = _with_sources(files, directory, found)
     return dataclasses.replace(files, lineage=encode_lineage(ancestors))
+
+
+def _with_sources(files: InputFiles, directory: str, split: Split) -> InputFiles:
+    """Returns the shards of a split with the list of the sources of their records.
+
+    Where an index does not have them, the shard itself is the source.
+    """
+    whole = SourceFiles(files.arrays())
+    lists: list[SourceFiles] = []
+    firsts: list[npt.NDArray[np.int64]] = []
+    count = shard = 0
+    for part in split.parts:
+        listed = read_sources(directory, part)
+        known = read_table(directory, part).index_bytes > 0
+        known &= listed is not None
+        own = shard + np.flatnonzero(~known)
+        first = np.full(len(known), count, np.int64)
+        if listed is not None and known.any():
+            lists.append(listed)
+            count += len(listed)
+        if len(own):
+            lists.append(whole.taken(own))
+            first[~known] = -1 - np.arange(count, count + len(own))
+            count += len(own)
+        firsts.append(first)
+        shard += len(known)
+    sources = {**SourceFiles.joined(lists), "first": np.concatenate(firsts)}
+    return dataclasses.replace(files, sources=sources)
 
 
 def _listed(directory: str, paths: Sequence[str]) -> dict[str, FileInfo]:
