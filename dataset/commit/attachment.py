@@ -20,12 +20,14 @@ from gristmill.dataset.commit.claim import fence
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import with_columns
 from gristmill.dataset.commit.garbage import NamedFiles
+from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     StoredColumn,
     named_values,
 )
+from gristmill.dataset.metadata.kinds import ATTACHMENT, COLUMN, VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
@@ -127,18 +129,6 @@ class Attachment:
         return manifest
 
 
-def begun_attachments(
-    dataset: str, manifest: Manifest, split: str
-) -> Iterator[tuple[FileInfo, str]]:
-    """Yields the descriptions of columns that are being attached, and their keys."""
-    prefix = f"{manifest.name}-{split}.attach-"
-    index = layout.join(dataset, layout.INDEX_DIR)
-    for info in storage_for(dataset).scan(index, prefix=prefix):
-        path = layout.join(layout.INDEX_DIR, layout.base_name(info.path))
-        if found := layout.attachment_of(path, manifest.name, split):
-            yield info, found[1]
-
-
 def give_up_attachments(
     dataset: str, manifest: Manifest, split: str, *, delete: bool
 ) -> Iterator[FileInfo]:
@@ -147,27 +137,22 @@ def give_up_attachments(
     Who attaches them still, fails.
     """
     storage = storage_for(dataset)
-    begun = dict(begun_attachments(dataset, manifest, split))
-    yield from begun
+    known = layout.parts_of(manifest.name, split)
+    found = walk(dataset, (ATTACHMENT,), known)
+    begun = {one.parts["KEY"]: one.info for one in found}
+    yield from begun.values()
     if not begun:
         return
     if delete:
-        storage.delete_all(begun)
+        storage.delete_all(begun.values())
         fence(dataset)  # Who has found its description by now cannot commit any more.
     named = {*named_values(dataset, manifest.splits[split])}
     named |= NamedFiles.of(manifest, ()).described
-    keys = (*(f"-{key}" for key in begun.values()),)
-    ends = keys + tuple(f"{key}.columns.npz" for key in keys)
-    places = (
-        (layout.COLUMNS_DIR, layout.shard_prefix(manifest.name, split)),
-        (layout.INDEX_DIR, f"{manifest.name}-{split}."),
-    )
-    for directory, prefix in places:
+    for found in (walk(dataset, (VALUES,)), walk(dataset, (COLUMN,), known)):
         lost = [
-            info
-            for info in storage.scan(layout.join(dataset, directory), prefix=prefix)
-            if info.path.endswith(ends)
-            and info.path.removeprefix(layout.join(dataset, "")) not in named
+            one.info
+            for one in found
+            if one.parts["KEY"] in begun and one.path not in named
         ]
         yield from lost
         if delete:

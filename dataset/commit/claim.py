@@ -25,12 +25,12 @@ from gristmill.dataset.base.errors import (
     StorageMissingError,
 )
 from gristmill.dataset.commit.editions import first_edition, next_edition
+from gristmill.dataset.commit.listings import files_of_shards
 from gristmill.dataset.commit.ownership import (
     check_dataset_name,
     check_no_strangers,
     check_removal,
     committed_shards,
-    files_of_shards,
 )
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import (

@@ -5,25 +5,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
-from gristmill.dataset.base.errors import InputError, InvalidDatasetError, StorageError
+from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.attachment import give_up_attachments
 from gristmill.dataset.commit.commit import commit
-from gristmill.dataset.commit.editions import last_begun, without_replaced
+from gristmill.dataset.commit.editions import last_begun, part_trees, without_replaced
 from gristmill.dataset.commit.garbage import (
     delete_leftovers,
     find_garbage,
+    find_leftovers,
     garbage_editions,
 )
+from gristmill.dataset.commit.listings import Listings, walk
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import ATTACHMENT, COLUMN, DESCRIBING, TABLE
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import not_a_dataset, open_manifest
-from gristmill.dataset.storage.base import FileInfo
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.base import FileInfo, is_unfinished
 from gristmill.dataset.storage.lookup import storage_for
 
 _TRIES = 5
-_TABLE = layout.table_path("", "").rpartition("-")[2]  # How tables end.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,8 +76,7 @@ def clean(
             raise not_a_dataset(output)
         splits = {name: without_replaced(one) for name, one in old.splits.items()}
         for name, split in splits.items() if unfinished else ():
-            last = max(split.last_edition, last_begun(output, old.name, name))
-            splits[name] = dataclasses.replace(split, last_edition=last)
+            splits[name] = _given_up(output, old.name, name, split)
         return dataclasses.replace(old, splits=splits)
 
     before = open_manifest(output)
@@ -106,12 +108,79 @@ def clean(
             if not left or change(open_manifest(output)) == after:
                 raise
     if delete:
-        delete_leftovers(output, after.name, ())
+        delete_leftovers(output, after.name, after.splits if unfinished else ())
     return Cleaned(
         editions=tuple(sorted(before.known.keys() - after.known.keys())),
         files=len(found),
         file_bytes=sum(found.values()),
     )
+
+
+def _given_up(output: str, name: str, key: str, split: Split) -> Split:
+    last = max(split.last_edition, last_begun(output, name, key))
+    return dataclasses.replace(split, last_edition=last)
+
+
+def give_up(output: str, split: str) -> Manifest:
+    """Gives up the work on a split that is not finished; its files become garbage.
+
+    Who is at it still, fails.
+
+    Returns:
+        The dataset as it is then.
+    """
+
+    def change(old: Manifest | None) -> Manifest:
+        if old is None:
+            raise not_a_dataset(output)
+        given_up = _given_up(output, old.name, split, old.splits[split])
+        return dataclasses.replace(old, splits={**old.splits, split: given_up})
+
+    manifest = commit(output, change, delete=False)
+    _ = [*give_up_attachments(output, manifest, split, delete=True)]
+    return manifest
+
+
+def unfinished_files(
+    output: str, manifest: Manifest, name: str, *, own: Collection[int] = ()
+) -> Iterator[str]:
+    """Yields files of work on a split that is not finished, relative to the dataset.
+
+    Args:
+        output: The dataset's directory.
+        manifest: What it says of itself.
+        name: The split.
+        own: The editions that the caller makes, whose files are left out.
+    """
+    known = layout.parts_of(manifest.name, name)
+    begun = range(manifest.splits[name].last_edition + 1, 10**9)
+    for one in walk(output, (ATTACHMENT, COLUMN, *DESCRIBING), known):
+        edition = layout.edition_in(one.parts)
+        if one.kind is ATTACHMENT or (edition in begun and edition not in own):
+            yield one.path
+    prefix = f"{layout.shard_prefix(manifest.name, name)}e"
+    for info in storage_for(output).scan(output, prefix=prefix):
+        file = layout.base_name(info.path)
+        named = layout.named_edition(file, manifest.name, name)
+        if named in begun and named not in own:
+            yield file
+    for edition, tree in part_trees(output, manifest.name, name).items():
+        if edition in begun and edition not in own:
+            yield tree.removeprefix(layout.join(output, ""))
+
+
+def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
+    """Deletes all that a split does not name, and that no unfinished work has made.
+
+    Returns:
+        What it leaves, as a process of this machine writes there.
+    """
+    known = manifest.splits[name].known
+    keys = {layout.edition_key(name, edition) for edition in known}
+    _delete(output, manifest, name, _all_files(output, manifest, name))
+    delete_leftovers(output, manifest.name, {name, *keys})
+    left = find_leftovers(output, manifest, Listings(output))
+    return tuple(sorted(path for path in left if is_unfinished(layout.base_name(path))))
 
 
 def _all_files(output: str, manifest: Manifest, name: str) -> Iterator[FileInfo]:
@@ -128,7 +197,7 @@ def _delete(
 
     def others() -> Iterator[FileInfo]:
         for info in files:
-            if info.path.endswith(_TABLE):
+            if info.path.endswith(TABLE.suffix):
                 tables.append(info)
             else:
                 yield info
@@ -144,19 +213,12 @@ def _delete(
 def _trees(output: str, manifest: Manifest, name: str) -> list[str]:
     """Returns the directories of unfinished files of editions that are not to come."""
     storage, last = storage_for(output), manifest.splits[name].last_edition
-    own = layout.temporary_dir("", manifest.name, "")
-    keys = {
-        info.path.removeprefix(layout.join(output, own)).partition("/")[0]
-        for info in storage.scan(output, deep=True, prefix=f"{own}{name}")
-    }
-    keys |= {
-        layout.edition_key(name, edition)
-        for edition in garbage_editions(output, manifest, name).editions
-    }
-    trees = []
-    for key in sorted(keys):
-        with contextlib.suppress(InputError):  # It is a directory of another program.
-            only, edition = layout.parse_edition_key(key)
-            if only == name and edition <= last:
-                trees.append(layout.temporary_dir(output, manifest.name, key))
-    return [tree for tree in trees if not storage.is_in_use(tree)]
+    trees = part_trees(output, manifest.name, name)
+    for edition in garbage_editions(output, manifest, name).editions:
+        key = layout.edition_key(name, edition)
+        trees[edition] = layout.temporary_dir(output, manifest.name, key)
+    return [
+        tree
+        for edition, tree in sorted(trees.items())
+        if edition <= last and not storage.is_in_use(tree)
+    ]

@@ -6,14 +6,15 @@ Files that name or describe one count, beside what `dataset.json` says.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gristmill.dataset.base.errors import InputError, StorageChangedError
+from gristmill.dataset.base.errors import StorageChangedError
+from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import DESCRIBING, JOB, PARTS, TABLE, WRITE, Kind
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -56,27 +57,29 @@ def next_edition(output: str, name: str, split: str, there: Split) -> int:
 
 def last_described(output: str, name: str, split: str) -> int:
     """Returns the greatest number of an edition that any file describes, or 0."""
-    storage, own = storage_for(output), layout.join(output, "")
-    found = {0}
-    index = layout.join(output, layout.INDEX_DIR)
-    for info in storage.scan(index, prefix=f"{name}-{split}."):
-        path = info.path.removeprefix(own)
-        found.add(layout.described_edition(path, name, split) or 0)
-    return max(found)
+    described = walk(output, DESCRIBING, layout.parts_of(name, split))
+    return max((layout.edition_in(found.parts) for found in described), default=0)
 
 
 def last_begun(output: str, name: str, split: str) -> int:
     """Returns the greatest number of an edition that any file is named by, or 0."""
-    storage, own = storage_for(output), layout.join(output, "")
+    storage = storage_for(output)
     found = {last_described(output, name, split)}
     for info in storage.scan(output, prefix=layout.shard_prefix(name, split)):
         found.add(layout.edition_of(layout.base_name(info.path), name, split))
+    return max(found | part_trees(output, name, split).keys())
+
+
+def part_trees(output: str, name: str, split: str) -> dict[int, str]:
+    """Returns the directories of a split's unfinished files, by edition."""
+    found, own = {}, layout.join(output, "")
     place = layout.temporary_dir("", name, split)
-    for info in storage.scan(output, deep=True, prefix=place):
-        mark = info.path.removeprefix(own + place).partition("/")[0]
-        with contextlib.suppress(InputError):  # It is a directory of another program.
-            found.add(layout.parse_edition_key(split + mark)[1])
-    return max(found)
+    for info in storage_for(output).scan(output, deep=True, prefix=place):
+        directory = info.path.removeprefix(own).partition("/")[0]
+        parts = PARTS.parse(f"{directory}/", NAME=name, SPLIT=split)
+        if parts is not None:
+            found[layout.edition_in(parts)] = own + directory
+    return found
 
 
 def first_edition(
@@ -91,25 +94,20 @@ def first_edition(
     begun_first = any(storage.stat_all([layout.join(output, path) for path in paths]))
     if begun_first and not damaged:
         return 1, frozenset()
-    own = f"{name}-{split}."
-    described: dict[int, set[str]] = {}
-    for info in storage.scan(layout.join(output, layout.INDEX_DIR), prefix=own):
-        path = layout.join(layout.INDEX_DIR, layout.base_name(info.path))
-        edition = layout.described_edition(path, name, split)
-        if edition is not None:
-            kind = ".".join(path.rsplit(".", 2)[1:])
-            described.setdefault(edition, set()).add(kind)
+    described: dict[int, set[Kind]] = {}
+    for one in walk(output, DESCRIBING, layout.parts_of(name, split)):
+        described.setdefault(layout.edition_in(one.parts), set()).add(one.kind)
     # The marker of a write goes at the commit, a table comes shortly before it.
-    begins = {"write.json"} if damaged else {"write.json", "job.json"}
+    begins = {WRITE} if damaged else {WRITE, JOB}
     given_out = {
         edition
         for edition, kinds in described.items()
-        if "shards.npz" in kinds and kinds.isdisjoint(begins)
+        if TABLE in kinds and kinds.isdisjoint(begins)
     }
     begun = {
         edition
         for edition, kinds in described.items()
-        if not kinds.isdisjoint(("job.json", "write.json"))
+        if not kinds.isdisjoint((JOB, WRITE))
     } - given_out
     prefix = layout.shard_prefix(name, split)
     found = {

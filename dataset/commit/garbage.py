@@ -12,8 +12,7 @@ import contextlib
 import dataclasses
 import glob
 import itertools
-import posixpath
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 import numpy as np
@@ -23,22 +22,36 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     StorageError,
 )
+from gristmill.dataset.commit.editions import fingerprint_of
 from gristmill.dataset.commit.listings import (
     Listings,
     Names,
     blocks,
+    check_no_link,
     decode_name,
     encode_names,
+    files_of_shards,
     find_names,
+    walk,
 )
-from gristmill.dataset.commit.ownership import files_of_shards
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.column_table import ColumnTable, named_values
-from gristmill.dataset.metadata.manifest import Manifest, read_table
+from gristmill.dataset.metadata.column_table import named_values
+from gristmill.dataset.metadata.kinds import (
+    ATTACHMENT,
+    COLUMN,
+    DESCRIBING,
+    DIRECTORIES,
+    JOB,
+    RESULT,
+    TABLE,
+    VALUES,
+)
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.provenance import part_count
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -94,58 +107,64 @@ class Garbage:
         tables: Their tables.
         columns: Tables of columns that are not named.
         editions: The numbers of all these editions.
+        written: The numbers of those that more than a table describes: what is indexed
+            has nothing else.
     """
 
     described: tuple[FileInfo, ...]
     tables: tuple[FileInfo, ...]
     columns: tuple[FileInfo, ...]
     editions: frozenset[int]
+    written: frozenset[int]
 
 
-def garbage_editions(output: str, manifest: Manifest, name: str) -> Garbage:
+def garbage_editions(
+    output: str, manifest: Manifest, name: str, *, listings: Listings | None = None
+) -> Garbage:
     """Finds editions of a split that are not named, by the files that describe them.
 
     Args:
         output: The dataset's directory.
         manifest: What it says of itself.
         name: The split.
+        listings: As in `walk`.
     """
     split = manifest.splits[name]
     named = NamedFiles.of(manifest, ()).described
-    storage, place = storage_for(output), layout.join(output, "")
-    found = storage.scan(
-        layout.join(output, layout.INDEX_DIR), prefix=f"{manifest.name}-{name}."
-    )
     described: list[FileInfo] = []
     tables: list[FileInfo] = []
     columns: dict[str, list[FileInfo]] = {}
     begun = set()
-    editions = set()
-    for info in found:
-        path = info.path.removeprefix(place)
-        if attached := layout.attachment_of(path, manifest.name, name):
-            number, attachment = attached
-            if not number:
-                begun.add(attachment)
-            elif number <= split.last_edition and path not in named:
-                columns.setdefault(attachment, []).append(info)
+    editions, written = set(), set()
+    kinds = (*DESCRIBING, COLUMN, ATTACHMENT)
+    known = layout.parts_of(manifest.name, name)
+    for info, path, kind, parts in walk(output, kinds, known, listings=listings):
+        edition = layout.edition_in(parts)
+        if kind is ATTACHMENT:
+            begun.add(parts["KEY"])
+        elif edition > split.last_edition or path in named:
             continue
-        edition = layout.described_edition(path, manifest.name, name)
-        if edition is None or edition > split.last_edition or path in named:
-            continue
-        (tables if path.endswith(".shards.npz") else described).append(info)
-        if edition not in split.known:
-            editions.add(edition)
+        elif kind is COLUMN:
+            columns.setdefault(parts["KEY"], []).append(info)
+        else:
+            (tables if kind is TABLE else described).append(info)
+            if edition not in split.known:
+                editions.add(edition)
+                if kind is not TABLE:
+                    written.add(edition)
     lost = [tables for one, tables in columns.items() if one not in begun]
     return Garbage(
         described=tuple(described),
         tables=tuple(tables),
         columns=tuple(itertools.chain(*lost)),
         editions=frozenset(editions),
+        written=frozenset(written),
     )
 
 
-def find_garbage(output: str, manifest: Manifest, name: str) -> Iterator[FileInfo]:
+def find_garbage(
+    output: str, manifest: Manifest, name: str, *, listings: Listings | None = None
+) -> Iterator[FileInfo]:
     """Yields the files of a split that can be deleted, in the order to delete them.
 
     Files that were indexed and not written are left, whatever their names.
@@ -154,86 +173,125 @@ def find_garbage(output: str, manifest: Manifest, name: str) -> Iterator[FileInf
         output: The dataset's directory.
         manifest: What it says of itself.
         name: The split.
+        listings: As in `walk`.
 
     Raises:
         InvalidDatasetError: The table of an edition that it names cannot be read: what
             belongs to that is not known.
         StorageError: The same, or files cannot be listed.
     """
-    found = garbage_editions(output, manifest, name)
+    found = garbage_editions(output, manifest, name, listings=listings)
     yield from found.described
-    yield from _column_files(output, manifest, name, found)
-    yield from _shard_files(output, manifest, name, found)
+    yield from _lost_values(output, manifest, listings)
+    yield from _lost_shards(output, manifest, name, found, listings)
     yield from found.columns
     yield from found.tables
 
 
-def _column_files(
-    output: str, manifest: Manifest, name: str, garbage: Garbage
+def _lost_values(
+    output: str, manifest: Manifest, listings: Listings | None
 ) -> Iterator[FileInfo]:
-    """Yields the files of values that only tables name which are not named."""
-    if not garbage.columns:
+    """Yields the files of values that no table names, and nobody is about to name.
+
+    In this order: values are listed, then who is at work, then what is committed. Work
+    is described before its first file, and until it is committed.
+    """
+    found = walk(output, (VALUES,), listings=listings)
+    if (first := next(found, None)) is None:
         return
-    named = named_values(output, manifest.splits[name])
-    storage = storage_for(output)
-    for info in garbage.columns:
-        paths: Sequence[str] = ()
-        # The files of a damaged one stay: nothing tells their names.
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            data = storage.read(info.path)
-            paths = ColumnTable.decode(data, where=info.path).paths
-        lost = [layout.join(output, path) for path in paths if path not in named]
-        yield from filter(None, storage.stat_all(lost))
+    named = _named_values(output, manifest)
+    lost = [one for one in itertools.chain((first,), found) if one.path not in named]
+    begun = _begun(output, manifest, listings) if lost else set[str]()
+    lost = [one for one in lost if one.parts["KEY"] not in begun]
+    if lost and (now := read_manifest(output)) not in (None, manifest):
+        named = _named_values(output, now)
+    yield from (one.info for one in lost if one.path not in named)
 
 
-def _shard_files(
-    output: str, manifest: Manifest, name: str, garbage: Garbage
+def _named_values(output: str, manifest: Manifest) -> set[str]:
+    splits = manifest.splits.values()
+    return set[str]().union(*(named_values(output, split) for split in splits))
+
+
+def _begun(output: str, manifest: Manifest, listings: Listings | None) -> set[str]:
+    """Returns the keys of the values that unfinished work writes."""
+    begun = set()
+    for name, split in manifest.splits.items():
+        known = layout.parts_of(manifest.name, name)
+        for one in walk(output, (ATTACHMENT, JOB), known, listings=listings):
+            if one.kind is ATTACHMENT:
+                begun.add(one.parts["KEY"])
+            elif layout.edition_in(one.parts) > split.last_edition:
+                content = storage_for(output).load(one.info.path)
+                begun.add((content and fingerprint_of(content.data)) or "")
+    return begun
+
+
+def _lost_shards(
+    output: str,
+    manifest: Manifest,
+    name: str,
+    garbage: Garbage,
+    listings: Listings | None = None,
 ) -> Iterator[FileInfo]:
     split = manifest.splits[name]
-    indexed = any("indexed" in edition.source for edition in split.known.values())
-    # What is indexed has a table, and nothing else that describes it.
-    written = {
-        layout.described_edition(
-            info.path.removeprefix(layout.join(output, "")), manifest.name, name
-        )
-        for info in garbage.described
-    } & garbage.editions
-    if indexed and not written - {1}:
-        return
     tables = [read_table(output, edition) for edition in manifest.known.values()]
     named = NamedFiles.of(manifest, tables)
     lost: set[str] = set()
-    for info in garbage.tables:
+    for info in () if _is_indexed(split) else garbage.tables:
         # Shards of a damaged one are found if TFDS would name them so.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             data = storage_for(output).read(info.path)
             paths = ShardTable.decode(data, where=info.path).paths
             path = info.path.removeprefix(layout.join(output, ""))
-            number = layout.described_edition(path, manifest.name, name) or 1
-            own, others = _named_by(paths, number, manifest.name, name)
+            parts = TABLE.parse(path) or {}
+            own, others = _named_by(
+                paths, layout.edition_in(parts), manifest.name, name
+            )
             lost.update(own)
-            if not _are_indexed(output, others):
+            if next(_jobs(output, others), "") != INDEXED_JOB:
                 lost.update(others)
+    left: dict[str, bool] = {}
+    prefix = layout.shard_prefix(manifest.name, name)
+    prefix *= all(shard.startswith(prefix) for shard in lost)
+    for block in blocks(files_of_shards(output, prefix, listings=listings)):
+        kept = named.has_shards(shard for _, shard in block)
+        for (info, shard), keep in zip(block, kept, strict=True):
+            if keep:
+                continue
+            if shard not in left:
+                edition = layout.named_edition(shard, manifest.name, name)
+                left[shard] = shard in lost or (
+                    edition is not None
+                    and edition <= split.last_edition
+                    and (
+                        (edition > 1 and edition in garbage.written)
+                        or is_left(output, split, shard, edition)
+                    )
+                )
+            if left[shard]:
+                yield info
 
-    def is_lost(shard: str) -> bool:
-        edition = layout.named_edition(shard, manifest.name, name)
-        if indexed:
-            return edition != 1 and edition in written
-        if shard in lost:
-            return True
-        return (
-            edition is not None
-            and edition <= split.last_edition
-            # Others may use the names of a first edition.
-            and not (edition == 1 and edition in split.known)
-        )
 
-    for block in blocks(files_of_shards(output)):
-        owned = [(info, shard) for info, shard in block if is_lost(shard)]
-        kept = named.has_shards(shard for _, shard in owned)
-        yield from (
-            info for (info, _), keep in zip(owned, kept, strict=True) if not keep
-        )
+def _is_indexed(split: Split) -> bool:
+    return any("indexed" in edition.source for edition in split.known.values())
+
+
+def is_left(output: str, split: Split, shard: str, edition: int) -> bool:
+    """Returns whether a shard that no edition has is one that a job has left.
+
+    Others may use the names of a first edition, and those of files that are indexed:
+    there, the index of the shard tells it, which only jobs write.
+
+    Args:
+        output: The dataset's directory.
+        split: The split.
+        shard: The shard, which has the name of one of the split.
+        edition: The edition that it is named by.
+    """
+    if not _is_indexed(split) and (edition > 1 or edition not in split.known):
+        return True
+    return next(_jobs(output, [shard]), INDEXED_JOB) != INDEXED_JOB
 
 
 def _named_by(
@@ -251,10 +309,10 @@ def _named_by(
     return own, others
 
 
-def _are_indexed(output: str, shards: Iterable[str]) -> bool:
-    """Returns whether shards of a garbage edition are files that were indexed.
+def _jobs(output: str, shards: Iterable[str]) -> Iterator[str]:
+    """Yields the jobs of shards, as far as they have an index.
 
-    Shards that its command did not name are all indexed files, or none is.
+    Shards that their command did not name are all indexed files, or none is.
     """
     storage, waiting = storage_for(output), iter(shards)
     # The first tells it, unless a deletion was killed that had come to the indexes.
@@ -265,9 +323,7 @@ def _are_indexed(output: str, shards: Iterable[str]) -> bool:
         for path, content in zip(paths, storage.load_all(paths), strict=True):
             if content is not None:
                 with contextlib.suppress(InvalidDatasetError):
-                    report = parse_index(content.data, path=path).report()
-                    return report.job == INDEXED_JOB
-    return False
+                    yield parse_index(content.data, path=path).report().job
 
 
 def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
@@ -280,10 +336,11 @@ def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
     found = garbage_editions(output, manifest, name)
     storage = storage_for(output)
     storage.delete_all(found.described)
-    storage.delete_all(_column_files(output, manifest, name, found))
+    if found.columns:
+        storage.delete_all(_lost_values(output, manifest, None))
     storage.delete_all(found.columns)
     if found.editions:
-        storage.delete_all(_shard_files(output, manifest, name, found))
+        storage.delete_all(_lost_shards(output, manifest, name, found))
         for edition in found.editions:
             key = layout.edition_key(name, edition)
             if not storage.remote:
@@ -311,9 +368,6 @@ def delete_strays(output: str, manifest: Manifest, key: str) -> None:
     storage_for(output).delete_all(i for i, shard in files if shard not in shards)
 
 
-_WRITTEN_TO = ("", layout.INDEX_DIR, layout.QUARANTINE_DIR)
-
-
 def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
     """Deletes what killed commands left of splits that are committed.
 
@@ -327,8 +381,9 @@ def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
         splits: Splits that are committed.
     """
     storage = storage_for(output)
-    for directory in _WRITTEN_TO:
-        with contextlib.suppress(StorageError):
+    for directory in DIRECTORIES:
+        with contextlib.suppress(StorageError, InvalidDatasetError):
+            check_no_link(layout.join(output, directory), directory)
             storage.delete_unfinished(layout.join(output, directory))
     place = glob.escape(output)
     for split in splits:
@@ -378,14 +433,21 @@ def find_leftovers(
         listings: Listings of its files.
     """
     storage = storage_for(dataset)
-    for directory in (layout.INDEX_DIR,) if storage.remote else _WRITTEN_TO:
+    for directory in (RESULT.directory,) if storage.remote else DIRECTORIES:
         for name in listings.of(directory).with_prefix("."):
             file = decode_name(name)
             path = layout.join(directory, file)
-            if is_unfinished(file) or path.startswith(layout.RESULT_PREFIX):
+            if is_unfinished(file) or RESULT.parse(path):
                 yield path
+    own = layout.join(dataset, "")
     for split, committed in manifest.splits.items():
-        yield from _not_named(dataset, manifest, split, listings)
+        known = layout.parts_of(manifest.name, split)
+        for one in walk(dataset, (ATTACHMENT,), known, listings=listings):
+            yield one.path
+        # Where a table cannot be read, that is a finding, and nothing is deleted.
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            for info in find_garbage(dataset, manifest, split, listings=listings):
+                yield info.path.removeprefix(own)
         marked = f"{layout.shard_prefix(manifest.name, split)}e"
         for name in listings.of("").with_prefix(marked):
             file = decode_name(name)
@@ -395,36 +457,4 @@ def find_leftovers(
     # Unfinished files, also of splits that are not there yet.
     prefix = layout.temporary_dir("", manifest.name, "")
     for info in storage.scan(dataset, deep=True, prefix=prefix):
-        yield info.path.removeprefix(layout.join(dataset, ""))
-
-
-def _not_named(
-    dataset: str, manifest: Manifest, split: str, listings: Listings
-) -> Iterator[str]:
-    """Yields files of editions that were replaced and are not kept."""
-    listing = listings.of(layout.INDEX_DIR)
-    first = layout.split_paths(manifest.name, split)
-    later = map(decode_name, listing.with_prefix(f"{manifest.name}-{split}.e"))
-    described = {
-        *(path for path in first if listing.has(posixpath.basename(path))),
-        *(layout.join(layout.INDEX_DIR, file) for file in later),
-    }
-    attached = map(decode_name, listing.with_prefix(f"{manifest.name}-{split}."))
-    columns = {
-        path: found[0]
-        for path in (layout.join(layout.INDEX_DIR, file) for file in attached)
-        if (found := layout.attachment_of(path, manifest.name, split)) is not None
-    }
-    # The edition of those that are being attached is 0.
-    yield from (path for path, edition in columns.items() if not edition)
-    last = manifest.splits[split].last_edition
-    named = NamedFiles.of(manifest, ()).described
-    if any(
-        (edition := layout.described_edition(path, manifest.name, split)) is not None
-        and edition <= last
-        for path in described - named
-    ) or any(0 < columns[path] <= last for path in columns.keys() - named):
-        # Where a table cannot be read, that is a finding, and nothing is deleted.
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            for info in find_garbage(dataset, manifest, split):
-                yield info.path.removeprefix(layout.join(dataset, ""))
+        yield info.path.removeprefix(own)

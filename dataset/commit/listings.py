@@ -1,11 +1,13 @@
-"""Listings of a dataset's files, as columns, and their comparison with a table."""
+"""Listings of a dataset's files by their kinds, and their comparison with a table."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Self
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +19,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.findings import Finding, Findings, finding_of, wrong_size
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import OF_SHARDS, Kind
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
@@ -133,6 +136,13 @@ class Listings:
             self._directories[directory] = listing
         return self._directories[directory]
 
+    def scan(self, directory: str, prefix: str) -> Iterator[FileInfo]:
+        """Yields the files of a directory whose names begin with a text."""
+        listing = self.of(directory)
+        for name in listing.with_prefix(prefix):
+            path = layout.join(self._dataset, directory, decode_name(name))
+            yield FileInfo(path, 0)
+
     def find(
         self, paths: Iterable[str]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -161,6 +171,87 @@ class Listings:
             found.append(facts)
         sizes, crc32cs = np.concatenate(found).T
         return sizes, crc32cs
+
+
+class Found(NamedTuple):
+    """A file of a dataset.
+
+    Attributes:
+        info: The file.
+        path: Its path in the dataset.
+        kind: Its kind.
+        parts: The parts of its path, as the kind's pattern names them.
+    """
+
+    info: FileInfo
+    path: str
+    kind: Kind
+    parts: Mapping[str, str]
+
+
+def walk(
+    dataset: str,
+    kinds: Sequence[Kind],
+    known: Mapping[str, str] = MappingProxyType({}),
+    *,
+    listings: Listings | None = None,
+    prefix: str = "",
+) -> Iterator[Found]:
+    """Yields the files of a dataset that are of some kinds, directory by directory.
+
+    Args:
+        dataset: The dataset's directory.
+        kinds: The kinds.
+        known: Parts that their paths have to have.
+        listings: Listings of its files; by default they are listed now.
+        prefix: How the names of the files begin.
+
+    Raises:
+        InvalidDatasetError: A directory is a symbolic link. None is followed, as what
+            is found may be deleted.
+    """
+    for directory in dict.fromkeys(kind.directory for kind in kinds):
+        here = [(one, one.suffix) for one in kinds if one.directory == directory]
+        begins = [one.prefix(**known).rpartition("/")[2] for one, _ in here]
+        begin = prefix or _common_prefix(begins)
+        place = layout.join(dataset, directory)
+        if listings is not None:
+            found: Iterable[FileInfo] = listings.scan(directory, begin)
+        else:
+            check_no_link(place, directory)
+            found = storage_for(dataset).scan(place, prefix=begin)
+        for info in found:
+            path = layout.join(directory, info.path.rpartition("/")[2])
+            for kind, suffix in here:
+                if path.endswith(suffix) and (parts := kind.parse(path, **known)):
+                    yield Found(info, path, kind, parts)
+
+
+def check_no_link(place: str, directory: str) -> None:
+    """Raises InvalidDatasetError if a directory of a dataset is a symbolic link."""
+    if directory and "://" not in place and os.path.islink(place):
+        raise InvalidDatasetError(
+            "a directory of the dataset is a symbolic link",
+            where=place,
+            expected="files of the dataset in the dataset",
+            got=f"a link to {os.readlink(place)}",
+            cure="move that directory to the place of the link; nothing is deleted "
+            "where it leads",
+        )
+
+
+def files_of_shards(
+    dataset: str, prefix: str = "", *, listings: Listings | None = None
+) -> Iterator[tuple[FileInfo, str]]:
+    """Yields the files of shards in a dataset, with the shard of each.
+
+    Args:
+        dataset: The dataset's directory.
+        prefix: How the names of the files begin.
+        listings: As in `walk`.
+    """
+    for found in walk(dataset, OF_SHARDS, listings=listings, prefix=prefix):
+        yield found.info, found.parts["SHARD"]
 
 
 def _encoded(name: str) -> bytes:

@@ -1,47 +1,26 @@
 """Names: where each file of a dataset is.
 
-```
-c4/                                           the dataset's directory
-  dataset.json                                written last: without it, no dataset
-  c4-train.array_record-00000-of-00064        shards, named as TFDS names them
-  index/
-    c4-train.array_record-00000-of-00064.index
-    c4-train.array_record-00000-of-00064.segments  only of packed shards
-    c4-train.shards.npz                       the table of shards of a split
-    c4-train.job.json                         what is, or was, being converted
-    c4-train.inputs.npz                       from which files
-    c4-train.e00002.shards.npz                the same files of the second edition
-    c4-train.e00003.removed.npz               records that edition 3 leaves out
-    c4-train.score-0123456789abcdef.columns.npz  only of columns: the table of one
-    c4-train.attach-0123456789abcdef.json     while columns are being attached
-  c4-train.array_record-e00002-00000-of-00003 shards of the second edition
-  columns/                                    only if there are columns
-    c4-train.array_record-00000-of-00064.score-0123456789abcdef
-  quarantine/                                 only if bad input was set aside
-  tmp-c4-train/                               only while work continues
-```
+`kinds` has the table of them; docs/reference/format.md shows a directory.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import posixpath
 import re
+from collections.abc import Mapping
 
-from gristmill.dataset.base.errors import InputError, InvalidDatasetError
+from gristmill.dataset.base.errors import InputError, InvalidDatasetError, some_of
+from gristmill.dataset.metadata import kinds
+from gristmill.dataset.metadata.kinds import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.dataset.storage.paths import is_file_name
 
-DATASET_JSON = "dataset.json"
-TFDS_INFO_JSON = "dataset_info.json"  # How TFDS describes a directory.
-INDEX_DIR = "index"
-QUARANTINE_DIR = "quarantine"
-COLUMNS_DIR = "columns"
-RESULT_PREFIX = "index/.result-"  # Of the files in `result_path`.
-
-# What TFDS, file systems and shells accept in names.
-# POSIX extended regular expressions, which Python's `re` reads alike.
-NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.+]*(-[A-Za-z0-9_.+]+)*"
-SPLIT_PATTERN = "[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*"
+DATASET_JSON = kinds.DATASET.pattern
+TFDS_INFO_JSON = kinds.TFDS_INFO.pattern
+INDEX_DIR = kinds.INDEX.directory
+QUARANTINE_DIR = kinds.REGIONS.directory
+COLUMNS_DIR = kinds.VALUES.directory
 
 
 def join(directory: str, *parts: str) -> str:
@@ -122,20 +101,16 @@ def edition_mark(key: str) -> str:
     return mark and f"{mark}-"
 
 
-def described_edition(path: str, name: str, split: str) -> int | None:
-    """Returns the edition of a split that a file describes, or None.
+def parts_of(name: str, key: str) -> dict[str, str]:
+    """Returns the parts of `kinds` that a dataset's name and an edition's key give."""
+    split, _, mark = key.partition(".")
+    parts = {"NAME": name, "SPLIT": split}
+    return {**parts, "EDITION": mark[1:]} if mark else parts
 
-    >>> described_edition("index/c4-train.e00002.shards.npz", "c4", "train")
-    2
-    >>> described_edition("index/c4-train.job.json", "c4", "train")
-    1
-    """
-    own = join(INDEX_DIR, f"{name}-{split}")
-    if not path.startswith(own):
-        return None
-    kinds = "job[.]json|(?:inputs|shards|removed)[.]npz|write[.]json"
-    found = re.fullmatch(rf"(?:[.]e([0-9]{{5,9}}))?[.](?:{kinds})", path[len(own) :])
-    return int(found[1] or 1) if found else None
+
+def edition_in(parts: Mapping[str, str]) -> int:
+    """Returns the edition that such parts name."""
+    return int(parts.get("EDITION", 1))
 
 
 def shard_name(name: str, split: str, index: int, count: int) -> str:
@@ -155,6 +130,7 @@ def shard_name(name: str, split: str, index: int, count: int) -> str:
     return f"{shard_prefix(name, split)}{index:0{digits}d}-of-{count:0{digits}d}"
 
 
+@functools.lru_cache(maxsize=64)
 def shard_prefix(name: str, split: str) -> str:
     """Returns the prefix of a split's shard names, whatever their number.
 
@@ -163,7 +139,7 @@ def shard_prefix(name: str, split: str) -> str:
     >>> shard_prefix("c4", "train.e00002")
     'c4-train.array_record-e00002-'
     """
-    return f"{name}-{split.partition('.')[0]}.array_record-{edition_mark(split)}"
+    return kinds.filled(kinds.SHARD_NAME, **parts_of(name, split))
 
 
 def shard_glob(name: str, split: str) -> str:
@@ -182,9 +158,7 @@ def edition_of(shard_path: str, name: str, split: str) -> int:
     >>> edition_of("c4-train.array_record-e00002-00003-of-00064", "c4", "train")
     2
     """
-    prefix = re.escape(shard_prefix(name, split))
-    marked = re.match(f"{prefix}e([0-9]{{5,9}})-", shard_path)
-    return int(marked[1]) if marked else 1
+    return named_edition(shard_path, name, split) or 1
 
 
 def named_edition(path: str, name: str, split: str) -> int | None:
@@ -194,9 +168,8 @@ def named_edition(path: str, name: str, split: str) -> int | None:
     1
     >>> named_edition("c4-train.array_record-00003-of-00064.md5", "c4", "train")
     """
-    prefix = re.escape(shard_prefix(name, split))
-    named = re.fullmatch(f"{prefix}(?:e[0-9]{{5,9}}-)?[0-9]{{5,}}-of-[0-9]{{5,}}", path)
-    return edition_of(path, name, split) if named else None
+    found = kinds.parsed(kinds.SHARD_NAME, path, NAME=name, SPLIT=split)
+    return None if found is None else edition_in(found)
 
 
 def index_path(shard_path: str) -> str:
@@ -205,21 +178,18 @@ def index_path(shard_path: str) -> str:
     >>> index_path("c4-train.array_record-00003-of-00064")
     'index/c4-train.array_record-00003-of-00064.index'
     """
-    return join(INDEX_DIR, f"{shard_path}.index")
+    return kinds.INDEX.of_shard(shard_path)
 
 
 def segments_path(shard_path: str) -> str:
-    """Returns the path of a packed shard's segment index.
-
-    >>> segments_path("c4-train.array_record-00003-of-00064")
-    'index/c4-train.array_record-00003-of-00064.segments'
-    """
-    return join(INDEX_DIR, f"{shard_path}.segments")
+    """Returns the path of a packed shard's segment index."""
+    return kinds.SEGMENTS.of_shard(shard_path)
 
 
 def temporary_dir(dataset: str, name: str, split: str) -> str:
     """Returns the directory of a split's unfinished files."""
-    return join(dataset, f"tmp-{name}-{split}")
+    place = kinds.PARTS.path(**parts_of(name, split)).rstrip("/")
+    return join(dataset, place)
 
 
 def quarantine_paths(shard_path: str) -> tuple[str, str]:
@@ -228,33 +198,32 @@ def quarantine_paths(shard_path: str) -> tuple[str, str]:
     >>> quarantine_paths("c4-train.array_record-00003-of-00064")[1]
     'quarantine/c4-train.array_record-00003-of-00064.jsonl'
     """
-    base = join(QUARANTINE_DIR, shard_path)
-    return f"{base}.bin", f"{base}.jsonl"
+    return kinds.DAMAGED.of_shard(shard_path), kinds.REGIONS.of_shard(shard_path)
 
 
 def table_path(name: str, split: str) -> str:
     """Returns the path of a split's table of shards, relative to the dataset."""
-    return join(INDEX_DIR, f"{name}-{split}.shards.npz")
+    return kinds.TABLE.path(**parts_of(name, split))
 
 
 def job_path(name: str, split: str) -> str:
     """Returns the path of a conversion's description, relative to the dataset."""
-    return join(INDEX_DIR, f"{name}-{split}.job.json")
+    return kinds.JOB.path(**parts_of(name, split))
 
 
 def inputs_path(name: str, split: str) -> str:
     """Returns the path of the list of input files, relative to the dataset."""
-    return join(INDEX_DIR, f"{name}-{split}.inputs.npz")
+    return kinds.INPUTS.path(**parts_of(name, split))
 
 
 def write_path(name: str, split: str) -> str:
     """Returns the path of the description of an unfinished write of records."""
-    return join(INDEX_DIR, f"{name}-{split}.write.json")
+    return kinds.WRITE.path(**parts_of(name, split))
 
 
 def removed_path(name: str, split: str) -> str:
     """Returns the path of the list of records that an edition leaves out."""
-    return join(INDEX_DIR, f"{name}-{split}.removed.npz")
+    return kinds.REMOVED.path(**parts_of(name, split))
 
 
 def result_path(name: str, split: str, job: str) -> str:
@@ -267,7 +236,7 @@ def result_path(name: str, split: str, job: str) -> str:
         split: The first split that the command is about.
         job: 16 digits that identify the command or the job.
     """
-    return f"{RESULT_PREFIX}{name}-{split}-{job}"
+    return kinds.RESULT.path(NAME=name, SPLIT=split, KEY=job)
 
 
 def split_paths(name: str, split: str) -> list[str]:
@@ -287,37 +256,18 @@ def column_path(shard_path: str, column: str, attachment: str) -> str:
     >>> column_path("c4-train.array_record-00000-of-00064", "score", "0" * 16)
     'columns/c4-train.array_record-00000-of-00064.score-0000000000000000'
     """
-    return join(COLUMNS_DIR, f"{shard_path}.{column}-{attachment}")
+    return kinds.VALUES.path(SHARD=shard_path, COLUMN=column, KEY=attachment)
 
 
 def column_table_path(name: str, split: str, column: str, attachment: str) -> str:
     """Returns the path of the table of a column's files, relative to the dataset."""
-    return join(INDEX_DIR, f"{name}-{split}.{column}-{attachment}.columns.npz")
+    parts = parts_of(name, split)
+    return kinds.COLUMN.path(**parts, COLUMN=column, KEY=attachment)
 
 
 def attachment_path(name: str, split: str, attachment: str) -> str:
     """Returns the path of the description of columns that are being attached."""
-    return join(INDEX_DIR, f"{name}-{split}.attach-{attachment}.json")
-
-
-def attachment_of(path: str, name: str, split: str) -> tuple[int, str] | None:
-    """Returns the edition and the attachment of a table of a column, or None.
-
-    The edition of a description of columns that are being attached is 0.
-
-    >>> attachment_of("index/c4-train.e00002.score-0123456789abcdef.columns.npz",
-    ...               "c4", "train")
-    (2, '0123456789abcdef')
-    """
-    own = join(INDEX_DIR, f"{name}-{split}.")
-    if not path.startswith(own):
-        return None
-    rest, digits = path[len(own) :], "-([0-9a-f]{16})"
-    if begun := re.fullmatch(rf"attach{digits}[.]json", rest):
-        return 0, begun[1]
-    pattern = rf"(?:e([0-9]{{5,9}})[.])?[A-Za-z0-9_]+{digits}[.]columns[.]npz"
-    found = re.fullmatch(pattern, rest)
-    return (int(found[1] or 1), found[2]) if found else None
+    return kinds.ATTACHMENT.path(NAME=name, SPLIT=split, KEY=attachment)
 
 
 def check_shard(file: str, *, where: str) -> str:
@@ -325,15 +275,12 @@ def check_shard(file: str, *, where: str) -> str:
 
     Otherwise no reader would open such a file, or the dataset has a file of that name.
     """
-    if re.search(r"[/\\\0]", file) or file in (
-        *("", ".", ".."),
-        *(DATASET_JSON, INDEX_DIR, QUARANTINE_DIR, COLUMNS_DIR),
-    ):
+    taken = {DATASET_JSON, *kinds.DIRECTORIES}
+    if re.search(r"[/\\\0]", file) or file in taken | {".", ".."}:
         raise InputError(
             "file name cannot be the name of a shard",
             where=where,
-            expected=f"a name without / and \\, not {DATASET_JSON}, {INDEX_DIR}, "
-            f"{QUARANTINE_DIR} or {COLUMNS_DIR}",
+            expected="a name without / and \\, not " + some_of(sorted(taken - {""})),
             got=repr(file),
             cure="rename the input, or choose another prefix or suffix",
         )

@@ -345,11 +345,13 @@ class LocalStorage:
             contextlib.suppress(FileNotFoundError),
             unless_in_use(directory) as free,
         ):
-            if free:
+            if free and not os.path.islink(directory):
                 shutil.rmtree(directory)
 
     def list_tree(self, directory: str) -> Sequence[FileInfo]:
-        return sorted(self.scan(directory, deep=True))
+        # As those below it: what a link leads to is not in the directory.
+        linked = os.path.islink(directory)
+        return [] if linked else sorted(self.scan(directory, deep=True))
 
     def link_all(self, links: Iterable[Link]) -> None:
         by_directory: dict[str, list[Link]] = {}

@@ -23,8 +23,10 @@ from gristmill.dataset.commit.attached_split import (
     Written,
     write_values,
 )
+from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import StoredColumn
+from gristmill.dataset.metadata.kinds import VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
@@ -287,11 +289,8 @@ class _Columns:
         """Deletes what an earlier writer has left of shards."""
         dataset = self.target.dataset
         gone = {path for task in tasks for path in self._paths(task).values()}
-        storage, prefix = storage_for(dataset), layout.join(dataset, "")
-        there = storage.scan(layout.join(dataset, layout.COLUMNS_DIR))
-        storage.delete_all(
-            info for info in there if info.path.removeprefix(prefix) in gone
-        )
+        there = walk(dataset, (VALUES,))
+        storage_for(dataset).delete_all(one.info for one in there if one.path in gone)
 
     def finished(self, task: ShardTask) -> Written | None:
         """Returns the files of a shard if all are there and whole."""

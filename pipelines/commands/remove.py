@@ -56,7 +56,11 @@ class RemoveOptions:
     )
     erase: bool = flag(
         "Also delete earlier editions, so that no file of the dataset holds the "
-        "records any more."
+        "records any more. Refused while other work on the split is unfinished."
+    )
+    give_up: bool = flag(
+        "With --erase: give up unfinished work on the split, and delete it. A command "
+        "that still runs fails then."
     )
     workers: int | None = worker_count()
     runner: str | None = beam_runner()
@@ -103,6 +107,7 @@ def remove(options: RemoveOptions, *, as_json: bool) -> None:
         dataset,
         asked.arguments,
         erase=options.erase,
+        give_up=options.erase and options.give_up,
         workers=run.workers,
         beam_options=run.beam_options,
         show_progress=not is_quiet(),

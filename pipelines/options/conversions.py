@@ -15,7 +15,7 @@ from gristmill.dataset.arrayrecord.writer_options import (
 )
 from gristmill.dataset.base.errors import OnCorrupt
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.layout import NAME_PATTERN, SPLIT_PATTERN
+from gristmill.dataset.metadata.kinds import NAME_PATTERN, SPLIT_PATTERN
 from gristmill.pipelines.options.option import (
     GS_PATH,
     GS_PATHS,

@@ -17,7 +17,11 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import Done, run_tasks
 from gristmill.pipelines.removal.named_records import Asked
 from gristmill.pipelines.text.formatting import plural, size_text
-from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
+from gristmill.transforms.removal.begin_removal import (
+    BegunRemoval,
+    begin_removal,
+    tasks_of,
+)
 from gristmill.transforms.removal.commit_removal import (
     RemovalResult,
     commit_removal,
@@ -64,6 +68,11 @@ class Removed:
                 ("deleted objects that the bucket keeps: soft delete, versions",)
                 if "://" in self.dataset
                 else ("snapshots and backups of the file system",)
+            ),
+            *(
+                (f"files of commands that still run: {some_of(self.result.left)}",)
+                if self.result.left
+                else ()
             ),
         )
 
@@ -133,6 +142,7 @@ def remove(
     asked: dict[str, Any],
     *,
     erase: bool = False,
+    give_up: bool = False,
     workers: int | None = None,
     beam_options: Sequence[str] | None = None,
     show_progress: bool = False,
@@ -143,6 +153,7 @@ def remove(
         dataset: Its directory.
         asked: What to remove, as arguments of `begin_removal`.
         erase: Whether to delete the state before, with the bytes of the records.
+        give_up: Whether to give up first what others have begun on the split.
         workers: Number of processes on this machine; by default its number of cores.
         beam_options: Options of the Beam pipeline, including `--runner`; None to run
             without Beam.
@@ -151,9 +162,9 @@ def remove(
     Raises:
         GristmillError: It failed. Finished shards are kept.
     """
+    begun = begin_removal(dataset, **asked, erase=erase, give_up=give_up)
     if beam_options is not None:
-        return _remove_on_beam(dataset, asked, erase, beam_options)
-    begun = begin_removal(dataset, **asked)
+        return _remove_on_beam(dataset, asked, begun, erase, beam_options)
     gathered = Gathered.of([begun])
     if begun.removal is not None:
         tasks = list(tasks_of(begun.removal))
@@ -181,12 +192,15 @@ def _done(cut: CutShard) -> Done:
 
 
 def _remove_on_beam(
-    dataset: str, asked: dict[str, Any], erase: bool, beam_options: Sequence[str]
+    dataset: str,
+    asked: dict[str, Any],
+    begun: BegunRemoval,
+    erase: bool,
+    beam_options: Sequence[str],
 ) -> RemovalResult:
     from gristmill.pipelines.beam.run_pipeline import run_pipeline
     from gristmill.transforms.beam.remove_records import RemoveRecords
 
-    begun = begin_removal(dataset, **asked)
     command = hashlib.sha256(repr(begun.removal).encode()).hexdigest()[:16]
     handed_over = layout.result_path(begun.manifest.name, begun.split, command)
     return run_pipeline(

@@ -112,6 +112,8 @@ class Verification:
                 f"  left over    {files} of a command that was killed, or that still "
                 f"runs: {some}{more}"
             )
+            clean = "gristmill clean deletes it, with --unfinished also what may run"
+            lines.append(f"               {clean}")
         if self.findings:
             lines.append(f"  to do        {_CURE}")
         return "\n".join(lines)

@@ -304,9 +304,8 @@ class TestVerify:
     def test_a_file_named_like_a_shard_of_an_edition(self, own, quick):
         stray = "d-train.array_record-e00002-00000-of-00009"
         (own / stray).touch()
-        (finding,) = verify(str(own), quick=quick).findings
-        assert finding.path == stray
-        assert "named like a shard of train.e00002" in str(finding)
+        found = verify(str(own), quick=quick)
+        assert (found.findings, found.leftovers) == ((), (stray,))
 
     def test_a_shard_in_two_editions(self, own):
         manifest = open_manifest(str(own))

@@ -116,6 +116,7 @@ class RemoveRecords(
         set_types(self, gives=RemovalResult)
         self._dataset = path_text(self.dataset, "dataset")
         self._asked: dict[str, Any] = {
+            "erase": self.erase,
             "records": np.unique(np.asarray(self.records, np.int64), axis=0),
             "split": self.split,
             "edition": self.edition,
@@ -128,7 +129,7 @@ class RemoveRecords(
     ) -> RemoveRecords:
         """Returns the transform for arguments of `begin_removal`."""
         own = cls(dataset=dataset, records=asked["records"], erase=erase)
-        own._asked = dict(asked)
+        own._asked = {**asked, "erase": erase}
         return own
 
     def display_data(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from gristmill.dataset.base.findings import (
     wrong_size,
 )
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit.garbage import find_leftovers
+from gristmill.dataset.commit.garbage import find_leftovers, is_left
 from gristmill.dataset.commit.listings import (
     Listings,
     compare_indexes,
@@ -267,7 +267,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
         if name not in tables or shards_too:
             findings.add(_compare_columns(beside, listings))
     findings.add(_owned_twice(tables))
-    findings.add(_owned_never(manifest, tables | replaced, listings))
+    findings.add(_owned_never(dataset, manifest, tables | replaced, listings))
     # No task reads those of replaced editions.
     compared = [*replaced.values(), *(tables.values() if shards_too else ())]
     for table in compared:
@@ -371,17 +371,20 @@ def _owned_twice(tables: dict[str, ShardTable]) -> Iterator[Finding]:
 
 
 def _owned_never(
-    manifest: Manifest, tables: dict[str, ShardTable], listings: Listings
+    dataset: str, manifest: Manifest, tables: dict[str, ShardTable], listings: Listings
 ) -> Iterator[Finding]:
-    """Finds files that are named like shards of an edition, and are in none."""
+    """Finds files that are named like shards of an edition, and that no job has left.
+
+    Those that one has left are leftovers.
+    """
     parts = [encode_names(table.paths) for table in tables.values()]
     paths = np.sort(np.concatenate([np.empty(0, "S1"), *parts]))
-    for name in manifest.splits:
+    for name, split in manifest.splits.items():
         there = listings.of("").with_prefix(layout.shard_prefix(manifest.name, name))
         for file in map(decode_name, there[find_names(paths, there) < 0]):
-            edition = layout.edition_of(file, manifest.name, name)
-            # Those of work that is not finished, or was replaced, are leftovers.
-            if (key := layout.edition_key(name, edition)) in tables:
+            named = layout.named_edition(file, manifest.name, name)
+            key = layout.edition_key(name, named or 1)
+            if key in tables and not (named and is_left(dataset, split, file, named)):
                 yield Finding(
                     file, f"file is named like a shard of {key}, but is none of them"
                 )

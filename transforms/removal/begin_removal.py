@@ -11,11 +11,12 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError, StateMismatchError
+from gristmill.dataset.commit.clean import give_up as give_up_work
 from gristmill.dataset.commit.editions import next_edition
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.removal.claim import claim
+from gristmill.transforms.removal.claim import check_nothing_begun, claim
 from gristmill.transforms.removal.cut_shard import CutTask, cut_tasks
 from gristmill.transforms.removal.plan_removal import (
     Removal,
@@ -52,6 +53,8 @@ def begin_removal(
     edition: int | None = None,
     request: str | None = None,
     looked_up: bool = False,
+    erase: bool = False,
+    give_up: bool = False,
 ) -> BegunRemoval:
     """Plans a removal, and describes it beside the dataset.
 
@@ -64,18 +67,25 @@ def begin_removal(
         request: A digest of what was asked for; by default of records and edition.
         looked_up: Whether the numbers were looked up in that edition: then they are
             removed though the same was asked for before.
+        erase: Whether no file is to hold the records then.
+        give_up: Whether to give up first what others have begun on the split.
 
     Raises:
         NotADatasetError: There is no committed dataset.
         InputError: There is no such split or record, or the split has packed rows.
-        JobChangedError: Another command is changing the split.
+        JobChangedError: Another command is changing the split, or has begun to, which
+            erasing waits for.
         StateMismatchError: The edition is not the newest one.
     """
     manifest, name = open_split(dataset, split)
+    if give_up:
+        manifest = give_up_work(dataset, name)
     found = manifest.splits[name]
     if request is None:
         request = request_of(wanted_of(records).tolist(), edition)
     if not looked_up and done_before(found, request):
+        if erase:
+            check_nothing_begun(dataset, name, None)
         return BegunRemoval(dataset, None, manifest, name)
     if edition not in (None, found.edition):
         raise StateMismatchError(
@@ -88,6 +98,8 @@ def begin_removal(
     number = next_edition(dataset, manifest.name, name, found)
     given = dataset, manifest.name, name, found, records
     removal = plan_removal(*given, request=request, edition=number)
+    if erase:
+        check_nothing_begun(dataset, name, removal)
     claim(removal)
     return BegunRemoval(dataset, removal, manifest, name)
 

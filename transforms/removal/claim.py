@@ -16,10 +16,14 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     JobChangedError,
     StorageMissingError,
+    some_of,
 )
 from gristmill.dataset.commit.claim import Claim
+from gristmill.dataset.commit.clean import unfinished_files
 from gristmill.dataset.commit.editions import REMOVAL_FORMAT, fingerprint_of
+from gristmill.dataset.commit.listings import check_no_link, walk
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import DESCRIBING, DIRECTORIES
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.removed import (
     RemovedRecords,
@@ -95,10 +99,9 @@ def _check_no_others(removal: Removal) -> None:
     """Raises JobChangedError if another command has begun later editions."""
     storage, name = storage_for(removal.dataset), removal.name
     index = layout.join(removal.dataset, layout.INDEX_DIR)
-    begun = set()
-    for info in storage.scan(index, prefix=f"{name}-{removal.split}.e"):
-        path = layout.join(layout.INDEX_DIR, layout.base_name(info.path))
-        begun.add(layout.described_edition(path, name, removal.split) or 0)
+    known = layout.parts_of(name, removal.split)
+    found = walk(removal.dataset, DESCRIBING, known)
+    begun = {layout.edition_in(one.parts) for one in found}
     for edition in sorted(begun):
         if edition <= removal.before.last_edition:
             continue
@@ -114,6 +117,36 @@ def _check_no_others(removal: Removal) -> None:
                 cure="repeat that command to finish it, or delete its work with "
                 "gristmill clean --unfinished",
             )
+
+
+def check_nothing_begun(dataset: str, split: str, removal: Removal | None) -> None:
+    """Raises JobChangedError if another command has begun work on a split.
+
+    Its files can hold the records that are to be erased, or their values.
+
+    Args:
+        dataset: The dataset's directory.
+        split: The split.
+        removal: The caller's own work, which may be begun.
+    """
+    for directory in DIRECTORIES:
+        check_no_link(layout.join(dataset, directory), directory)
+    manifest, own = open_manifest(dataset), set[int]()
+    if removal is not None:
+        place = layout.join(dataset, layout.job_path(removal.name, removal.key))
+        found = storage_for(dataset).load(place)
+        if found is not None and fingerprint_of(found.data) == removal.fingerprint:
+            own = {one.edition for one in removal.editions}
+    begun = [*unfinished_files(dataset, manifest, split, own=own)]
+    if begun:
+        raise JobChangedError(
+            "records are not erased as long as work on the split is unfinished",
+            where=f"{dataset}, split {split}",
+            expected="nothing that could hold them",
+            got=some_of(begun),
+            cure="repeat the command that has begun it to finish it, or give it up: "
+            "gristmill remove with --erase --give-up, or gristmill clean --unfinished",
+        )
 
 
 def described(dataset: str, name: str, key: str, fingerprint: str) -> Removal:

@@ -14,6 +14,7 @@ from gristmill import __version__
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
+from gristmill.dataset.commit.clean import sweep
 from gristmill.dataset.commit.commit import check_files, commit, write_table
 from gristmill.dataset.commit.editions import with_parts, without_replaced
 from gristmill.dataset.commit.garbage import delete_garbage, delete_leftovers
@@ -25,7 +26,7 @@ from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.removal.begin_removal import BegunRemoval
-from gristmill.transforms.removal.claim import check_current
+from gristmill.transforms.removal.claim import check_current, check_nothing_begun
 from gristmill.transforms.removal.cut_columns import cut_columns
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
 
@@ -44,6 +45,7 @@ class RemovalResult(NamedTuple):
         editions: The numbers of the new editions.
         cut_shards: How many shards were written again.
         shared_shards: How many of these editions have been left as they were.
+        left: Files that commands write which still run, if records were erased.
     """
 
     manifest: Manifest
@@ -53,6 +55,7 @@ class RemovalResult(NamedTuple):
     editions: tuple[int, ...]
     cut_shards: int
     shared_shards: int
+    left: tuple[str, ...] = ()
 
 
 def commit_removal(
@@ -110,6 +113,8 @@ def commit_removal(
         if removal is not None:
             current = functools.partial(check_current, removal)
             check_files(dataset, new, check_current=current)
+        if erase:
+            check_nothing_begun(dataset, name, removal)
 
     manifest = commit(dataset, change, check=check, delete=False)
     # In this order: TFDS reads the old files as long as they are described.
@@ -120,6 +125,7 @@ def commit_removal(
     delete_leftovers(dataset, manifest.name, [name, *done])
     if erase:
         _erase_quarantine(dataset, manifest, name)
+    left = sweep(dataset, manifest, name) if erase else ()
     lost = [part.removed for part in new.values() if part.removed is not None]
     return RemovalResult(
         manifest=manifest,
@@ -129,6 +135,7 @@ def commit_removal(
         editions=tuple(part.edition for part in new.values()),
         cut_shards=cut_shards,
         shared_shards=whole - cut_shards,
+        left=left,
     )
 
 

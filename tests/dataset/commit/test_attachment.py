@@ -18,7 +18,6 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.columns.column_file import encode_column
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit import attachment as attachment_module
 from gristmill.dataset.commit.attachment import Attachment
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.commit import commit
@@ -225,9 +224,3 @@ def test_a_table_is_bound_to_its_shards(tmp_path: pathlib.Path, output: str) -> 
     other.columns["records"] = np.zeros(1, np.int64)
     with pytest.raises(InvalidDatasetError, match="outside of its own directory"):
         ColumnTable.decode(other.encode(), where="t")
-
-
-def test_descriptions_are_found(output: str) -> None:
-    attachment_to(output).begin()
-    found = attachment_module.begun_attachments(output, open_manifest(output), "train")
-    assert [key for _, key in found] == ["0" * 16]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import RESULT
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
@@ -222,7 +223,7 @@ def test_a_beam_run_that_is_killed_before_it_takes_its_result(source, tmp_path):
     output = tmp_path / "out"
     assert open_manifest(str(output)).splits["train"].records == len(RECORDS)
     (left,) = hidden(output)
-    assert left.startswith(layout.RESULT_PREFIX)
+    assert RESULT.parse(left)
     assert verify(str(output), quick=True).leftovers == (left,)
     done = subprocess.run(
         [sys.executable, "-m", "gristmill", *command, *runner],

@@ -8,6 +8,7 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import DESCRIBING
 
 
 @functools.cache
@@ -53,8 +54,14 @@ class TestEditions:
                 *layout.split_paths("c4", key),
                 layout.removed_path("c4", key),
             ):
-                assert layout.described_edition(path, "c4", split) == edition
-                assert layout.described_edition(path, "c4", "tra") is None
+                found = [
+                    kind.parse(path, NAME="c4", SPLIT=split) for kind in DESCRIBING
+                ]
+                (parts,) = filter(None, found)
+                assert layout.edition_in(parts) == edition
+                assert not any(
+                    kind.parse(path, NAME="c4", SPLIT="tra") for kind in DESCRIBING
+                )
 
     @pytest.mark.parametrize(
         "key",

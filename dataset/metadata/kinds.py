@@ -1,0 +1,154 @@
+"""Kinds: the one table of the files that a dataset can have.
+
+Whoever looks for files of a dataset, to read, compare or delete them, asks this table;
+docs/reference/format.md shows it. A pattern is a path in the dataset. Words in capitals
+stand for a part of it, and brackets enclose what may be missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+# What TFDS, file systems and shells accept in names.
+# POSIX extended regular expressions, which Python's `re` reads alike.
+NAME_PATTERN = "[A-Za-z0-9_][A-Za-z0-9_.+]*(-[A-Za-z0-9_.+]+)*"
+SPLIT_PATTERN = "[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*"
+
+_PARTS = {
+    "NAME": NAME_PATTERN,
+    "SPLIT": SPLIT_PATTERN,
+    "EDITION": "[0-9]{5,9}",
+    "INDEX": "[0-9]{5,}",
+    "COUNT": "[0-9]{5,}",
+    "SHARD": "[^/]+",
+    "COLUMN": "[A-Za-z0-9_]+",
+    "KEY": "[0-9a-f]{16}",
+}
+_WORD = re.compile("|".join(_PARTS))
+_TOKEN = re.compile(f"{_WORD.pattern}|.")
+_OPTIONAL = re.compile(r"\[(.*?)\]")
+
+# How TFDS names shards. A table of shards can have others, of files that were there.
+SHARD_NAME = "NAME-SPLIT.array_record-[eEDITION-]INDEX-of-COUNT"
+
+
+class Kind(NamedTuple):
+    """A kind of files.
+
+    Attributes:
+        pattern: Their paths. One that ends with a slash is a directory of any files.
+        what: What they are.
+        holds: What of a dataset's records can be in them: `records`, `values` of
+            columns, or nothing.
+    """
+
+    pattern: str
+    what: str
+    holds: str = ""
+
+    @property
+    def directory(self) -> str:
+        """The directory that they are in, "" for the dataset's own."""
+        return self.pattern.rpartition("/")[0]
+
+    @property
+    def suffix(self) -> str:
+        """How the paths end, whatever their parts are."""
+        return re.split(r"[A-Z]+\]?", self.pattern)[-1]
+
+    def path(self, **parts: str) -> str:
+        """Returns the path that has these parts."""
+        return filled(self.pattern, **parts)
+
+    def prefix(self, **parts: str) -> str:
+        """Returns how the paths begin that have these parts."""
+        return filled(self.pattern.partition("[")[0], **parts)
+
+    def of_shard(self, shard: str) -> str:
+        """Returns the path of the file that belongs to a shard."""
+        return self.pattern.replace("SHARD", shard)
+
+    def parse(self, path: str, **known: str) -> Mapping[str, str] | None:
+        """Returns the parts of a path, None if it is of another kind.
+
+        Args:
+            path: The path.
+            known: Parts that it has to have.
+        """
+        return parsed(self.pattern, path, **known)
+
+
+def filled(pattern: str, **parts: str) -> str:
+    """Returns a pattern with its parts, up to the first that has to be given.
+
+    >>> filled(SHARD_NAME, NAME="c4", SPLIT="train")
+    'c4-train.array_record-'
+    """
+    plain = _OPTIONAL.sub(
+        lambda text: text[1] if {*_WORD.findall(text[1])} <= parts.keys() else "",
+        pattern,
+    )
+    missing = (word.start() for word in _WORD.finditer(plain) if word[0] not in parts)
+    return _WORD.sub(lambda word: parts[word[0]], plain[: next(missing, None)])
+
+
+def parsed(pattern: str, path: str, **known: str) -> Mapping[str, str] | None:
+    """Returns the parts of a path by a pattern, None if it has another form.
+
+    >>> parsed(VALUES.pattern, "columns/c4.ar.score-0123456789abcdef")
+    {'SHARD': 'c4.ar', 'COLUMN': 'score', 'KEY': '0123456789abcdef'}
+    """
+    found = _expression(pattern, **known).fullmatch(path)
+    if found is None:
+        return None
+    return {word: part for word, part in found.groupdict().items() if part is not None}
+
+
+@functools.lru_cache(maxsize=1024)
+def _expression(pattern: str, **known: str) -> re.Pattern[str]:
+    def form(token: re.Match[str]) -> str:
+        text = token[0]
+        if text in _PARTS:
+            part = re.escape(known[text]) if text in known else _PARTS[text]
+            return f"(?P<{text}>{part})"
+        return {"[": "(?:", "]": ")?"}.get(text) or re.escape(text)
+
+    return re.compile(_TOKEN.sub(form, pattern))
+
+
+_SPLIT = "index/NAME-SPLIT[.eEDITION]"
+
+DATASET = Kind("dataset.json", "what the dataset is, written last")
+TFDS_INFO = Kind("dataset_info.json", "how TFDS reads it, only where TFDS can")
+TFDS_FEATURES = Kind("features.json", "the features of TFDS data, for TFDS")
+SHARD = Kind("SHARD", "a shard", "records")
+INDEX = Kind("index/SHARD.index", "the index of a shard")
+SEGMENTS = Kind("index/SHARD.segments", "the documents of a shard of packed rows")
+TABLE = Kind(f"{_SPLIT}.shards.npz", "the table of shards of an edition")
+JOB = Kind(f"{_SPLIT}.job.json", "what is, or was, converted or removed")
+INPUTS = Kind(f"{_SPLIT}.inputs.npz", "the files that were converted")
+REMOVED = Kind(f"{_SPLIT}.removed.npz", "the records that an edition leaves out")
+WRITE = Kind(f"{_SPLIT}.write.json", "a write that is not finished")
+COLUMN = Kind(f"{_SPLIT}.COLUMN-KEY.columns.npz", "the table of a column")
+ATTACHMENT = Kind("index/NAME-SPLIT.attach-KEY.json", "columns that are being attached")
+RESULT = Kind("index/.result-NAME-SPLIT-KEY", "the result of a run, until it is read")
+VALUES = Kind("columns/SHARD.COLUMN-KEY", "the values of a shard's records", "values")
+REGIONS = Kind("quarantine/SHARD.jsonl", "the damaged regions of a shard's inputs")
+DAMAGED = Kind("quarantine/SHARD.bin", "their bytes", "records")
+PARTS = Kind("tmp-NAME-SPLIT[.eEDITION]/", "shards that are being written", "records")
+UNFINISHED = Kind(".KEY.tmp", "a file being written, in any directory", "records")
+
+KINDS = (
+    *(DATASET, TFDS_INFO, TFDS_FEATURES, SHARD, INDEX, SEGMENTS, TABLE, JOB, INPUTS),
+    *(REMOVED, WRITE, COLUMN, ATTACHMENT, RESULT, VALUES, REGIONS, DAMAGED, PARTS),
+    UNFINISHED,
+)
+OF_SHARDS = tuple(kind for kind in KINDS if "SHARD" in kind.pattern)
+# What is there of an edition, whatever its shards are called.
+DESCRIBING = (TABLE, JOB, INPUTS, REMOVED, WRITE)
+DIRECTORIES = tuple(
+    dict.fromkeys(kind.directory for kind in KINDS if not kind.pattern.endswith("/"))
+)
