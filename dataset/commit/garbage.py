@@ -163,7 +163,12 @@ def garbage_editions(
 
 
 def find_garbage(
-    output: str, manifest: Manifest, name: str, *, listings: Listings | None = None
+    output: str,
+    manifest: Manifest,
+    name: str,
+    *,
+    listings: Listings | None = None,
+    named: NamedFiles | None = None,
 ) -> Iterator[FileInfo]:
     """Yields the files of a split that can be deleted, in the order to delete them.
 
@@ -174,6 +179,7 @@ def find_garbage(
         manifest: What it says of itself.
         name: The split.
         listings: As in `walk`.
+        named: All that the dataset names, where that was read.
 
     Raises:
         InvalidDatasetError: The table of an edition that it names cannot be read: what
@@ -183,7 +189,7 @@ def find_garbage(
     found = garbage_editions(output, manifest, name, listings=listings)
     yield from found.described
     yield from _lost_values(output, manifest, listings)
-    yield from _lost_shards(output, manifest, name, found, listings)
+    yield from _lost_shards(output, manifest, name, found, listings, named)
     yield from found.columns
     yield from found.tables
 
@@ -233,10 +239,12 @@ def _lost_shards(
     name: str,
     garbage: Garbage,
     listings: Listings | None = None,
+    named: NamedFiles | None = None,
 ) -> Iterator[FileInfo]:
     split = manifest.splits[name]
-    tables = [read_table(output, edition) for edition in manifest.known.values()]
-    named = NamedFiles.of(manifest, tables)
+    if named is None:
+        tables = [read_table(output, edition) for edition in manifest.known.values()]
+        named = NamedFiles.of(manifest, tables)
     lost: set[str] = set()
     for info in () if _is_indexed(split) else garbage.tables:
         # Shards of a damaged one are found if TFDS would name them so.
@@ -418,7 +426,10 @@ def tidy_split(output: str, manifest: Manifest, name: str) -> None:
 
 
 def find_leftovers(
-    dataset: str, manifest: Manifest, listings: Listings
+    dataset: str,
+    manifest: Manifest,
+    listings: Listings,
+    named: NamedFiles | None = None,
 ) -> Iterator[str]:
     """Yields files that no edition names, or that are being written.
 
@@ -431,6 +442,7 @@ def find_leftovers(
         dataset: The dataset's directory.
         manifest: What it says of itself.
         listings: Listings of its files.
+        named: All that it names, where that was read.
     """
     storage = storage_for(dataset)
     for directory in (RESULT.directory,) if storage.remote else DIRECTORIES:
@@ -446,7 +458,9 @@ def find_leftovers(
             yield one.path
         # Where a table cannot be read, that is a finding, and nothing is deleted.
         with contextlib.suppress(InvalidDatasetError, StorageError):
-            for info in find_garbage(dataset, manifest, split, listings=listings):
+            for info in find_garbage(
+                dataset, manifest, split, listings=listings, named=named
+            ):
                 yield info.path.removeprefix(own)
         marked = f"{layout.shard_prefix(manifest.name, split)}e"
         for name in listings.of("").with_prefix(marked):

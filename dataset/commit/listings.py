@@ -19,7 +19,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.base.findings import Finding, Findings, finding_of, wrong_size
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import OF_SHARDS, Kind
+from gristmill.dataset.metadata.kinds import OF_SHARDS, Kind, parser
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
@@ -210,9 +210,14 @@ def walk(
         InvalidDatasetError: A directory is a symbolic link. None is followed, as what
             is found may be deleted.
     """
+    own = layout.join(dataset, "")
     for directory in dict.fromkeys(kind.directory for kind in kinds):
-        here = [(one, one.suffix) for one in kinds if one.directory == directory]
-        begins = [one.prefix(**known).rpartition("/")[2] for one, _ in here]
+        here = [
+            (one, one.suffix, parser(one.pattern, **known))
+            for one in kinds
+            if one.directory == directory
+        ]
+        begins = [one.prefix(**known).rpartition("/")[2] for one, _, _ in here]
         begin = prefix or _common_prefix(begins)
         place = layout.join(dataset, directory)
         if listings is not None:
@@ -221,9 +226,9 @@ def walk(
             check_no_link(place, directory)
             found = storage_for(dataset).scan(place, prefix=begin)
         for info in found:
-            path = layout.join(directory, info.path.rpartition("/")[2])
-            for kind, suffix in here:
-                if path.endswith(suffix) and (parts := kind.parse(path, **known)):
+            path = info.path[len(own) :]
+            for kind, suffix, parse in here:
+                if path.endswith(suffix) and (parts := parse(path)):
                     yield Found(info, path, kind, parts)
 
 

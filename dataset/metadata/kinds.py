@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 # What TFDS, file systems and shells accept in names.
@@ -78,7 +78,7 @@ class Kind(NamedTuple):
             path: The path.
             known: Parts that it has to have.
         """
-        return parsed(self.pattern, path, **known)
+        return parser(self.pattern, **known)(path)
 
 
 def filled(pattern: str, **parts: str) -> str:
@@ -95,20 +95,14 @@ def filled(pattern: str, **parts: str) -> str:
     return _WORD.sub(lambda word: parts[word[0]], plain[: next(missing, None)])
 
 
-def parsed(pattern: str, path: str, **known: str) -> Mapping[str, str] | None:
-    """Returns the parts of a path by a pattern, None if it has another form.
+@functools.lru_cache(maxsize=1024)
+def parser(pattern: str, **known: str) -> Callable[[str], Mapping[str, str] | None]:
+    """Returns a function that gives the parts of a path, None for one of other form.
 
-    >>> parsed(VALUES.pattern, "columns/c4.ar.score-0123456789abcdef")
+    >>> parser(VALUES.pattern)("columns/c4.ar.score-0123456789abcdef")
     {'SHARD': 'c4.ar', 'COLUMN': 'score', 'KEY': '0123456789abcdef'}
     """
-    found = _expression(pattern, **known).fullmatch(path)
-    if found is None:
-        return None
-    return {word: part for word, part in found.groupdict().items() if part is not None}
 
-
-@functools.lru_cache(maxsize=1024)
-def _expression(pattern: str, **known: str) -> re.Pattern[str]:
     def form(token: re.Match[str]) -> str:
         text = token[0]
         if text in _PARTS:
@@ -116,7 +110,16 @@ def _expression(pattern: str, **known: str) -> re.Pattern[str]:
             return f"(?P<{text}>{part})"
         return {"[": "(?:", "]": ")?"}.get(text) or re.escape(text)
 
-    return re.compile(_TOKEN.sub(form, pattern))
+    expression = re.compile(_TOKEN.sub(form, pattern))
+
+    def parse(path: str) -> Mapping[str, str] | None:
+        found = expression.fullmatch(path)
+        if found is None:
+            return None
+        parts: dict[str, str | None] = found.groupdict()
+        return {word: part for word, part in parts.items() if part is not None}
+
+    return parse
 
 
 _SPLIT = "index/NAME-SPLIT[.eEDITION]"

@@ -168,7 +168,7 @@ def named_edition(path: str, name: str, split: str) -> int | None:
     1
     >>> named_edition("c4-train.array_record-00003-of-00064.md5", "c4", "train")
     """
-    found = kinds.parsed(kinds.SHARD_NAME, path, NAME=name, SPLIT=split)
+    found = kinds.parser(kinds.SHARD_NAME, NAME=name, SPLIT=split)(path)
     return None if found is None else edition_in(found)
 
 

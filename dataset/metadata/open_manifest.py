@@ -15,6 +15,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import WRITE
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
@@ -63,7 +64,7 @@ def not_a_dataset(path: str) -> NotADatasetError:
     elif begun := storage.list(layout.join(path, layout.INDEX_DIR)):
         got = "an unfinished conversion"
         cure = "run the same `gristmill convert` again: it does what is missing"
-        if any(info.path.endswith(".write.json") for info in begun):
+        if any(info.path.endswith(WRITE.suffix) for info in begun):
             got = "a split that is not committed"
             cure = (
                 "run the program that writes it again, a Writer with resume=True; "

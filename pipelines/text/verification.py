@@ -112,7 +112,7 @@ class Verification:
                 f"  left over    {files} of a command that was killed, or that still "
                 f"runs: {some}{more}"
             )
-            clean = "gristmill clean deletes it, with --unfinished also what may run"
+            clean = "gristmill clean deletes them; unfinished work, with --unfinished"
             lines.append(f"               {clean}")
         if self.findings:
             lines.append(f"  to do        {_CURE}")

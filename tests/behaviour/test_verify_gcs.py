@@ -75,8 +75,8 @@ def test_a_listing_proves_all_shards(server: GcsServer) -> None:
         f"sets/data/{layout.table_path('data', 'train')}",
     }
     # 8 files and a directory, 10 files of an index directory; three on a page. And
-    # what might be there of parts.
-    assert server.requests["list"] == 3 + 4 + 1
+    # what might be there of columns, of damaged inputs and of parts.
+    assert server.requests["list"] == 3 + 4 + 1 + 1 + 1
 
 
 @pytest.mark.parametrize(

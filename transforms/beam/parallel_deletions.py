@@ -15,6 +15,7 @@ import apache_beam as beam
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.commit.garbage import delete_garbage, find_garbage
+from gristmill.dataset.metadata.kinds import TABLE
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
@@ -59,7 +60,7 @@ def _batches(dataset: str) -> Iterator[_Batch]:
             found = (
                 info
                 for info in find_garbage(dataset, manifest, name)
-                if not info.path.endswith(".shards.npz")
+                if not info.path.endswith(TABLE.suffix)
             )
             while files := list(itertools.islice(found, _BATCH_FILES)):
                 yield dataset, files

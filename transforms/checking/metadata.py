@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -25,7 +25,7 @@ from gristmill.dataset.base.findings import (
     wrong_size,
 )
 from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit.garbage import find_leftovers, is_left
+from gristmill.dataset.commit.garbage import NamedFiles, find_leftovers, is_left
 from gristmill.dataset.commit.listings import (
     Listings,
     compare_indexes,
@@ -267,14 +267,17 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
         if name not in tables or shards_too:
             findings.add(_compare_columns(beside, listings))
     findings.add(_owned_twice(tables))
-    findings.add(_owned_never(dataset, manifest, tables | replaced, listings))
+    named = NamedFiles.of(manifest, (tables | replaced).values())
+    findings.add(_owned_never(dataset, manifest, tables | replaced, named, listings))
     # No task reads those of replaced editions.
     compared = [*replaced.values(), *(tables.values() if shards_too else ())]
     for table in compared:
         findings.add(compare_shards(table, listings))
         findings.add(compare_indexes(table, listings))
     leftovers = FirstOf[str](_LEFTOVERS_KEPT, str)
-    leftovers.add(find_leftovers(dataset, manifest, listings))
+    whole = len(tables) + len(replaced) == len(manifest.known)
+    left = find_leftovers(dataset, manifest, listings, named if whole else None)
+    leftovers.add(left)
     if findings:
         check_same(dataset, manifest.content_digest)
     tasks = VerifyTasks(
@@ -371,20 +374,23 @@ def _owned_twice(tables: dict[str, ShardTable]) -> Iterator[Finding]:
 
 
 def _owned_never(
-    dataset: str, manifest: Manifest, tables: dict[str, ShardTable], listings: Listings
+    dataset: str,
+    manifest: Manifest,
+    readable: Container[str],
+    named: NamedFiles,
+    listings: Listings,
 ) -> Iterator[Finding]:
     """Finds files that are named like shards of an edition, and that no job has left.
 
     Those that one has left are leftovers.
     """
-    parts = [encode_names(table.paths) for table in tables.values()]
-    paths = np.sort(np.concatenate([np.empty(0, "S1"), *parts]))
     for name, split in manifest.splits.items():
         there = listings.of("").with_prefix(layout.shard_prefix(manifest.name, name))
-        for file in map(decode_name, there[find_names(paths, there) < 0]):
-            named = layout.named_edition(file, manifest.name, name)
-            key = layout.edition_key(name, named or 1)
-            if key in tables and not (named and is_left(dataset, split, file, named)):
+        for file in map(decode_name, there[find_names(named.shards, there) < 0]):
+            edition = layout.named_edition(file, manifest.name, name)
+            key = layout.edition_key(name, edition or 1)
+            left = edition and is_left(dataset, split, file, edition)
+            if key in readable and not left:
                 yield Finding(
                     file, f"file is named like a shard of {key}, but is none of them"
                 )
