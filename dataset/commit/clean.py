@@ -10,7 +10,12 @@ from collections.abc import Callable, Collection, Iterator
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.attachment import give_up_attachments
 from gristmill.dataset.commit.commit import commit
-from gristmill.dataset.commit.editions import last_begun, part_trees, without_replaced
+from gristmill.dataset.commit.editions import (
+    files_by_edition,
+    last_begun,
+    part_trees,
+    without_replaced,
+)
 from gristmill.dataset.commit.garbage import (
     delete_leftovers,
     find_garbage,
@@ -19,7 +24,7 @@ from gristmill.dataset.commit.garbage import (
 )
 from gristmill.dataset.commit.listings import Listings, walk
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import ATTACHMENT, COLUMN, DESCRIBING, TABLE
+from gristmill.dataset.metadata.kinds import ATTACHMENT, TABLE
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import not_a_dataset, open_manifest
 from gristmill.dataset.metadata.splits import Split
@@ -152,21 +157,12 @@ def unfinished_files(
         name: The split.
         own: The editions that the caller makes, whose files are left out.
     """
-    known = layout.parts_of(manifest.name, name)
-    begun = range(manifest.splits[name].last_edition + 1, 10**9)
-    for one in walk(output, (ATTACHMENT, COLUMN, *DESCRIBING), known):
-        edition = layout.edition_in(one.parts)
-        if one.kind is ATTACHMENT or (edition in begun and edition not in own):
-            yield one.path
-    prefix = f"{layout.shard_prefix(manifest.name, name)}e"
-    for info in storage_for(output).scan(output, prefix=prefix):
-        file = layout.base_name(info.path)
-        named = layout.named_edition(file, manifest.name, name)
-        if named in begun and named not in own:
-            yield file
-    for edition, tree in part_trees(output, manifest.name, name).items():
-        if edition in begun and edition not in own:
-            yield tree.removeprefix(layout.join(output, ""))
+    for one in walk(output, (ATTACHMENT,), layout.parts_of(manifest.name, name)):
+        yield one.path
+    last = manifest.splits[name].last_edition
+    for edition, path in files_by_edition(output, manifest.name, name):
+        if edition > last and edition not in own:
+            yield path
 
 
 def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:

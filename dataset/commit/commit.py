@@ -30,7 +30,6 @@ from gristmill.dataset.commit.editions import with_edition
 from gristmill.dataset.commit.garbage import (
     delete_garbage,
     delete_leftovers,
-    delete_strays,
 )
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
@@ -275,11 +274,6 @@ def commit_dataset(
     delete_leftovers(
         output, name, {*splits, *(layout.parse_edition_key(key)[0] for key in splits)}
     )
-    for key in splits:
-        if key in replaces and not keep_replaced:
-            continue  # Who deletes what it replaced finds them, too.
-        with contextlib.suppress(GristmillError):
-            delete_strays(output, manifest, key)
     return manifest
 
 

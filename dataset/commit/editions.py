@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import DESCRIBING, JOB, PARTS, TABLE, WRITE, Kind
+from gristmill.dataset.metadata.kinds import (
+    COLUMN,
+    DESCRIBING,
+    JOB,
+    PARTS,
+    TABLE,
+    WRITE,
+    Kind,
+)
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -63,11 +71,20 @@ def last_described(output: str, name: str, split: str) -> int:
 
 def last_begun(output: str, name: str, split: str) -> int:
     """Returns the greatest number of an edition that any file is named by, or 0."""
-    storage = storage_for(output)
-    found = {last_described(output, name, split)}
-    for info in storage.scan(output, prefix=layout.shard_prefix(name, split)):
-        found.add(layout.edition_of(layout.base_name(info.path), name, split))
-    return max(found | part_trees(output, name, split).keys())
+    found = files_by_edition(output, name, split)
+    return max((edition for edition, _ in found), default=0)
+
+
+def files_by_edition(output: str, name: str, split: str) -> Iterator[tuple[int, str]]:
+    """Yields what names an edition of a split, in the dataset, with its number."""
+    for one in walk(output, (*DESCRIBING, COLUMN), layout.parts_of(name, split)):
+        yield layout.edition_in(one.parts), one.path
+    prefix = layout.shard_prefix(name, split)
+    for info in storage_for(output).scan(output, prefix=prefix):
+        file = layout.base_name(info.path)
+        yield layout.edition_of(file, name, split), file
+    for edition, tree in part_trees(output, name, split).items():
+        yield edition, layout.base_name(tree)
 
 
 def part_trees(output: str, name: str, split: str) -> dict[int, str]:

@@ -252,13 +252,16 @@ def _lost_shards(
             data = storage_for(output).read(info.path)
             paths = ShardTable.decode(data, where=info.path).paths
             path = info.path.removeprefix(layout.join(output, ""))
-            parts = TABLE.parse(path) or {}
-            own, others = _named_by(
-                paths, layout.edition_in(parts), manifest.name, name
-            )
-            lost.update(own)
-            if next(_jobs(output, others), "") != INDEXED_JOB:
-                lost.update(others)
+            number = layout.edition_in(TABLE.parse(path) or {})
+            # Others may use the names of a first edition.
+            others = [
+                shard
+                for shard in paths
+                if number == 1
+                or layout.named_edition(shard, manifest.name, name) != number
+            ]
+            indexed = next(_jobs(output, others), "") == INDEXED_JOB
+            lost.update({*paths}.difference(others if indexed else ()))
     left: dict[str, bool] = {}
     prefix = layout.shard_prefix(manifest.name, name)
     prefix *= all(shard.startswith(prefix) for shard in lost)
@@ -302,21 +305,6 @@ def is_left(output: str, split: Split, shard: str, edition: int) -> bool:
     return next(_jobs(output, [shard]), INDEXED_JOB) != INDEXED_JOB
 
 
-def _named_by(
-    paths: Iterable[str], number: int, name: str, split: str
-) -> tuple[list[str], list[str]]:
-    """Returns the shards of a table that its edition alone can have named, and others.
-
-    Others may use the names of a first edition.
-    """
-    own: list[str] = []
-    others: list[str] = []
-    for path in paths:
-        named = layout.named_edition(path, name, split)
-        (own if named == number > 1 else others).append(path)
-    return own, others
-
-
 def _jobs(output: str, shards: Iterable[str]) -> Iterator[str]:
     """Yields the jobs of shards, as far as they have an index.
 
@@ -354,26 +342,6 @@ def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
             if not storage.remote:
                 storage.delete_tree(layout.temporary_dir(output, manifest.name, key))
     storage.delete_all(found.tables)
-
-
-def delete_strays(output: str, manifest: Manifest, key: str) -> None:
-    """Deletes shards named like those of an edition that do not belong to it.
-
-    Those who had claimed the edition before may have published one at the last moment.
-    Nothing of a first edition is deleted, as others may use its names.
-
-    Args:
-        output: The dataset's directory.
-        manifest: What it says of itself.
-        key: The edition, which was committed just now.
-    """
-    name, number = layout.parse_edition_key(key)
-    edition = manifest.splits[name].known.get(number)
-    if number == 1 or edition is None:
-        return
-    shards = {*read_table(output, edition).paths}
-    files = files_of_shards(output, layout.shard_prefix(manifest.name, key))
-    storage_for(output).delete_all(i for i, shard in files if shard not in shards)
 
 
 def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
