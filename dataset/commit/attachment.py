@@ -19,15 +19,13 @@ from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
 from gristmill.dataset.commit.claim import fence
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import with_columns
-from gristmill.dataset.commit.garbage import NamedFiles
 from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     StoredColumn,
-    named_values,
 )
-from gristmill.dataset.metadata.kinds import ATTACHMENT, COLUMN, VALUES
+from gristmill.dataset.metadata.kinds import ATTACHMENT
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
@@ -130,30 +128,14 @@ class Attachment:
 
 
 def give_up_attachments(
-    dataset: str, manifest: Manifest, split: str, *, delete: bool
+    dataset: str, manifest: Manifest, split: str
 ) -> Iterator[FileInfo]:
-    """Yields what is there of columns that are being attached, deleted or not.
+    """Deletes the descriptions of columns that are being attached, and yields them.
 
-    Who attaches them still, fails.
+    Who attaches them still, fails; their files are garbage.
     """
-    storage = storage_for(dataset)
-    known = layout.parts_of(manifest.name, split)
-    found = walk(dataset, (ATTACHMENT,), known)
-    begun = {one.parts["KEY"]: one.info for one in found}
-    yield from begun.values()
-    if not begun:
-        return
-    if delete:
-        storage.delete_all(begun.values())
+    found = walk(dataset, (ATTACHMENT,), layout.parts_of(manifest.name, split))
+    if begun := [one.info for one in found]:
+        storage_for(dataset).delete_all(begun)
         fence(dataset)  # Who has found its description by now cannot commit any more.
-    named = {*named_values(dataset, manifest.splits[split])}
-    named |= NamedFiles.of(manifest, ()).described
-    for found in (walk(dataset, (VALUES,)), walk(dataset, (COLUMN,), known)):
-        lost = [
-            one.info
-            for one in found
-            if one.parts["KEY"] in begun and one.path not in named
-        ]
-        yield from lost
-        if delete:
-            storage.delete_all(lost)
+    yield from begun

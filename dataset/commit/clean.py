@@ -102,10 +102,10 @@ def clean(
             after = change(open_manifest(output))
         try:
             for name in after.splits:
-                if unfinished:
-                    own = give_up_attachments(output, after, name, delete=delete)
-                    _ = [*noted(own)]
-                files = noted(_all_files(output, after, name))
+                if unfinished and delete:
+                    _ = [*noted(give_up_attachments(output, after, name))]
+                given_up = unfinished and not delete
+                files = noted(_all_files(output, after, name, given_up=given_up))
                 _delete(output, after, name, files) if delete else [*files]
             break
         except (InvalidDatasetError, StorageError):
@@ -142,7 +142,7 @@ def give_up(output: str, split: str) -> Manifest:
         return dataclasses.replace(old, splits={**old.splits, split: given_up})
 
     manifest = commit(output, change, delete=False)
-    _ = [*give_up_attachments(output, manifest, split, delete=True)]
+    _ = [*give_up_attachments(output, manifest, split)]
     return manifest
 
 
@@ -179,9 +179,12 @@ def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
     return tuple(sorted(path for path in left if is_unfinished(layout.base_name(path))))
 
 
-def _all_files(output: str, manifest: Manifest, name: str) -> Iterator[FileInfo]:
+def _all_files(
+    output: str, manifest: Manifest, name: str, *, given_up: bool = False
+) -> Iterator[FileInfo]:
     trees = map(storage_for(output).list_tree, _trees(output, manifest, name))
-    yield from itertools.chain(*trees, find_garbage(output, manifest, name))
+    garbage = find_garbage(output, manifest, name, given_up=given_up)
+    yield from itertools.chain(*trees, garbage)
 
 
 def _delete(

@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import glob
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import numpy as np
@@ -45,6 +45,7 @@ from gristmill.dataset.metadata.kinds import (
     RESULT,
     TABLE,
     VALUES,
+    Kind,
 )
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.provenance import part_count
@@ -119,7 +120,12 @@ class Garbage:
 
 
 def garbage_editions(
-    output: str, manifest: Manifest, name: str, *, listings: Listings | None = None
+    output: str,
+    manifest: Manifest,
+    name: str,
+    *,
+    listings: Listings | None = None,
+    given_up: bool = False,
 ) -> Garbage:
     """Finds editions of a split that are not named, by the files that describe them.
 
@@ -128,6 +134,7 @@ def garbage_editions(
         manifest: What it says of itself.
         name: The split.
         listings: As in `walk`.
+        given_up: Whether columns count that are being attached.
     """
     split = manifest.splits[name]
     named = NamedFiles.of(manifest, ()).described
@@ -140,7 +147,9 @@ def garbage_editions(
     known = layout.parts_of(manifest.name, name)
     for info, path, kind, parts in walk(output, kinds, known, listings=listings):
         edition = layout.edition_in(parts)
-        if kind is ATTACHMENT:
+        if kind is ATTACHMENT and given_up:
+            described.append(info)
+        elif kind is ATTACHMENT:
             begun.add(parts["KEY"])
         elif edition > split.last_edition or path in named:
             continue
@@ -169,6 +178,7 @@ def find_garbage(
     *,
     listings: Listings | None = None,
     named: NamedFiles | None = None,
+    given_up: bool = False,
 ) -> Iterator[FileInfo]:
     """Yields the files of a split that can be deleted, in the order to delete them.
 
@@ -180,22 +190,29 @@ def find_garbage(
         name: The split.
         listings: As in `walk`.
         named: All that the dataset names, where that was read.
+        given_up: Whether columns count that are being attached.
 
     Raises:
         InvalidDatasetError: The table of an edition that it names cannot be read: what
             belongs to that is not known.
         StorageError: The same, or files cannot be listed.
     """
-    found = garbage_editions(output, manifest, name, listings=listings)
+    found = garbage_editions(
+        output, manifest, name, listings=listings, given_up=given_up
+    )
     yield from found.described
-    yield from _lost_values(output, manifest, listings)
+    yield from _lost_values(output, manifest, listings, given_up=given_up)
     yield from _lost_shards(output, manifest, name, found, listings, named)
     yield from found.columns
     yield from found.tables
 
 
 def _lost_values(
-    output: str, manifest: Manifest, listings: Listings | None
+    output: str,
+    manifest: Manifest,
+    listings: Listings | None = None,
+    *,
+    given_up: bool = False,
 ) -> Iterator[FileInfo]:
     """Yields the files of values that no table names, and nobody is about to name.
 
@@ -207,7 +224,8 @@ def _lost_values(
         return
     named = _named_values(output, manifest)
     lost = [one for one in itertools.chain((first,), found) if one.path not in named]
-    begun = _begun(output, manifest, listings) if lost else set[str]()
+    kinds = (JOB,) if given_up else (JOB, ATTACHMENT)
+    begun = _begun(output, manifest, kinds, listings) if lost else set[str]()
     lost = [one for one in lost if one.parts["KEY"] not in begun]
     if lost and (now := read_manifest(output)) not in (None, manifest):
         named = _named_values(output, now)
@@ -219,12 +237,14 @@ def _named_values(output: str, manifest: Manifest) -> set[str]:
     return set[str]().union(*(named_values(output, split) for split in splits))
 
 
-def _begun(output: str, manifest: Manifest, listings: Listings | None) -> set[str]:
+def _begun(
+    output: str, manifest: Manifest, kinds: Sequence[Kind], listings: Listings | None
+) -> set[str]:
     """Returns the keys of the values that unfinished work writes."""
     begun = set()
     for name, split in manifest.splits.items():
         known = layout.parts_of(manifest.name, name)
-        for one in walk(output, (ATTACHMENT, JOB), known, listings=listings):
+        for one in walk(output, kinds, known, listings=listings):
             if one.kind is ATTACHMENT:
                 begun.add(one.parts["KEY"])
             elif layout.edition_in(one.parts) > split.last_edition:
@@ -333,7 +353,7 @@ def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
     storage = storage_for(output)
     storage.delete_all(found.described)
     if found.columns:
-        storage.delete_all(_lost_values(output, manifest, None))
+        storage.delete_all(_lost_values(output, manifest))
     storage.delete_all(found.columns)
     if found.editions:
         storage.delete_all(_lost_shards(output, manifest, name, found))

@@ -97,7 +97,8 @@ class RemoveRecords(
             piece with which each document begins.
         split: The split; None for the only one.
         edition: The newest edition, whose records are numbered so; None for any.
-        erase: Whether to delete the state before, with the bytes of the records.
+        erase: Whether to delete the state before, with the bytes of the records. That
+            fails while other work on the split is unfinished.
     """
 
     dataset: StrPath

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 
 from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
 from gristmill.dataset.commit.editions import fingerprint_of
-from gristmill.dataset.commit.ownership import (
-    committed_shards,
-    shards_of,
-)
+from gristmill.dataset.commit.listings import walk
+from gristmill.dataset.commit.ownership import committed_shards
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import INDEX, SEGMENTS
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.storage.base import map_all
@@ -104,9 +103,8 @@ def unfinished_shards(
         for key in (manifest.known if manifest else ())
         for path in committed_shards(output, manifest, key)
     }
-    listing = storage.list(layout.join(output, layout.INDEX_DIR))
-    names = (layout.join(layout.INDEX_DIR, layout.base_name(i.path)) for i in listing)
-    finished = {shard for path in names for shard in shards_of(path)} - committed
+    found = walk(output, (INDEX, SEGMENTS))
+    finished = {one.parts["SHARD"] for one in found} - committed
     if described is None:
         return None if _has_finished(output, name, split, finished) else set()
     shards = set(map(described.shard_path, range(described.plan.shards))) - committed
