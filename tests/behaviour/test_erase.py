@@ -278,6 +278,7 @@ def erase_wherever(killer: Killer, folder: pathlib.Path, output: str) -> bool:
     "stride",
     [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.soak)],
 )
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("command", [*COMMANDS])
 def test_after_a_kill_at_any_change_of_the_disk(killer, folder, command, stride):
     kill_at, refusals, status = stride // 2 + 1, set(), KILLED
