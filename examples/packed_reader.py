@@ -80,20 +80,36 @@ def read_spans(row: bytes, id_bytes: int) -> list[list[tuple]]:
     return found
 
 
+def read_places(data: bytes, records: int) -> list[np.ndarray]:
+    """Returns the source file of each record or document, and its place there."""
+    columns, at = [], 4
+    for _ in range(2):
+        bits, far = np.frombuffer(data, "<u4", 2, at).tolist()
+        which = np.frombuffer(data, "<u4", far, at + 16)
+        steps_of_far = np.frombuffer(data, "<i8", far, at + 16 + 4 * far)
+        at += 16 + 12 * far
+        packed = np.frombuffer(data, np.uint8, -(-bits * records // 8), at)
+        at += len(packed)
+        each = np.unpackbits(packed, count=bits * records, bitorder="little")
+        numbers = each.reshape(records, bits) @ (1 << np.arange(bits, dtype=np.int64))
+        steps = numbers >> 1 ^ -(numbers & 1)
+        steps[which] = steps_of_far
+        columns.append(np.cumsum(steps))
+    return columns
+
+
 def read_segments(path: str) -> tuple[np.ndarray, ...]:
     """Returns the columns of the segment index of a shard.
 
     Returns:
         Where the pieces of each row end; the document and the first token of each
-        piece, row by row; the place of each document; and the documents of each span.
+        piece, row by row; the source file of each document, and its place there.
     """
     with open(path, "rb") as file:
         data = file.read()
-    r, p, f = data[12:15]
-    rows, documents, others, spans, far_places, far_firsts = np.frombuffer(
-        data, "<i8", 6, 16
-    )
-    at = 72
+    r, f = data[12:14]
+    rows, documents, others, size, far_firsts = np.frombuffer(data, "<i8", 5, 16)
+    at = 64
 
     def take(count: int, width: int) -> np.ndarray:
         nonlocal at
@@ -104,21 +120,12 @@ def read_segments(path: str) -> tuple[np.ndarray, ...]:
         at += count * width
         return wide.view("<i8").ravel()
 
-    def sums(steps, width, far, counts) -> np.ndarray:
-        # From the beginning of each group of so many.
-        steps[steps == 256**width - 1] = far
-        total = np.append(0, np.cumsum(steps))
-        return total[1:] - np.repeat(total[np.cumsum(counts) - counts], counts)
-
-    in_span, place_far, first_far = (
-        take(spans, 8),
-        take(far_places, 8),
-        take(far_firsts, 8),
-    )
+    first_far = take(far_firsts, 8)
     in_pieces = np.ones(documents, int)
     other, counts = take(others, 4), take(others, 4)
     in_pieces[other] = counts
-    places = sums(take(documents, p), p, place_far, in_span)
+    files, places = read_places(data[at : at + size], documents)
+    at += size
     row = take(in_pieces.sum(), r)
     owners = np.repeat(np.arange(documents), in_pieces)
     firsts = np.zeros(len(row), int)
@@ -127,7 +134,9 @@ def read_segments(path: str) -> tuple[np.ndarray, ...]:
     steps = take(later.sum(), f)
     steps[steps == 256**f - 1] = first_far
     firsts[later] = steps
-    firsts = sums(firsts, 8, [], in_pieces)
+    total = np.append(0, np.cumsum(firsts))
+    begins = np.cumsum(in_pieces) - in_pieces
+    firsts = total[1:] - np.repeat(total[begins], in_pieces)
     order = np.argsort(row, kind="stable")
     row_ends = np.cumsum(np.bincount(row, minlength=rows))
-    return row_ends, owners[order], firsts[order], places, in_span
+    return row_ends, owners[order], firsts[order], files, places

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from gristmill.loader.order.token_run import TokenRun
     from gristmill.loader.packed.packed_rows import PackedRows
     from gristmill.loader.provenance.find_document import DocumentPiece, FoundDocument
-    from gristmill.loader.provenance.found_record import PassedShard
     from gristmill.loader.provenance.locate import Location
     from gristmill.loader.provenance.source_fields import Piece, SourcePlace
     from gristmill.loader.reading.shard_list import CacheCounts
@@ -87,7 +86,6 @@ __all__ = [
     "NotADatasetError",
     "OutOfRangeError",
     "PackedRows",
-    "PassedShard",
     "Piece",
     "Ragged",
     "RaggedFeature",

@@ -48,7 +48,7 @@ from gristmill.dataset.metadata.kinds import (
     Kind,
 )
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
-from gristmill.dataset.metadata.provenance import part_count
+from gristmill.dataset.metadata.parts import part_count
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB
 from gristmill.dataset.metadata.shard_table import ShardTable

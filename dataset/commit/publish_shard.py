@@ -10,8 +10,8 @@ import google_crc32c
 
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_index import encode_index, parse_index
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.base import FileInfo
@@ -161,9 +161,8 @@ class ShardPlace:
         storage.write(
             layout.join(self.output, index), data, replaces=self.version(index)
         )
-        if not section:
-            return report
-        return dataclasses.replace(report, index_bytes=len(data) - len(section))
+        index_bytes = len(data) - len(section) if section else 0
+        return dataclasses.replace(report, index_bytes=index_bytes)
 
 
 def _is_whole(info: FileInfo | None, size_bytes: int, crc32c: int) -> bool:

@@ -31,7 +31,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
     SystemLimitError,
 )
-from gristmill.dataset.metadata.places import Places
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.open_file import open_regular
 

@@ -27,8 +27,6 @@ class SourceSpan:
         stop_bytes: Where they end, or None as well. It can lie past `end_bytes`.
         records: Number of good frames taken.
         whole: Whether reading went on to the end of the file.
-        skipped_records: Frames of these bytes before those taken: they were removed, or
-            belong to the previous span of the same bytes.
     """
 
     file_index: int
@@ -38,7 +36,6 @@ class SourceSpan:
     stop_bytes: int | None
     records: int
     whole: bool = False
-    skipped_records: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,9 +91,6 @@ class ShardReport:
         """Returns the report as compact JSON."""
         fields = dataclasses.asdict(self)
         del fields["index_bytes"]
-        for span in fields["spans"]:
-            if not span["skipped_records"]:  # Only where records were removed.
-                del span["skipped_records"]
         if not self.changed_records:  # Most conversions have no function.
             del fields["changed_records"]
         if not self.null_rows:

@@ -63,9 +63,6 @@ _SPAN_COLUMNS = {
     "span_records": "<i8",
     "span_whole": "|b1",
 }
-# One more column, only where records were removed.
-SKIPPED_COLUMN = "span_skipped_records"
-_ALL_SPAN_COLUMNS = _SPAN_COLUMNS | {SKIPPED_COLUMN: "<i8"}
 # Columns of the shards of packed rows.
 _SEGMENT_COLUMNS = {"segments_bytes": "<i8", "segments_crc32c": "<u4"}
 # Those that only tables with conversations have.
@@ -176,10 +173,9 @@ class ShardTable:
         return tuple(self._spans(begin, int(ends[shard])))
 
     def _spans(self, begin: int, end: int) -> Iterator[SourceSpan]:
-        names = [name for name in _ALL_SPAN_COLUMNS if name in self.columns]
-        columns = [self.columns[name][begin:end].tolist() for name in names]
+        columns = [self.columns[name][begin:end].tolist() for name in _SPAN_COLUMNS]
         for row in zip(*columns, strict=True):
-            fields = dict(zip(_SPAN_FIELDS, row, strict=False))
+            fields = dict(zip(_SPAN_FIELDS, row, strict=True))
             for name in ("start_bytes", "stop_bytes"):
                 fields[name] = None if fields[name] < 0 else fields[name]
             yield SourceSpan(**fields)
@@ -262,7 +258,7 @@ class ShardTable:
         shifts = (ends - np.diff(ends, prepend=0))[shards] - (new_ends - counts)
         rows = np.repeat(shifts, counts) + np.arange(counts.sum())
         columns = {
-            name: self.columns.pop(name)[rows if name in _ALL_SPAN_COLUMNS else shards]
+            name: self.columns.pop(name)[rows if name in _SPAN_COLUMNS else shards]
             for name in list(self.columns)
         }
         columns["span_ends"] = new_ends.astype("<i8")
@@ -275,10 +271,6 @@ class ShardTable:
         Columns that this version does not know stay if all tables have them.
         """
         counts = [np.diff(t.columns.pop("span_ends"), prepend=0) for t in tables]
-        if any(SKIPPED_COLUMN in table.columns for table in tables):
-            for table in tables:
-                none = np.zeros(len(table.columns["span_file"]), "<i8")
-                table.columns.setdefault(SKIPPED_COLUMN, none)
         for name in _SOME_COLUMNS.keys() & {n for t in tables for n in t.columns}:
             for table in tables:
                 none = np.zeros(len(table), _SOME_COLUMNS[name])
@@ -304,9 +296,7 @@ class ShardTable:
             for span in report.spans
         )
         columns = columns_of(_SHARD_COLUMNS, map(_report_values, reports))
-        columns |= columns_of(_ALL_SPAN_COLUMNS, spans)
-        if not columns[SKIPPED_COLUMN].any():
-            del columns[SKIPPED_COLUMN]
+        columns |= columns_of(_SPAN_COLUMNS, spans)
         index_bytes = np.array([report.index_bytes for report in reports], "<i8")
         if index_bytes.any():
             columns[INDEX_COLUMN] = index_bytes
@@ -390,8 +380,7 @@ class ShardTable:
             if missing := _ROW_COLUMNS.keys() - found:
                 raise invalid(f"lacks the columns {sorted(missing)}")
             numbers |= {n: d for n, d in _ALL_ROW_COLUMNS.items() if n in arrays}
-        of_spans = {n: d for n, d in _ALL_SPAN_COLUMNS.items() if n in arrays}
-        for name, dtype in (numbers | of_spans).items():
+        for name, dtype in (numbers | _SPAN_COLUMNS).items():
             length = shards if name in numbers else spans
             if arrays[name].shape != (length,) or arrays[name].dtype != dtype:
                 raise invalid(f"has a column {name} of the wrong type or length")

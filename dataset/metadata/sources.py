@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Texts, encode_texts, load_arrays
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
+from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
@@ -43,7 +43,7 @@ class SourceFile:
     """
 
     path: str
-    compression: str
+    compression: Compression
     format: str = "tfrecord"
     size_bytes: int = 0
     version: str | None = None

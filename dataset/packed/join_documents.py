@@ -289,9 +289,8 @@ def piece_place(index: SegmentIndex, piece: int) -> str:
 
 def document_place(index: SegmentIndex, document: int) -> str:
     """Returns the name of a document of a shard, for messages."""
-    place = int(index.document_places[document])
-    span = index.span_of(document)
-    return f"document {document:,} (place {place:,} of span {span:,})"
+    file, place = (int(column[document]) for column in index.sources)
+    return f"document {document:,} (place {place:,} of source {file:,})"
 
 
 def digest_of(lengths: Uint32, crc32cs: Uint32) -> RecordsDigest:

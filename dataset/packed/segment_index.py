@@ -1,6 +1,6 @@
 """The segment index of a packed shard: the document of each piece of each row.
 
-It also has where each document begins in the source. The file is little-endian, has no
+It also has the source of each document. The file is little-endian, has no
 compression, and can be read with numpy alone; docs/reference/format.md has its fields.
 In rows whose pieces are in the order of their documents, the row of each piece in the
 order of documents is enough: documents take no bytes, and first tokens only if a
@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import google_crc32c
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import FormatVersionError, InvalidDatasetError
+from gristmill.dataset.base.places import Places
 
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
@@ -52,26 +53,15 @@ def widened(data: bytes, at: int, count: int, width: int) -> UInt32:
     return wide.view("<u4").ravel().astype(np.uint32)
 
 
-def encode_steps(chunks: Callable[[], Iterable[Int64]]) -> tuple[int, bytes, Int64]:
+def encode_steps(steps: Int64) -> tuple[int, bytes, Int64]:
     """Returns the best width for steps, their bytes, and the steps too long for it.
 
     Each step that is too long is replaced by the largest number of that width.
-
-    Args:
-        chunks: Yields the steps, some at a time. It is called twice.
     """
-    sizes = dict.fromkeys((1, 2, 3, 4), 0)
-    for steps in chunks():
-        for width in sizes:
-            far = int(np.count_nonzero(steps >= _mark(width)))
-            sizes[width] += width * len(steps) + 8 * far
-    width = min(sizes, key=sizes.__getitem__)
-    mark = _mark(width)
-    parts, far_steps = [], [np.zeros(0, np.int64)]
-    for steps in chunks():
-        far_steps.append(steps[steps >= mark])
-        parts.append(narrowed(np.minimum(steps, mark), width).tobytes())
-    return width, b"".join(parts), np.concatenate(far_steps)
+    far = {width: steps[steps >= _mark(width)] for width in (1, 2, 3, 4)}
+    width = min(far, key=lambda width: width * len(steps) + 8 * len(far[width]))
+    short = np.minimum(steps, _mark(width))
+    return width, narrowed(short, width).tobytes(), far[width]
 
 
 def _mark(width: int) -> int:
@@ -112,13 +102,13 @@ def stable_order(values: UInt32) -> npt.NDArray[np.intp]:
 
 MAGIC = b"GMSEGMT\n"
 VERSION = 1
-HEADER_BYTES = 72
+HEADER_BYTES = 64
 
-# magic, version, bytes of a row, of a step between places, of a step between first
-# tokens, a zero; rows, documents, other documents, spans, far places, far firsts;
-# crc32c of the body, of the header.
-_HEADER = struct.Struct("<8sI4B6qII")
-_CRC_AT = 68
+# magic, version, bytes of a row, of a step between first tokens, two zeros; rows,
+# documents, other documents, bytes of the sources, far firsts; crc32c of the body, of
+# the header.
+_HEADER = struct.Struct("<8sI2BH5qII")
+_CRC_AT = 60
 _CHUNK = 1 << 16
 
 _CURE = (
@@ -143,29 +133,25 @@ class Pieces(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SegmentIndex:
-    """The document of each piece of each row of a shard, and where it begins.
+    """The document of each piece of each row of a shard, and its source.
 
     Pieces are in the order of rows, and within a row in that of their documents.
-    Documents are numbered in the order of the shard's source; those without a token are
-    not counted.
+    Documents are numbered in the order in which they were read; those without a token
+    are not counted.
 
     Attributes:
         row_ends: int64 [rows], where the pieces of each row end; no row is empty.
         piece_documents: uint32 [pieces], the document of each.
         piece_firsts: uint32 [pieces], position of its first token in that document. The
             first piece of a document begins with token 0.
-        document_places: int64 [documents], place of each in the file of its span, such
-            as a byte offset. Places ascend in a span; documents that `--map` made from
-            one record have the same place.
-        span_documents: int64 [spans], the number of documents of each span, in the
-            order of the spans of the shard's report.
+        sources: The source of each document; documents that `--map` made of one record
+            have the same.
     """
 
     row_ends: Int64
     piece_documents: UInt32
     piece_firsts: UInt32
-    document_places: Int64
-    span_documents: Int64
+    sources: Places
 
     @property
     def rows(self) -> int:
@@ -180,12 +166,7 @@ class SegmentIndex:
     @property
     def documents(self) -> int:
         """Number of documents."""
-        return len(self.document_places)
-
-    @functools.cached_property
-    def span_ends(self) -> Int64:
-        """int64 [spans], where the documents of each span end."""
-        return np.cumsum(self.span_documents)
+        return len(self.sources.places)
 
     def row(self, row: int) -> tuple[UInt32, UInt32]:
         """Returns the documents of a row's pieces, and their first tokens there.
@@ -205,27 +186,6 @@ class SegmentIndex:
         rows = np.searchsorted(self.row_ends, places, side="right")
         begins = np.where(rows > 0, self.row_ends[rows - 1], 0)
         return Pieces(rows, places - begins, np.sort(firsts))
-
-    def span_of(self, document: int) -> int:
-        """Returns the span that contains a document.
-
-        Raises IndexError if there is no such document.
-        """
-        document = range(self.documents)[document]
-        return int(np.searchsorted(self.span_ends, document, side="right"))
-
-    def documents_at(self, span: int, place: int) -> range:
-        """Returns the documents that begin at a place of a span: none, one, or several.
-
-        Several come from one record, by `--map`. Raises IndexError if there is no such
-        span.
-        """
-        span = range(len(self.span_documents))[span]
-        end = int(self.span_ends[span])
-        begin = end - int(self.span_documents[span])
-        places = self.document_places[begin:end]
-        first, stop = (int(np.searchsorted(places, p)) for p in (place, place + 1))
-        return range(begin + first, begin + stop)
 
     def encode(self) -> bytes:
         """Returns the bytes of the file: about 5 bytes a piece.
@@ -251,26 +211,22 @@ class SegmentIndex:
         others_in_pieces = in_pieces[others].astype("<u4")
         starts = np.cumsum(counts, dtype=np.uint32, out=counts)
         row_bytes = bytes_for(self.rows)
-        first_bytes, first_steps, far_firsts = encode_steps(
-            lambda: [self._first_steps(later)]
-        )
-        place_bytes, place_steps, far_places = encode_steps(self._place_steps)
+        first_bytes, first_steps, far_firsts = encode_steps(self._first_steps(later))
+        sources = self.sources.encode()
         body = b"".join(
             (
-                self.span_documents.astype("<i8").tobytes(),
-                far_places.astype("<i8").tobytes(),
                 far_firsts.astype("<i8").tobytes(),
                 others.astype("<u4").tobytes(),
                 others_in_pieces.tobytes(),
-                place_steps,
+                sources,
                 self._rows_by_document(starts, later, row_bytes),
                 first_steps,
             )
         )
         header = _HEADER.pack(
-            *(MAGIC, VERSION, row_bytes, place_bytes, first_bytes, 0),
-            *(self.rows, self.documents, len(others), len(self.span_documents)),
-            *(len(far_places), len(far_firsts), google_crc32c.value(body), 0),
+            *(MAGIC, VERSION, row_bytes, first_bytes, 0),
+            *(self.rows, self.documents, len(others), len(sources)),
+            *(len(far_firsts), google_crc32c.value(body), 0),
         )[:_CRC_AT]
         return header + struct.pack("<I", google_crc32c.value(header)) + body
 
@@ -279,11 +235,7 @@ class SegmentIndex:
         sizes = np.diff(self.row_ends, prepend=0)
         require((sizes > 0).all() and sizes.sum() == self.pieces, "rows with pieces")
         require(len(self.piece_firsts) == self.pieces, "a first token of each piece")
-        spans = self.span_documents
-        require(
-            (spans >= 0).all() and spans.sum() == self.documents < 1 << 32,
-            "spans with all documents",
-        )
+        require(self.documents < 1 << 32, "fewer documents")
         documents, firsts = self.piece_documents, self.piece_firsts
         last = int(documents.max(initial=0))
         require(last < max(self.documents, 1), "pieces of these documents")
@@ -336,18 +288,6 @@ class SegmentIndex:
         found[starts[owners] + 1 + ranks] = narrowed(rows, width)
         return found.tobytes()
 
-    def _place_steps(self) -> Iterator[Int64]:
-        """Yields the distances between the places of documents in a span."""
-        starts = (self.span_ends - self.span_documents)[self.span_documents > 0]
-        for begin in range(0, self.documents, _CHUNK):
-            places = self.document_places[max(begin - 1, 0) : begin + _CHUNK]
-            steps = np.diff(places) if begin else np.diff(places, prepend=0)
-            within = np.searchsorted(starts, [begin, begin + len(steps)])
-            first = starts[slice(*within)]
-            steps[first - begin] = self.document_places[first]
-            require((steps >= 0).all(), "places that rise in a span")
-            yield steps
-
     def _rows_of(self, pieces: Int64) -> Int64:
         """Returns int64 [n], the rows of some pieces."""
         return np.searchsorted(self.row_ends, pieces, side="right")
@@ -398,33 +338,31 @@ class SegmentIndex:
         cls,
         data: bytes,
         row_bytes: int,
-        place_bytes: int,
         first_bytes: int,
         zero: int,
         *counts: int,
     ) -> SegmentIndex:
-        rows, documents, others, spans, far_places, far_firsts = counts
-        widths = row_bytes, place_bytes, first_bytes
+        rows, documents, others, sources_bytes, far_firsts = counts
+        widths = row_bytes, first_bytes
         require(not zero and {*widths} <= {1, 2, 3, 4}, "widths of 1 to 4 bytes")
         require(min(counts) >= 0, "counts above 0")
-        sizes = [8 * spans, 8 * far_places, 8 * far_firsts, 4 * others, 4 * others]
-        sizes.append(place_bytes * documents)
+        sizes = [8 * far_firsts, 4 * others, 4 * others, sources_bytes]
         require(HEADER_BYTES + sum(sizes) <= len(data), "a file as long as its arrays")
         at = [*itertools.accumulate(sizes, initial=HEADER_BYTES)]
-        span_documents = np.frombuffer(data, "<i8", spans, at[0])
-        far_place = np.frombuffer(data, "<i8", far_places, at[1])
-        far_first = np.frombuffer(data, "<i8", far_firsts, at[2])
-        other = np.frombuffer(data, "<u4", others, at[3]).astype(np.int64)
+        far_first = np.frombuffer(data, "<i8", far_firsts, at[0])
+        other = np.frombuffer(data, "<u4", others, at[1]).astype(np.int64)
+        # Before any array of so many documents.
+        sources = Places.decode(data[at[3] : at[4]], documents)
         require(
             (np.diff(other, prepend=-1) > 0).all()
             and other.max(initial=-1) < documents,
             "documents in order",
         )
         in_pieces = np.ones(documents, np.int64)
-        in_pieces[other] = np.frombuffer(data, "<u4", others, at[4])
+        in_pieces[other] = np.frombuffer(data, "<u4", others, at[2])
         pieces = int(in_pieces.sum())
         later = pieces - int(np.count_nonzero(in_pieces))
-        rows_at = at[5] + place_bytes * documents
+        rows_at = at[4]
         firsts_at = rows_at + row_bytes * pieces
         require(firsts_at + first_bytes * later == len(data), "a file without more")
         begins = np.zeros(pieces, bool)
@@ -433,12 +371,6 @@ class SegmentIndex:
         require(row_of.max(initial=0) < max(rows, 1) <= max(pieces, 1), "fewer rows")
         in_row = np.bincount(row_of, minlength=rows)
         require((in_row > 0).all(), "rows with pieces")
-        place_steps = decode_steps(data, at[5], documents, place_bytes, far_place)
-        require(
-            (span_documents >= 0).all() and span_documents.sum() == documents,
-            "spans with all documents",
-        )
-        places = running_sums(place_steps, span_documents)
         steps = np.zeros(pieces, np.int64)
         steps[~begins] = decode_steps(data, firsts_at, later, first_bytes, far_first)
         firsts = running_sums(steps, in_pieces)
@@ -450,6 +382,5 @@ class SegmentIndex:
                 order
             ],
             piece_firsts=firsts.astype(np.uint32)[order],
-            document_places=places,
-            span_documents=span_documents.astype(np.int64),
+            sources=sources,
         )

@@ -21,7 +21,7 @@ from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.write_marker import BegunWrite
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.provenance import PART_COLUMN, part_count
+from gristmill.dataset.metadata.parts import PART_COLUMN, part_count
 from gristmill.dataset.metadata.shard_index import parse_index, with_report
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import FileInfo, Link, for_all

@@ -27,7 +27,7 @@ from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.commit.claim import Claim
 from gristmill.dataset.commit.write_marker import BegunWrite, WriteMarker
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.provenance import PARTS_FIELD
+from gristmill.dataset.metadata.parts import PARTS_FIELD
 from gristmill.dataset.storage.lookup import storage_for
 
 OWNER_JSON = "owner.json"

@@ -11,7 +11,7 @@ from gristmill.dataset.commit.commit import check_files
 from gristmill.dataset.commit.garbage import tidy_split
 from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.provenance import part_count
+from gristmill.dataset.metadata.parts import part_count
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.dataset.writer.parts_job import PartsJob

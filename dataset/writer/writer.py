@@ -18,7 +18,7 @@ from gristmill.dataset.base.errors import DataLossError, InputError, StorageErro
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.provenance import part_column
+from gristmill.dataset.metadata.parts import part_column
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.dataset.writer.commit_parts import commit_job
 from gristmill.dataset.writer.part import Part

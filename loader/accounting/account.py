@@ -14,7 +14,6 @@ import numpy as np
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.accounting.seen_records import SeenRecords, seen_records
-from gristmill.loader.accounting.source_runs import runs_of_documents, runs_of_shard
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.columns.column import Column
 from gristmill.loader.data.batches import Batches
@@ -22,6 +21,7 @@ from gristmill.loader.data.dataset import Dataset, shards_of, table_of
 from gristmill.loader.data.past_dataset import present
 from gristmill.loader.order.epochs import ChangedRecords
 from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
+from gristmill.loader.provenance.stored_sources import source_runs
 
 SOURCE, DATASET = "source", "dataset"
 UNKNOWN = "the source was not kept"
@@ -148,7 +148,7 @@ class _Seen:
             if packed_of(part, part.shard(own)) is not None:
                 yield from self._packed(part, own, np.arange(*_ends(numbers)))
             elif self._by == SOURCE:
-                runs = [*runs_of_shard(part, own)]
+                runs = [*source_runs(part, own)]
                 sizes = [shards_of(dataset).first_record(shard), *(n for n, _ in runs)]
                 bounds = dataset.numbers_here(np.cumsum(sizes))
                 keys = [_source(path) for _, path in runs]
@@ -176,7 +176,7 @@ class _Seen:
         row_of = np.repeat(np.arange(len(times)), np.diff(segments.row_ends, prepend=0))
         seen = times[row_of]
         if self._by == SOURCE:
-            runs = [*runs_of_documents(part, opened)]
+            runs = [*source_runs(part, own)]
             numbers = {
                 path: n for n, path in enumerate(dict.fromkeys(p for _, p in runs))
             }
@@ -235,7 +235,7 @@ class _Seen:
             values = np.empty(len(numbers), object)
             shards, in_shard = dataset.find(numbers)
             for shard in np.unique(shards).tolist():
-                runs = [*runs_of_shard(*dataset.part_of(shard))]
+                runs = [*source_runs(*dataset.part_of(shard))]
                 ends, own = np.cumsum([count for count, _ in runs]), shards == shard
                 paths = np.array([path for _, path in runs], object)
                 values[own] = paths[np.searchsorted(ends, in_shard[own], side="right")]

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.metadata.lineage import Origins
-from gristmill.dataset.metadata.sources import SourceFile
+from gristmill.dataset.metadata.sources import SourceFile, read_sources
 from gristmill.dataset.metadata.splits import Split
-from gristmill.loader.base.indices import IntArray, checked_count
+from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import Batches
-from gristmill.loader.data.dataset import Dataset
+from gristmill.loader.data.dataset import Dataset, table_of
 from gristmill.loader.order.step_records import Sighting
-from gristmill.loader.provenance.document_source import (
-    offset_between,
-    shard_origins,
-)
 from gristmill.loader.provenance.packed_shard import PackedShard
-from gristmill.loader.provenance.places_between import places_of
+from gristmill.loader.provenance.stored_sources import find_places
 
 _SHOWN_FILES = 3
-_TRIED_SPANS = 4  # That have no document near, before none is named.
-_SPAN_COLUMNS = ("file", "start_bytes", "stop_bytes")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,34 +108,22 @@ def find_document(
             cure="give the number of the record, to find(record) or as --record",
         )
     near: list[int] = []
-    known: list[Sequence[SourceFile]] = []
     found = [
-        _found(batches, edition, shard, document, first_epoch, stop_epoch)
-        for edition, shard, document in _located(editions, path, place, known, near)
+        _found(
+            *(batches, edition, PackedShard(edition.part, shard), document),
+            *(first_epoch, stop_epoch),
+        )
+        for edition in editions
+        if (table := table_of(edition.part)) is not None
+        for _, shard, document in find_places(
+            *(edition.part.path, edition.split, table, edition.shards),
+            *([(path, place)], near),
+        )
     ]
     if not found:
+        known = [read_sources(one.part.path, one.split) or () for one in editions]
         raise _not_found(path, place, known, near)
     return found
-
-
-def _located(
-    editions: Iterable[_Edition],
-    path: str,
-    place: int,
-    known: list[Sequence[SourceFile]],
-    near: list[int],
-) -> Iterator[tuple[_Edition, PackedShard, int]]:
-    """Yields the documents of a place; collects source files, and places nearby."""
-    for edition in editions:
-        try:
-            origins = shard_origins(edition.part, edition.split, edition.shards)
-        except (IndexError, ValueError):
-            continue  # Its list of input files is missing or damaged.
-        files, ancestors = origins.files, origins.ancestors
-        known += [files, *(ancestor.files for ancestor in ancestors)]
-        for file, own in places_of(files, ancestors, path, place, offset_between):
-            for shard, document in _documents_at(edition, origins, file, own, near):
-                yield edition, shard, document
 
 
 def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
@@ -166,50 +147,6 @@ def _editions_of(whole: Dataset, number: int, name: str | None) -> Iterator[_Edi
                 yield _Edition(named, number, first, part, split, shards)
             shard += split.shards
         first += len(part)
-
-
-def _documents_at(
-    edition: _Edition, origins: Origins, file: int, place: int, near: list[int]
-) -> Iterator[tuple[PackedShard, int]]:
-    """Yields the documents of a place, each with its shard."""
-    ends = origins.columns["span_ends"]
-    columns = [origins.columns[f"span_{name}"] for name in _SPAN_COLUMNS]
-    of_file = np.flatnonzero((columns[0] == file) & (columns[1] >= 0))
-    of_file = of_file[np.argsort(columns[1][of_file], kind="stable")]
-    at = int(np.searchsorted(columns[1][of_file], place, side="right")) - 1
-    spans = of_file.tolist()
-
-    def opened(number: int) -> tuple[PackedShard, int]:
-        """Returns the shard of one of these spans, and the span's number there."""
-        shard = int(np.searchsorted(ends, spans[number], side="right"))
-        begin = int(ends[shard - 1]) if shard else 0
-        opened = PackedShard(edition.part, edition.shards[shard])
-        return opened, spans[number] - begin
-
-    if at >= 0 and place < columns[2][of_file[at]]:
-        shard, span = opened(at)
-        if documents := shard.segments.documents_at(span, place):
-            for document in documents:
-                yield shard, document
-            return
-    # The nearest on either side, which may be in other spans.
-    for number in range(at, max(at - _TRIED_SPANS, -1), -1):
-        before = _places(*opened(number))
-        if before.size and before[0] < place:
-            near.append(int(before[np.searchsorted(before, place) - 1]))
-            break
-    for number in range(max(at, 0), min(at + _TRIED_SPANS, len(spans))):
-        after = _places(*opened(number))
-        if after.size and after[-1] > place:
-            near.append(int(after[np.searchsorted(after, place)]))
-            break
-
-
-def _places(shard: PackedShard, span: int) -> IntArray:
-    """Returns the places of the documents of a span, rising."""
-    segments = shard.segments
-    end = int(segments.span_ends[span])
-    return segments.document_places[end - int(segments.span_documents[span]) : end]
 
 
 def _found(
@@ -288,7 +225,9 @@ def _not_found(
             got=path,
             cure="give the file as the conversion was given it, as trace shows it",
         )
-    places = sorted(set(near))
+    below = max((one for one in near if one < place), default=None)
+    above = min((one for one in near if one > place), default=None)
+    places = [one for one in (below, above) if one is not None]
     return InputError(
         "no document begins there",
         where=path,

@@ -11,11 +11,9 @@ from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.batches import Batches, row_at
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.provenance.document_source import document_source
-from gristmill.loader.provenance.found_record import PassedShard as PassedShard
 from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
 from gristmill.loader.provenance.source_fields import Piece, SourcePlace
-from gristmill.loader.provenance.source_place import recorded_source
+from gristmill.loader.provenance.stored_sources import source_fields, stored_sources
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,10 +49,9 @@ def locate(batches: Batches, step: int, row: int, token: int | None = None) -> L
 
     With a token of a packed row, `pieces` is the one that has it; none has padding.
 
-    It reads the index and the footer of the shard; where several records share a chunk,
-    also the record's chunk and a few others. Of a packed row it reads the segment index
-    and the index of the shard, and the row. Of source files it reads tars alone, if
-    they are there: from the start of the range to the sample.
+    It reads the index of the shard; of a packed row, the segment index and the index of
+    the shard, and the row. Of source files it reads tars alone, if they are there, for
+    the name of the sample.
     """
     rows = len(batches.schedule.positions(step))
     row = checked_count(row, what="row", least=0, most=rows - 1)
@@ -103,7 +100,7 @@ def locate_record(
         token = _checked_token(token, packed, info.path)
     if packed is None:
         offset_bytes = dataset.offset_bytes(record)
-        fields = recorded_source(part, info, row_in_shard)
+        fields = source_fields(stored_sources(part, number), row_in_shard)
     else:
         opened = PackedShard(part, number)
         offset_bytes = opened.offset_bytes(row_in_shard)
@@ -142,6 +139,7 @@ def pieces_of(
         token: Number of the token in the row; none of the pieces has padding.
     """
     pieces = shard.pieces(row)
+    sources = stored_sources(dataset, shard.number)
     return tuple(
         Piece(
             begin_token=begin,
@@ -149,7 +147,7 @@ def pieces_of(
             document=document,
             first_token=first,
             **({} if token is None else pieces.said(number, token)),
-            **document_source(dataset, shard, document),
+            **source_fields(sources, document),
         )
         for number, (document, first, begin, end) in enumerate(
             zip(*map(np.ndarray.tolist, pieces[:4]), strict=True)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from gristmill.loader.base.table_text import table_text
-from gristmill.loader.provenance.found_record import PassedShard
 
 _PIECES_SHOWN = 8
 
@@ -20,7 +19,7 @@ class SourcePlace:
 
     Attributes:
         source_path: The file it was converted from, as given to the conversion. For a
-            dataset made from another one, the file that the latter was made from.
+            dataset made from others, the file that the first was made from.
         source_format: The format of that file, such as `tfrecord`.
         source_record: The number of the record or row in that file, for a format that
             numbers them: ArrayRecord, Parquet. The fields in bytes are None then.
@@ -28,14 +27,8 @@ class SourcePlace:
             header of its sample, or of its line; in the decompressed file where
             `source_compression` is not `none`.
         source_sample: The name of the sample in a tar of WebDataset.
-        source_range_bytes: The half-open range of that file, counted likewise, in
-            which the record lies.
-        source_record_in_range: Its number among the records of that range, without
-            those in quarantine.
         source_compression: `none`, `gzip`, `zlib` or `zstd`.
         source_note: Why part of the source is not known, or what was made of it.
-        passed: The shards of other datasets that it was read from on the way, the
-            nearest first. They need not exist any more.
     """
 
     source_path: str | None = None
@@ -43,11 +36,8 @@ class SourcePlace:
     source_record: int | None = None
     source_offset_bytes: int | None = None
     source_sample: str | None = None
-    source_range_bytes: tuple[int, int] | None = None
-    source_record_in_range: int | None = None
     source_compression: str | None = None
     source_note: str | None = None
-    passed: tuple[PassedShard, ...] = ()
 
     def __str__(self) -> str:
         return table_text(type(self).__name__, _known(self))

@@ -225,7 +225,7 @@ def _trace_document(
     from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.find_document import find_document
     from gristmill.pipelines.text.location import FilePlace, document_text
-    from gristmill.pipelines.text.source_details import line_offset
+    from gristmill.pipelines.text.source_details import line_offset, listed_sources
 
     place = FilePlace.parse(document)
     if place is None:
@@ -236,9 +236,17 @@ def _trace_document(
             got=document,
             cure="give the file as it was given to the conversion, @, and the place",
         )
-    number = place.number
+    number: int | None = place.number
     if place.is_line:
-        number = line_offset(batches.datasets, place.path, number)
+        number = line_offset(listed_sources(batches.datasets, place.path), place.number)
+    if number is None:
+        raise InputError(
+            "there is no such line",
+            where=place.path,
+            expected="a line, counted from 1, of a file of lines that was converted",
+            got=f"line {place.number:,}",
+            cure="give FILE as trace shows it, with a byte offset or such a line",
+        )
     found = find_document(batches, place.path, number, options.of, **options.epochs)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(one) for one in found]))

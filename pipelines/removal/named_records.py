@@ -11,14 +11,18 @@ import numpy as np
 from gristmill.dataset.base.errors import InputError, some_of
 from gristmill.dataset.base.example import INTS
 from gristmill.dataset.base.whole_numbers import whole_number
+from gristmill.dataset.metadata.manifest import read_table
+from gristmill.dataset.metadata.sources import read_sources
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader import open as open_dataset
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.decode.features import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
-from gristmill.pipelines.removal.find_places import find_places
+from gristmill.loader.provenance.stored_sources import find_places
 from gristmill.pipelines.text.location import FilePlace
+from gristmill.pipelines.text.source_details import line_offset
 from gristmill.transforms.removal.begin_removal import (
     done_before,
     open_split,
@@ -96,7 +100,7 @@ def asked_records(
         ]
         pairs += [
             (of_places[number], record)
-            for number, record in find_places(dataset, found, places)
+            for number, record in _made_of(dataset, found, places)
         ]
     missing = sorted({*range(len(lines))} - {number for number, _ in pairs})
     if not pairs and done_before(found, request):
@@ -164,6 +168,30 @@ def _parsed(line: str) -> int | FilePlace:
         got=ascii(line),
         cure="correct the line; for values of a feature, give its name with --column",
     )
+
+
+def _made_of(
+    dataset: str, split: Split, places: Sequence[FilePlace]
+) -> Iterator[tuple[int, int]]:
+    """Yields the number of each place, and of each record that was made of it."""
+    first = 0
+    for part in split.parts:
+        files = read_sources(dataset, part)
+        numbers, wanted = [], []
+        for number, place in enumerate(places):
+            at: int | None = place.number
+            if place.is_line and files is not None:
+                own = [files[n] for n in files.numbers_of(place.path)]
+                at = line_offset(own, place.number)
+            if at is not None:
+                numbers.append(number)
+                wanted.append((place.path, at))
+        table = read_table(dataset, part)
+        before = first + np.cumsum(table.records) - table.records
+        shards = range(len(table))
+        for found, shard, record in find_places(dataset, part, table, shards, wanted):
+            yield numbers[found], int(before[shard]) + record
+        first += part.records
 
 
 _BLOCK_RECORDS = 1024

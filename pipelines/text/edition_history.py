@@ -10,7 +10,7 @@ from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.listings import encode_names, find_names
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.metadata.provenance import part_count
+from gristmill.dataset.metadata.parts import part_count
 from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.text.formatting import plural, size_text
 

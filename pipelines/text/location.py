@@ -54,7 +54,6 @@ def location_json(location: DetailedLocation) -> dict[str, Any]:
     else:
         # The sources are those of the pieces.
         fields = {name: fields[name] for name in fields if "source_" not in name}
-        fields.pop("passed")
         fields["pieces"] = [without_message(piece) for piece in fields["pieces"]]
     for own, detail in (
         (fields, location.detail),
@@ -107,8 +106,6 @@ def location_text(location: DetailedLocation, token: int | None = None) -> str:
 
 def source_lines(found: SourcePlace, detail: Detail) -> Iterator[str]:
     """Yields what is known of a source, in lines."""
-    for passed in found.passed:
-        yield f"through  {passed.path}, record {passed.record:,}"
     if found.source_path is not None:
         yield f"source   {found.source_path}"
     inside = ""
@@ -131,11 +128,6 @@ def source_lines(found: SourcePlace, detail: Detail) -> Iterator[str]:
         elif found.source_format == "webdataset":
             which = "sample at"
         yield f"         {which} byte offset {found.source_offset_bytes:,}{inside}"
-    elif found.source_range_bytes is not None:
-        begin, end = found.source_range_bytes
-        number = found.source_record_in_range
-        which = "somewhere" if number is None else f"record {number:,}"
-        yield f"         {which} in the bytes {begin:,} to {end:,}{inside}"
     if found.source_note is not None:
         yield f"note     {found.source_note}"
 

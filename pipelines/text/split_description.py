@@ -12,7 +12,7 @@ import numpy as np
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError, some_of
 from gristmill.dataset.metadata.manifest import read_table
-from gristmill.dataset.metadata.provenance import part_count
+from gristmill.dataset.metadata.parts import part_count
 from gristmill.dataset.metadata.sources import SourceFiles, read_source_files
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedSplit

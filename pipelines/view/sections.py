@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.base.errors import GristmillError, some_of
-from gristmill.dataset.metadata.lineage import read_lineage
-from gristmill.dataset.metadata.sources import read_source_files
+from gristmill.dataset.metadata.sources import read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.loader.data.dataset import Dataset, shards_of
 from gristmill.pipelines.text.contents import feature_text
@@ -145,28 +144,20 @@ def _lengths(dataset: Dataset) -> Iterator[Section]:
 
 
 def _sources(found: Sequence[tuple[Dataset, Split]]) -> Iterator[Section]:
-    """Yields what each edition was made of: files, and the datasets that have them."""
+    """Yields the files that the records of each edition come from."""
     rows: list[list[str]] = []
-    parents: list[list[Any]] = []
     total = 0
     for part, split in found:
         for edition in split.parts:
-            files = read_source_files(part.path, edition)
+            files = read_sources(part.path, edition) or ()
             total += len(files)
             rows += [
                 [file.path, file.format, _size(file.size_bytes)]
                 for file in itertools.islice(files, _LISTED - len(rows))
             ]
-            parents += [
-                [one.dataset, one.split or "", one.records, one.function or ""]
-                for one in read_lineage(part.path, edition)
-            ]
-    if parents:
-        heads = (["Dataset", 0], ["Split", 0], ["Records", 1], ["With", 0])
-        yield _table("Made from", heads, parents)
     if rows:
         names = (["File", 0], ["Format", 0], ["Size", 1])
-        yield _table("Input files", names, rows, of=total)
+        yield _table("Source files", names, rows, of=total)
 
 
 def _size(size_bytes: int) -> str:

@@ -15,6 +15,7 @@ from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.dataset.packed.row_format import decode_rows
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.tokens.describe_rows import described_rows
+from tests.support.document_rows import sources_at
 from tests.support.packed_shards import FORMAT, PackedShard, commit_packed
 from tests.support.supervised import conversations, supervised_dataset
 from tests.transforms.tokens.test_supervised_packer import options, packed
@@ -30,8 +31,7 @@ def test_rows_that_are_changed_with_all_above_them(tmp_path: pathlib.Path) -> No
         counts, index = packer.counts(), packer.segments()
     index = dataclasses.replace(
         index,
-        document_places=100 * np.arange(index.documents),
-        span_documents=np.array([index.documents]),
+        sources=sources_at(range(0, 100 * index.documents, 100)),
     )
     batch = decode_rows(FORMAT, records)
     assert batch.spans is not None

@@ -159,7 +159,7 @@ def documents_of(output: pathlib.Path) -> list[Document]:
             for first, tokens in sorted(firsts.items()):
                 assert first == len(ids)
                 ids += tokens
-            found.append(Document(ids, int(index.document_places[document])))
+            found.append(Document(ids, int(index.sources.places[document])))
     return found
 
 
@@ -354,8 +354,8 @@ def test_files_without_documents_are_spans(tmp_path: pathlib.Path) -> None:
     ).paths
     place = tmp_path / "out" / layout.segments_path(shard)
     index = SegmentIndex.decode(place.read_bytes(), where=str(place))
-    assert [count for count in index.span_documents.tolist() if count] == [9, 11]
-    assert index.span_documents.tolist() == list(map(len, parts))
+    counts = np.bincount(index.sources.files)
+    assert counts.tolist() == list(map(len, parts))
     batches = loader.global_batches(
         loader.open(str(tmp_path / "out")), batch_size=1, epochs=1
     )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -22,6 +23,7 @@ from gristmill.dataset.packed.row_format import RowBatch
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
+from tests.support.document_rows import sources_at
 from tests.support.packed_shards import (
     FORMAT,
     PackedShard,
@@ -194,9 +196,10 @@ class TestSegmentIndex:
         """Two documents have changed places: only the table's checksum tells."""
         commit_packed(str(tmp_path), WHOLE)
         index = WHOLE[BAD].index
-        places = index.document_places.copy()
+        places = index.sources.places.copy()
         places[-1] += 1
-        other = dataclasses.replace(index, document_places=places).encode()
+        sources = index.sources._replace(places=places)
+        other = dataclasses.replace(index, sources=sources).encode()
         (tmp_path / self.PATH).write_bytes(other)
         (finding,) = verify(tmp_path).findings
         assert finding.path == self.PATH
@@ -206,14 +209,11 @@ class TestSegmentIndex:
         "change",
         [
             lambda index: {"piece_documents": swapped(index).piece_documents},
-            lambda index: {"document_places": index.document_places + 100},
             lambda index: {
-                "document_places": np.append(index.document_places, 9_000),
-                "span_documents": index.span_documents + 1,
+                "sources": Places.joined([index.sources, sources_at([9_000])])
             },
-            lambda index: {"span_documents": np.append(index.span_documents, 0)},
         ],
-        ids=["owners", "places", "more documents", "spans"],
+        ids=["owners", "more documents"],
     )
     def test_changed_with_all_above_it(self, tmp_path, change) -> None:
         index = WHOLE[BAD].index

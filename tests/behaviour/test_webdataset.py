@@ -228,9 +228,9 @@ class TestTrace:
         path.write_bytes(tar_of(members_of(40, seed=9)))
         for _ in range(2):
             found = locate(batches, 3, 0)
-            assert (found.source_sample, found.source_offset_bytes) == (None, None)
+            assert found.source_sample is None
+            assert found.source_offset_bytes is not None
             assert "is not as it was" in found.source_note
-            assert found.source_record_in_range == 3
             path.unlink(missing_ok=True)
 
 

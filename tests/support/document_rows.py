@@ -7,10 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 
 Piece = tuple[int, int, int]  # Document, first token, length.
+
+
+def sources_at(places: Sequence[int]) -> Places:
+    """Returns documents at places of one file."""
+    return Places(np.zeros(len(places), np.int64), np.array(places, np.int64))
 
 
 class PackedRows(NamedTuple):
@@ -26,7 +32,7 @@ def packed_rows(
     rows: Sequence[Sequence[Piece]],
     row_format: RowFormat,
 ) -> PackedRows:
-    """Returns rows of these pieces; document n has place 100 n, in one span."""
+    """Returns rows of these pieces; document n has place 100 n, in one file."""
     pieces = [piece for row in rows for piece in row]
     owners, firsts, lengths = np.array(pieces, np.uint32).reshape(-1, 3).T
     row_ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
@@ -40,7 +46,6 @@ def packed_rows(
         row_ends=row_ends,
         piece_documents=owners,
         piece_firsts=firsts,
-        document_places=100 * np.arange(len(documents)),
-        span_documents=np.array([len(documents)]),
+        sources=sources_at(range(0, 100 * len(documents), 100)),
     )
     return PackedRows(row_format, encode_rows(row_format, batch), index)

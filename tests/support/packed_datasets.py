@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.sources import read_source_files
+from gristmill.dataset.metadata.sources import read_source_files, read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
@@ -135,14 +135,14 @@ def _packed_part(
 ) -> Split:
     place = pathlib.Path(dataset, part.table)
     table = ShardTable.decode(place.read_bytes(), where=part.table)
-    files = [file.path for file in read_source_files(dataset, part)]
+    files = [file.path for file in read_sources(dataset, part) or ()]
     reports = []
     for path in table.paths:
         at = ShardPlace.at(dataset, path, packed=True)
         report = at.report()
         assert report is not None
         records = read_array_records(pathlib.Path(dataset, path))
-        index, batch = _rows(records, report.spans, files, places, length, method)
+        index, batch = _rows(records, files, places, length, method)
         counts = PackedCounts(
             documents=len({*index.piece_documents.tolist()}),
             tokens=len(batch.tokens),
@@ -185,7 +185,6 @@ def _packed_part(
 
 def _rows(
     records: Sequence[bytes],
-    spans: Sequence[SourceSpan],
     files: Sequence[str],
     places: dict[int, tuple[str, int]],
     length: int,
@@ -194,25 +193,18 @@ def _rows(
     tokens = [tokens_of(data) for data in records]
     lengths = np.array([len(some) for some in tokens], np.uint32)
     packing = plan_rows(lengths, length=length, method=method)
-    document_places = [places[number_of(data)] for data in records]
-    span_documents = [
-        sum(
-            path == files[span.file_index]
-            and span.start_bytes is not None
-            and span.start_bytes <= place < span.stop_bytes
-            for path, place in document_places
-        )
-        for span in spans
-    ]
-    assert sum(span_documents) == len(records)
+    found = [places[number_of(data)] for data in records]
+    sources = Places(
+        np.array([files.index(path) for path, _ in found], np.int64),
+        np.array([place for _, place in found], np.int64),
+    )
     pieces = zip(*packing[1:], strict=True)
     cut = [tokens[doc][first : first + count] for doc, first, count in pieces]
     return SegmentIndex(
         row_ends=packing.row_ends,
         piece_documents=packing.documents,
         piece_firsts=packing.firsts,
-        document_places=np.array([place for _, place in document_places], np.int64),
-        span_documents=np.array(span_documents, np.int64),
+        sources=sources,
     ), RowBatch(
         packing.row_ends,
         packing.lengths,
@@ -245,13 +237,15 @@ def enlarge(dataset: pathlib.Path | str, *, shards: int, at: int, rows: int) -> 
     }
     columns["records"][np.arange(shards) != at] = rows
     columns["span_ends"] = np.arange(1, shards + 1)
+    # The file of the only index stays the first.
     columns["span_file"] = np.arange(shards, dtype="<i4")
+    columns["span_file"][[0, at]] = at, 0
     table = ShardTable(paths=names, columns=columns)
     encoded = table.encode()
     (root / split.table).write_bytes(encoded)
     (source,) = read_source_files(str(dataset), split)
     files = InputFiles(
-        paths=[source.path if i == at else f"/gone/{i:05d}" for i in range(shards)],
+        paths=[source.path if i == 0 else f"/gone/{i:05d}" for i in range(shards)],
         sizes=np.full(shards, source.size_bytes),
         versions=[source.version or ""] * shards,
         compressions=np.zeros(shards, np.uint8),

@@ -25,6 +25,7 @@ from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.tokens.best_fit import plan_rows
+from tests.support.document_rows import sources_at
 
 FORMAT = RowFormat(32)
 PLACE_BYTES = 100  # From one document to the next.
@@ -74,8 +75,7 @@ def packed_shard(documents: Sequence[Sequence[int]]) -> PackedShard:
             row_ends=plan.row_ends,
             piece_documents=plan.documents,
             piece_firsts=plan.firsts,
-            document_places=np.array(places, np.int64),
-            span_documents=np.array([len(documents)]),
+            sources=sources_at(places),
         ),
         PackedCounts(
             documents=len(documents),
@@ -84,6 +84,7 @@ def packed_shard(documents: Sequence[Sequence[int]]) -> PackedShard:
             pieces=len(plan.lengths),
             padding_tokens=len(plan.row_ends) * FORMAT.length - total,
             cut_documents=int((held > 1).sum()),
+            most_pieces=int(np.diff(plan.row_ends, prepend=0).max(initial=0)),
             digest_low=digest.low,
             digest_high=digest.high,
         ),

@@ -28,6 +28,7 @@ from gristmill.transforms.tokens.describe_rows import described_rows, row_featur
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.row_packer import RowPacker
 from tests.support.conversation_rows import Said, Token, spans_of
+from tests.support.document_rows import sources_at
 
 SYSTEM, USER, ASSISTANT = 0, 2, 3
 END = 2  # The token at the end of a turn.
@@ -119,8 +120,7 @@ def supervised_dataset(
                 spans=spans_of([each.said for each in made]),
                 counts=(told if number == 0 else None) or PackedCounts(),
             )
-            packer.add(documents, range(0, 100 * len(made), 100))
-            packer.end_span()
+            packer.add(documents, sources_at(range(0, 100 * len(made), 100)))
             with ShardWriter(local, options=WriterOptions()) as writer:
                 records = [row for rows in packer.rows() for row in rows]
                 writer.write(records, [google_crc32c.value(row) for row in records])

@@ -61,7 +61,6 @@ _COLUMNS = (
 _PACKED_COLUMNS = (
     *PACKED_COLUMNS,
     *("segments_bytes", "segments_crc32c"),
-    *("span_ends", "span_start_bytes", "span_stop_bytes"),
 )
 
 
@@ -182,19 +181,11 @@ def _packed_shards(
         yield from itertools.repeat(None, min(end, len(table)) - begin)
         return
     columns = table.columns
-    first = int(columns["span_ends"][begin - 1]) if begin else 0
-    ends = columns["span_ends"][begin:end].tolist()
     names = "segments_bytes", "segments_crc32c"
     segments = (columns[name][begin:end].tolist() for name in names)
-    for counts, last, size, crc32c in zip(
-        table.packed(begin, end), ends, *segments, strict=True
-    ):
+    for counts, *facts in zip(table.packed(begin, end), *segments, strict=True):
         assert counts is not None  # There is a format.
-        spans = [
-            columns[f"span_{name}_bytes"][first:last] for name in ("start", "stop")
-        ]
-        yield PackedShard(rows, counts, size, crc32c, np.stack(spans, axis=1))
-        first = last
+        yield PackedShard(rows, counts, *facts)
 
 
 class VerifyPlan(NamedTuple):

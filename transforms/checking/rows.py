@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import google_crc32c
-import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.base.findings import (
@@ -33,15 +31,12 @@ class PackedShard(NamedTuple):
         counts: What they hold.
         segments_bytes: Size of its segment index.
         segments_crc32c: crc32c of that whole file.
-        spans: int64 [spans, 2], the places that each of its spans covers, half-open;
-            -1, -1 where that is none.
     """
 
     row_format: RowFormat
     counts: PackedCounts
     segments_bytes: int
     segments_crc32c: int
-    spans: npt.NDArray[np.int64]
 
 
 class RowsCheck:
@@ -95,39 +90,17 @@ class RowsCheck:
         except UNREADABLE as error:
             self._found(finding_of(self._segments, error))
             return None
-        for finding in self._places(index):
-            self._found(finding)
-        return index
-
-    def _places(self, index: SegmentIndex) -> Iterator[Finding]:
-        """Finds documents that do not come from the records read for the shard."""
-        counts, spans = self._packed.counts, self._packed.spans
-        facts = [
-            ("documents", counts.documents, index.documents),
-            ("spans", len(spans), len(index.span_documents)),
-        ]
-        for what, expected, got in facts:
-            if got != expected:
-                yield Finding(
+        expected, documents = packed.counts.documents, index.documents
+        if documents != expected:
+            self._found(
+                Finding(
                     self._segments,
-                    f"segment index has not the {what} that the table of shards has",
+                    "segment index has not the documents that the table of shards has",
                     expected=f"{expected:,}",
-                    got=f"{got:,}",
+                    got=f"{documents:,}",
                 )
-                return
-        taken = np.repeat(spans, index.span_documents, axis=0)
-        places = index.document_places
-        outside = np.flatnonzero((places < taken[:, 0]) | (places >= taken[:, 1]))
-        if len(outside):
-            document = int(outside[0])
-            begin, end = taken[document].tolist()
-            yield Finding(
-                self._segments,
-                f"{len(outside):,} documents begin where the shard took nothing, "
-                f"document {document:,} first",
-                expected=f"a place from {begin:,} to {end:,}",
-                got=f"{int(places[document]):,}",
             )
+        return index
 
     def add(self, records: Sequence[bytes]) -> None:
         """Takes the next rows."""

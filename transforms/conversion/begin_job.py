@@ -60,7 +60,7 @@ from gristmill.transforms.planning.shard_plan import ShardPlan
 from gristmill.transforms.sources.find_inputs import LookAt
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import look_at
-from gristmill.transforms.sources.shards.source_split import with_lineage
+from gristmill.transforms.sources.shards.source_split import with_sources
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ def plan_job(
             begun = None if overwrite is True else begun_job(job)
             pack = with_template(pack, date="" if begun is None else begun.date)
         job = dataclasses.replace(job, pack=pack)
-    files = with_lineage(files)
+    files = with_sources(files)
     prepared = _with_writer(
         PreparedJob(job=job, files=files, plan=plan), with_versions(job.writer)
     )

@@ -22,9 +22,9 @@ from gristmill.dataset.base.errors import (
     FastTokenizerDiffersError,
     TransposedChunkError,
 )
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for

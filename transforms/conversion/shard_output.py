@@ -17,9 +17,9 @@ from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.walk import walk_file
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, FastTokenizerDiffersError
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.places import Places
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.chat.document_reader import reader_of
@@ -217,29 +217,26 @@ def write_rows(
     function = None if job.map is None else load_function(job.map)
     source = source_of(prepared.files.spec)
     reader = reader_of(job.pack, prepared.files.spec, fast=fast)
-    spans = 0
-    for path, batch, _ in batches:
-        for _ in range(spans, len(tally.spans)):
-            packer.end_span()
-        spans = len(tally.spans)
+    for path, batch, origins in batches:
         _check_records(batch, path, source)
         records: list[bytes] = []
         places: list[int] = []
         if function is None:
             records, places = batch.records, list(batch.places)
         else:
+            counts = []
             for place, record in zip(batch.places, batch.records, strict=True):
                 where = f"{path}, {source.place_text(place)}"
                 results = tally.mapped(function, record, source=where)
                 records += results
                 places += [place] * len(results)
+                counts.append(len(results))
+            origins = origins.repeated(counts)
         place_of = functools.partial(_place_of, source, path, places)
         documents = reader.read(records, place_of)
-        packer.add(documents, places)
+        packer.add(documents, origins)
         tally.tokens += len(documents.ids)
         tally.show(progress)
-    for _ in range(spans, len(tally.spans)):
-        packer.end_span()
     for rows in packer.rows():
         writer.write(rows, list(map(google_crc32c.value, rows)))
 

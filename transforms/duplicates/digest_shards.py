@@ -96,7 +96,6 @@ def _task_of(prepared: PreparedJob, by: Comparison, shards: range) -> DigestTask
         versions=tuple(files.versions[file] for file in range(own.start, own.stop)),
         compressions=files.compressions[own],
         noted_ns=files.noted_ns[own],
-        lineage={},
         sources={},
     )
     return DigestTask(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +16,9 @@ from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.cut_spans import cut_spans
-from gristmill.dataset.metadata.provenance import DamagedRegion, read_damaged_regions
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.sources import read_source_files
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.removal.claim import check_current, described
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
@@ -157,7 +154,6 @@ def cut_shard(task: CutTask) -> CutShard:
             file_crc32c=written.file_crc32c,
             written=written.digest,
         )
-        report = _with_spans(report, task, one, records, lengths)
         check_current(removal)
         if report.quarantined_regions:
             _copy_quarantine(task, place)
@@ -169,33 +165,8 @@ def cut_shard(task: CutTask) -> CutShard:
         return CutShard(task, report, removed)
 
 
-def _with_spans(
-    report: ShardReport,
-    task: CutTask,
-    one: EditionRemoval,
-    records: Int64,
-    lengths: Int64,
-) -> ShardReport:
-    """Returns a report with the spans of the records that are left."""
-    changed = report.dropped_records or report.added_records
-    if changed or not report.spans:
-        return report  # The places of single records are not known.
-    regions: Sequence[DamagedRegion] = ()
-    if report.quarantined_regions:
-        regions = read_damaged_regions(task.dataset, task.path)
-    spans = cut_spans(
-        report.spans,
-        records,
-        lengths,
-        files=read_source_files(task.dataset, one.base),
-        regions=regions,
-        changed=one.base.function is not None,
-    )
-    return dataclasses.replace(report, spans=spans)
-
-
 def _copy_quarantine(task: CutTask, place: ShardPlace) -> None:
-    """Copies what was set aside for a shard: places of records depend on the list."""
+    """Copies what was set aside for a shard."""
     storage = storage_for(task.dataset)
     for old, new in zip(
         layout.quarantine_paths(task.path),

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Texts, encode_texts
 from gristmill.dataset.base.errors import InvalidDatasetError, some_of
+from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.file_formats import JoinedFiles
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
-from gristmill.dataset.metadata.places import Int64, Places
 from gristmill.dataset.metadata.sources import SOURCES_PREFIX
 from gristmill.transforms.sources.formats import FORMATS, TFRECORD, SourceSpec
 
@@ -54,7 +54,6 @@ class InputFiles:
         noted_ns: int64 [files], when the system recorded its last change, see
             `FileInfo`.
         spec: The rules for making records from all of them.
-        lineage: The result of `encode_lineage` for the datasets whose shards they are.
         sources: Of the shards of a dataset: the list of the sources of their records,
             as `SourceFiles` takes it, and `first` for each file, see `origins`.
     """
@@ -65,7 +64,6 @@ class InputFiles:
     compressions: npt.NDArray[np.uint8]
     noted_ns: npt.NDArray[np.int64]
     spec: SourceSpec = TFRECORD
-    lineage: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
     sources: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -134,7 +132,6 @@ class InputFiles:
         path_blob, path_ends = encode_texts(self.paths)
         version_blob, version_ends = encode_texts(self.versions)
         return {
-            **self.lineage,
             "spec": np.array(self.spec.to_json()),
             **{SOURCES_PREFIX + name: array for name, array in self.sources.items()},
             "path_blob": path_blob,
@@ -156,11 +153,6 @@ class InputFiles:
             compressions=arrays["compressions"],
             noted_ns=arrays["noted_ns"],
             spec=SourceSpec.from_json(str(arrays["spec"])),
-            lineage={
-                name: array
-                for name, array in arrays.items()
-                if name.startswith("lineage")
-            },
             sources={
                 name.removeprefix(SOURCES_PREFIX): array
                 for name, array in arrays.items()

@@ -11,8 +11,8 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import StorageChangedError
+from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.dataset.metadata.places import Int64, Places
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for

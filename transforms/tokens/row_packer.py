@@ -12,6 +12,7 @@ import numpy.typing as npt
 from gristmill.dataset.base.array_spool import ArraySpool
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError, DataLossError
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.document_proofs import (
     ID_BYTES,
@@ -51,7 +52,7 @@ class RowPacker:
     The rows depend on the documents, their order and the options, not on the number
     added at once.
 
-    Disk: the tokens, 2 or 4 bytes each, and 16 bytes a document; of conversations 24
+    Disk: the tokens, 2 or 4 bytes each, and 24 bytes a document; of conversations 24
     bytes, and 18 bytes a span of a message. Memory: at most 28 bytes a document and
     piece, while rows are planned, and 8 bytes a conversation.
 
@@ -73,18 +74,16 @@ class RowPacker:
         truncates = options.truncate or options.method == "none"
         self._most_tokens = options.length if truncates else None
         self._spools: list[ArraySpool] = []
-        types = ("<u2" if id_bytes == 2 else "<u4", "<u4", "<u4", "<i8")
+        types = ("<u2" if id_bytes == 2 else "<u4", "<u4", "<u4", "<i8", "<i8")
         try:
             for dtype in types:
                 self._spools.append(ArraySpool(directory, dtype))
         except BaseException:
             self.close()
             raise
-        self._ids, self._lengths, self._crc32cs, self._places = self._spools
+        self._ids, self._lengths, self._crc32cs, *self._sources = self._spools
         self._directory = directory
         self._messages: _Messages | None = None
-        self._spans: list[int] = []  # Number of documents of each span.
-        self._span_begin = 0
         self._counts = PackedCounts()
         self._packing: Packing | None = None
 
@@ -104,12 +103,12 @@ class RowPacker:
     ) -> None:
         self.close()
 
-    def add(self, documents: Documents, places: Sequence[int]) -> None:
+    def add(self, documents: Documents, sources: Places) -> None:
         """Adds the next documents.
 
         Args:
             documents: Their tokens.
-            places: Place of each in its file, in the source's own unit.
+            sources: The source of each.
 
         Raises:
             StorageError: The disk is full.
@@ -120,17 +119,18 @@ class RowPacker:
             special_tokens=documents.special_tokens,
             text_bytes=documents.text_bytes,
         )
-        where, spans = np.asarray(places, np.int64), documents.spans
+        spans = documents.spans
         if spans is not None:
             spans.check(lengths)
-        if len(where) != len(lengths):
-            raise ValueError(f"{len(where):,} places of {len(lengths):,} documents")
+        if len(sources.places) != len(lengths):
+            places = len(sources.places)
+            raise ValueError(f"{places:,} places of {len(lengths):,} documents")
         counts += documents.counts
         if counts.empty_documents:
             there = lengths > 0
             if spans is not None:
                 spans = spans._replace(ends=spans.ends[there])
-            where, lengths = where[there], lengths[there]
+            sources, lengths = sources.taken(there), lengths[there]
         most = self._most_tokens
         if most is not None and lengths.max(initial=0) > most:
             beyond = lengths[lengths > most] - most
@@ -155,7 +155,8 @@ class RowPacker:
         self._ids.append(ids)
         self._lengths.append(lengths)
         self._crc32cs.append(crc32cs)
-        self._places.append(where)
+        for spool, column in zip(self._sources, sources, strict=True):
+            spool.append(column)
 
     def _add_spans(
         self,
@@ -171,11 +172,6 @@ class RowPacker:
             raise ValueError("documents with spans of messages among others")
         if spans is not None and self._messages is not None:
             self._counts += self._messages.add(spans.joined(), crc32cs, lengths)
-
-    def end_span(self) -> None:
-        """Starts the next span of the shard's report."""
-        self._spans.append(len(self._lengths) - self._span_begin)
-        self._span_begin = len(self._lengths)
 
     def rows(self) -> Iterator[list[bytes]]:
         """Yields the encoded rows, about a MiB at a time. Packing happens at the first.
@@ -240,8 +236,7 @@ class RowPacker:
             row_ends=self._packing.row_ends,
             piece_documents=self._packing.documents,
             piece_firsts=self._packing.firsts,
-            document_places=self._places.mapped(),
-            span_documents=np.array(self._spans, np.int64),
+            sources=Places(*(spool.mapped() for spool in self._sources)),
         )
 
     def prove(self, records: Iterable[Sequence[bytes]]) -> None:

@@ -19,7 +19,7 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     StorageError,
 )
-from gristmill.dataset.metadata.places import Places
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata.shard_index import (
     HEADER_BYTES,
     encode_index,

@@ -238,32 +238,28 @@ class TestRefused:
         assert "decompress to 268," in str(error.value.got)
 
 
-class TestSkippedRecords:
-    """A column that is there only where records were removed."""
+class TestIndexBytes:
+    """A column that is there only where indexes have places of records."""
 
-    def reports(self, skipped: int) -> list[ShardReport]:
-        one = report(0)
-        spans = [dataclasses.replace(s, skipped_records=skipped) for s in one.spans]
-        return [dataclasses.replace(one, spans=tuple(spans)), report(1)]
+    def reports(self, size: int) -> list[ShardReport]:
+        return [dataclasses.replace(report(0), index_bytes=size), report(1)]
 
     def test_are_read_as_written(self):
         table = ShardTable.of(self.reports(7))
         again = ShardTable.decode(table.encode(), where="table")
-        assert [span.skipped_records for span in again.spans(0)] == [7, 7]
-        assert [span.skipped_records for span in again.spans(1)] == [0, 0]
-        data = self.reports(7)[0].to_json()
-        assert ShardReport.from_json(data, where="report") == self.reports(7)[0]
+        assert again.index_bytes.tolist() == [7, 0]
+        assert [fields["index_bytes"] for fields in again.report_fields(0, 2)] == [7, 0]
+        assert b"index_bytes" not in self.reports(7)[0].to_json()
 
     def test_leave_no_trace_where_there_are_none(self):
-        assert "span_skipped_records" not in ShardTable.of(self.reports(0)).columns
-        assert b"skipped" not in self.reports(0)[0].to_json()
+        table = ShardTable.of(self.reports(0))
+        assert "index_bytes" not in table.columns
+        assert table.index_bytes.tolist() == [0, 0]
 
     def test_are_joined_and_taken(self):
-        parts = [ShardTable.of(self.reports(skipped)) for skipped in (0, 3)]
-        joined = ShardTable.joined(parts)
+        joined = ShardTable.joined([ShardTable.of(self.reports(n)) for n in (0, 3)])
         taken = joined.taken(np.array([3, 2, 0]))
-        skipped = [[s.skipped_records for s in taken.spans(n)] for n in range(3)]
-        assert skipped == [[0, 0], [3, 3], [0, 0]]
+        assert taken.index_bytes.tolist() == [0, 3, 0]
 
 
 def test_counts_of_packed_rows_end_with_the_shards():

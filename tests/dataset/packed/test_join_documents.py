@@ -117,7 +117,7 @@ def changed(index: SegmentIndex, **columns: list[int]) -> SegmentIndex:
             [[(1, 16, 5), (0, 0, 3)], *ROWS[1:]],
             {},
             "a piece is not the part of its document that the segment index has\n"
-            "  where:    row 0, document 0 (place 0 of span 0)\n"
+            "  where:    row 0, document 0 (place 0 of source 0)\n"
             "  expected: from token 0 of the document on\n"
             "  got:      from token 16 on",
         ),
@@ -125,7 +125,7 @@ def changed(index: SegmentIndex, **columns: list[int]) -> SegmentIndex:
             [ROWS[0], ROWS[2], ROWS[1], *ROWS[3:]],
             {},
             "a piece is not the part of its document that the segment index has\n"
-            "  where:    row 1, document 1 (place 100 of span 0)\n"
+            "  where:    row 1, document 1 (place 100 of source 0)\n"
             "  expected: from token 0 of the document on\n"
             "  got:      from token 8 on",
         ),
@@ -134,7 +134,7 @@ def changed(index: SegmentIndex, **columns: list[int]) -> SegmentIndex:
             [[(0, 0, 3), (1, 15, 5)], *ROWS[1:]],
             {"piece_firsts": [0, 15, 0, 8, 0, 0]},
             "pieces of a document do not follow one another\n"
-            "  where:    row 0, document 1 (place 100 of span 0)\n"
+            "  where:    row 0, document 1 (place 100 of source 0)\n"
             "  expected: a piece from token 16 on\n"
             "  got:      from token 15 on",
         ),
@@ -143,7 +143,7 @@ def changed(index: SegmentIndex, **columns: list[int]) -> SegmentIndex:
             [ROWS[0], [(1, 0, 7)], *ROWS[2:]],
             {},
             "pieces of a document do not follow one another\n"
-            "  where:    row 2, document 1 (place 100 of span 0)\n"
+            "  where:    row 2, document 1 (place 100 of source 0)\n"
             "  expected: a piece from token 7 on\n"
             "  got:      from token 8 on",
         ),
@@ -152,7 +152,7 @@ def changed(index: SegmentIndex, **columns: list[int]) -> SegmentIndex:
             ROWS,
             {"piece_documents": [0, 1, 2, 1, 3, 4]},
             "pieces of a document do not follow one another\n"
-            "  where:    row 2, document 1 (place 100 of span 0)\n"
+            "  where:    row 2, document 1 (place 100 of source 0)\n"
             "  expected: a piece from token 0 on\n"
             "  got:      from token 8 on",
         ),
@@ -160,7 +160,7 @@ def changed(index: SegmentIndex, **columns: list[int]) -> SegmentIndex:
             ROWS,
             {"piece_documents": [0, 1, 1, 1, 3, 3]},
             "a document is in rows twice\n"
-            "  where:    row 4, document 3 (place 300 of span 0)",
+            "  where:    row 4, document 3 (place 300 of source 0)",
         ),
     ],
 )

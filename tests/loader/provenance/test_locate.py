@@ -1,6 +1,5 @@
 """Where rows come from: every answer is followed to the bytes of the source."""
 
-import collections
 import gzip
 import itertools
 import pathlib
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from gristmill import loader
+from gristmill.dataset import Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
@@ -47,18 +47,12 @@ def inflated(location: loader.Location) -> bytes:
 def check(batches: loader.GlobalBatches) -> list[loader.Location]:
     """Follows every row to its frame; returns the locations."""
     found = []
-    numbers = collections.defaultdict(list)
     for location, record in locations(batches):
         frame = encode_frame(record)
         begin = location.source_offset_bytes
         assert begin is not None, location.source_note
         assert inflated(location)[begin : begin + len(frame)] == frame
-        first, last = location.source_range_bytes
-        assert first <= begin < begin + len(frame) <= last
-        numbers[location.source_path, first].append(location.source_record_in_range)
         found.append(location)
-    for each in numbers.values():
-        assert sorted(each) == list(range(len(each)))
     places = {(place.source_path, place.source_offset_bytes) for place in found}
     assert len(places) == len(found)
     return found
@@ -133,43 +127,46 @@ def test_rows_behind_damage_are_found_by_the_quarantine(damaged, plan, group_siz
     found = check(batches_of(out))
     assert len(found) > 3 * 50
 
-    # Without the quarantine it says what it knows, and no more.
-    listed = sorted((out / "quarantine").glob("*.jsonl"))
-    for path, text in zip(listed, itertools.cycle(["{}", "[", None]), strict=False):
-        path.unlink() if text is None else path.write_text(text)
-    places = list(locations(batches_of(out)))
-    unknown = [place for place, _ in places if place.source_offset_bytes is None]
-    assert unknown
-    for place, record in places:
-        first, last = place.source_range_bytes
-        assert encode_frame(record) in inflated(place)[first:last]
-        if place.source_offset_bytes is None:
-            assert "damaged regions" in place.source_note
-        else:
-            begin = place.source_offset_bytes
-            assert inflated(place)[begin:].startswith(encode_frame(record))
+
+def twice_or_never(record: bytes) -> list[bytes]:
+    return [b"1" + record, b"2" + record] if len(record) % 2 else []
 
 
-def drop_some(record: bytes) -> bytes | None:
-    return None if len(record) % 2 else record
-
-
-def test_what_went_through_a_function_has_a_range_at_most(inputs, tmp_path):
-    function = "tests.loader.provenance.test_locate:drop_some"
-    convert(job_of(inputs, tmp_path / "out", plan=("match_shards", None), map=function))
+def test_what_a_function_made_has_the_place_of_its_record(inputs, tmp_path):
+    function = "tests.loader.provenance.test_locate:twice_or_never"
+    convert(job_of(inputs, tmp_path / "out", plan=("num_shards", 3), map=function))
     for place, record in locations(batches_of(tmp_path / "out")):
-        assert place.source_offset_bytes is None
-        assert function in place.source_note
-        first, last = place.source_range_bytes
-        assert encode_frame(record) in inflated(place)[first:last]
+        begin, which = place.source_offset_bytes, record[:1].decode()
+        assert inflated(place)[begin:].startswith(encode_frame(record[1:]))
+        assert place.source_note == f"{which} of 2 that were made of it"
 
-    convert(job_of(inputs, tmp_path / "one", plan=("num_shards", 1), map=function))
-    place = batches_of(tmp_path / "one").locate(0, 0)
-    assert (place.source_path, place.source_range_bytes) == (None, None)
+
+def test_sources_are_known_through_other_datasets(inputs, tmp_path):
+    convert(job_of(inputs, tmp_path / "a", plan=("num_shards", 3)))
+    function = "tests.loader.provenance.test_locate:longer"
+    convert(job_of(str(tmp_path / "a"), tmp_path / "b", plan=("num_shards", 2)))
+    convert(job_of(str(tmp_path / "b"), tmp_path / "c", map=function))
+    for gone in "ab":
+        shutil.rmtree(tmp_path / gone)
+    for place, record in locations(batches_of(tmp_path / "c")):
+        frame = encode_frame(record.removesuffix(b"longer"))
+        assert inflated(place)[place.source_offset_bytes :].startswith(frame)
 
 
 def longer(record: bytes) -> bytes:
     return record + b"longer"
+
+
+def test_shards_whose_sources_nobody_knows_are_sources_themselves(tmp_path):
+    with Writer(tmp_path / "a", shard_bytes=10_000) as writer:
+        for record in varied_records(40, seed=1):
+            writer.write(record)
+    convert(job_of(str(tmp_path / "a"), tmp_path / "b", plan=("num_shards", 2)))
+    convert(job_of(str(tmp_path / "b"), tmp_path / "c", plan=("num_shards", 1)))
+    for place, record in locations(batches_of(tmp_path / "c")):
+        assert place.source_path.startswith(str(tmp_path / "a"))
+        found = loader.open([place.source_path])[place.source_record]
+        assert found == record
 
 
 def test_other_datasets_know_no_source(tmp_path):
@@ -179,7 +176,7 @@ def test_other_datasets_know_no_source(tmp_path):
     assert place.shard == str(path)
     assert place.offset_bytes >= 64
     assert place.source_path is place.source_offset_bytes is None
-    assert "converted" in place.source_note
+    assert "not stored" in place.source_note
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "another", "names"])
@@ -203,7 +200,7 @@ def test_a_list_of_inputs_that_is_not_the_one_is_not_used(inputs, tmp_path, dama
             np.savez(file, **arrays)
     place = batches_of(tmp_path / "out").locate(0, 0)
     assert place.source_path is None
-    assert "list of input files" in place.source_note
+    assert "list of source files" in place.source_note
 
 
 def test_epochs_and_datasets_of_a_mixture(inputs, tmp_path):

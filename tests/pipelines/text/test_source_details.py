@@ -90,7 +90,7 @@ def test_the_line_is_named_behind_other_datasets(tmp_path, name, kind):
     assert [lines_of(tmp_path / "c", *place) for place in places] == before
     # Another file in its place, of the same size, is not read.
     (tmp_path / "in").write_bytes(data[5:] + data[:5])
-    assert lines_of(tmp_path / "c", *places[3]) == (None, None)
+    assert lines_of(tmp_path / "c", *places[3]) == (None, before[3][1])
 
 
 def upper(record: bytes) -> bytes:
@@ -110,8 +110,19 @@ def test_a_source_that_is_gone_or_changed_is_not_read(tmp_path):
     (tmp_path / "in").write_bytes(data[5:] + data[:5])
     found = json.loads(trace(tmp_path / "out", *ORDER, *place))
     assert "source_line" not in found
-    assert found["source_offset_bytes"] is None
     (tmp_path / "in").unlink()
     found = json.loads(trace(tmp_path / "out", *ORDER, *place))
     assert found["source_path"] == f"{tmp_path}/in"
     assert "source_line" not in found
+
+
+def test_a_relative_path_that_is_not_found_from_here_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in").write_bytes(jsonl_of(ROWS))
+    convert(job_of("in", "out", records=RecordOptions(input_format="jsonl")))
+    assert json.loads(trace("out", "--records", 7, "--json"))["source_line"] == 8
+    monkeypatch.chdir("/")
+    found = json.loads(trace(tmp_path / "out", "--records", 7, "--json"))
+    assert found["source_path"] == "in"
+    assert "source_line" not in found
+    assert "not found from here" in found["source_note"]

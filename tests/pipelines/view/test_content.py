@@ -169,7 +169,7 @@ def test_splits_editions_and_earlier_datasets(
     assert [row[:2] for row in splits] == [["test", 4], ["train", 37]]
     editions = section(content, "Editions")["rows"]
     assert [row[:2] for row in editions] == [[1, 30], [2, 7]]
-    files = section(content, "Input files")["rows"]
+    files = section(content, "Source files")["rows"]
     assert [row[0] for row in files] == [
         str(tmp_path / "train"),
         str(tmp_path / "more"),
@@ -183,8 +183,8 @@ def test_splits_editions_and_earlier_datasets(
     ]
     again = tmp_path / "again"
     converted(job_of(output, again, split="train"))
-    parents = section(written(tmp_path, loader.open(again)), "Made from")["rows"]
-    assert [row[:3] for row in parents] == [[output, "train", 37]]
+    content = written(tmp_path, loader.open(again))
+    assert section(content, "Source files")["rows"] == files
 
 
 def test_files_without_a_description(tmp_path: pathlib.Path) -> None:
@@ -195,7 +195,7 @@ def test_files_without_a_description(tmp_path: pathlib.Path) -> None:
     assert [one["fields"][0]["shown"] for one in held.values()] == [
         [f"{n}"] for n in range(9)
     ]
-    assert "list of their sources" in held["0"]["source"]
+    assert "were not stored" in held["0"]["source"]
 
 
 def test_what_is_damaged_is_told_and_the_rest_is_shown(tmp_path: pathlib.Path) -> None:

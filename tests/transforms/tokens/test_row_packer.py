@@ -26,6 +26,7 @@ from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.transforms.jobs.pack_options import PackOptions, TokenizerSpec
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.row_packer import RowPacker
+from tests.support.document_rows import sources_at
 from tests.support.memory import peak_memory
 
 METHODS = ("best-fit", "concat", "none")
@@ -55,14 +56,12 @@ def packer_of(
     directory: pathlib.Path,
     given: PackOptions | None = None,
 ) -> RowPacker:
-    """Returns a packer that has these documents, in two spans."""
+    """Returns a packer that has these documents, added in two parts."""
     packer = RowPacker(given or options(), directory=str(directory))
     half = len(documents) // 2
-    packer.add(as_documents(documents[:half]), range(0, 100 * half, 100))
-    packer.end_span()
+    packer.add(as_documents(documents[:half]), sources_at(range(0, 100 * half, 100)))
     rest = documents[half:]
-    packer.add(as_documents(rest), range(0, 100 * len(rest), 100))
-    packer.end_span()
+    packer.add(as_documents(rest), sources_at(range(0, 100 * len(rest), 100)))
     return packer
 
 
@@ -119,8 +118,8 @@ def test_counts_and_segments(tmp_path: pathlib.Path) -> None:
     assert index.piece_documents.tolist() == [0, 1, 1, 1, 2, 3, 4]
     assert index.piece_firsts.tolist() == [0, 16, 0, 8, 0, 0, 0]
     # Documents without a token have no number.
-    assert index.document_places.tolist() == [0, 100, 0, 100, 200]
-    assert index.span_documents.tolist() == [2, 3]
+    assert index.sources.places.tolist() == [0, 100, 0, 100, 200]
+    assert index.sources.files.tolist() == [0, 0, 0, 0, 0]
     decoded = SegmentIndex.decode(index.encode(), where="x")
     assert np.array_equal(decoded.piece_documents, index.piece_documents)
 
@@ -137,8 +136,7 @@ def test_truncated_documents(
     documents = [[1, *document, 9, 9] for document in ([2], [3] * 6, [4] * 20)]
     with RowPacker(given, directory=str(tmp_path)) as packer:
         part = as_documents(documents, special_tokens=3 * len(added), last=2)
-        packer.add(part, range(3))
-        packer.end_span()
+        packer.add(part, sources_at(range(3)))
         records = row_lists(packer)
         packer.prove([records])
         counts = packer.counts()
@@ -188,8 +186,7 @@ def test_any_documents_in_batches_of_any_size(
     with RowPacker(given, directory=str(directory)) as packer:
         for begin in range(0, len(documents), batch):
             part = documents[begin : begin + batch]
-            packer.add(as_documents(part), range(begin, begin + len(part)))
-        packer.end_span()
+            packer.add(as_documents(part), sources_at(range(begin, begin + len(part))))
         records = row_lists(packer)
         assert records == expected
         assert packer.counts() == counts
@@ -286,19 +283,19 @@ def lose_the_end(rows: Rows) -> None:
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (change_token, "row 0, document 1 (place 100 of span 0)"),
-        (swap_tokens, "row 0, document 0 (place 0 of span 0)"),
-        (swap_pieces_alike, "row 4, document 3 (place 100 of span 1)"),
-        (swap_pieces, "row 0, document 0 (place 0 of span 0)"),
-        (swap_rows, "row 1, document 1 (place 100 of span 0)"),
-        (lose_row, "row 1, document 1 (place 100 of span 0)"),
+        (change_token, "row 0, document 1 (place 100 of source 0)"),
+        (swap_tokens, "row 0, document 0 (place 0 of source 0)"),
+        (swap_pieces_alike, "row 4, document 3 (place 100 of source 0)"),
+        (swap_pieces, "row 0, document 0 (place 0 of source 0)"),
+        (swap_rows, "row 1, document 1 (place 100 of source 0)"),
+        (lose_row, "row 1, document 1 (place 100 of source 0)"),
         (lose_last_row, "row 4"),
         (double_row, "row 5"),
         (lose_piece, "row 4"),
-        (shift_boundary, "row 4, document 3 (place 100 of span 1)"),
-        (shift_boundary_of_a_cut_document, "row 0, document 0 (place 0 of span 0)"),
-        (change_firsts, "row 0, document 1 (place 100 of span 0)"),
-        (lose_the_end, "row 0, document 1 (place 100 of span 0)"),
+        (shift_boundary, "row 4, document 3 (place 100 of source 0)"),
+        (shift_boundary_of_a_cut_document, "row 0, document 0 (place 0 of source 0)"),
+        (change_firsts, "row 0, document 1 (place 100 of source 0)"),
+        (lose_the_end, "row 0, document 1 (place 100 of source 0)"),
     ],
 )
 def test_every_change_is_found(
@@ -337,8 +334,7 @@ def test_many_documents_in_little_memory(tmp_path: pathlib.Path) -> None:
         RowPacker(options(length=2048), directory=str(tmp_path)) as packer,
     ):
         for number in range(100):
-            packer.add(part, range(1000 * number, 1000 * (number + 1)))
-        packer.end_span()
+            packer.add(part, sources_at(range(1000 * number, 1000 * (number + 1))))
         for rows in packer.rows():
             if len(records) < 2:
                 records.append(rows)

@@ -33,6 +33,7 @@ from tests.support.conversation_rows import (
     spans_of,
     tokens_of,
 )
+from tests.support.document_rows import sources_at
 
 METHODS = ("best-fit", "concat", "none")
 SPEC = TokenizerSpec(kind="ids", digest="", library="", vocabulary_size=60_000)
@@ -57,8 +58,7 @@ def packed(
     packer = RowPacker(given, directory=str(directory))
     half = len(documents) // 2
     for part in (documents[:half], documents[half:]):
-        packer.add(as_documents(part), range(len(part)))
-        packer.end_span()
+        packer.add(as_documents(part), sources_at(range(len(part))))
     return packer, [row for rows in packer.rows() for row in rows]
 
 
@@ -200,12 +200,12 @@ def test_spans_for_some_documents_alone(tmp_path: pathlib.Path) -> None:
     with_spans = as_documents(DOCUMENTS[:1])
     for parts in ((None, with_spans.spans), (with_spans.spans, None)):
         with RowPacker(options(), directory=str(tmp_path)) as packer:
-            packer.add(with_spans._replace(spans=parts[0]), [0])
+            packer.add(with_spans._replace(spans=parts[0]), sources_at([0]))
             with pytest.raises(ValueError, match="among others"):
-                packer.add(with_spans._replace(spans=parts[1]), [0])
+                packer.add(with_spans._replace(spans=parts[1]), sources_at([0]))
     beyond = spans_of([[Said(3, 0, True, 1.0)] * 9])
     with (
         RowPacker(options(), directory=str(tmp_path)) as packer,
         pytest.raises(ValueError, match="ends after its document"),
     ):
-        packer.add(with_spans._replace(spans=beyond), [0])
+        packer.add(with_spans._replace(spans=beyond), sources_at([0]))

@@ -15,8 +15,8 @@ from gristmill.dataset.arrayrecord.walk import chunk_ranges
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
+from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.dataset.metadata.places import Int64, Places
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.sources.formats import (
     RecordOptions,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.errors import CorruptShardError, StorageError
-from gristmill.dataset.metadata.places import Places
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
 from gristmill.dataset.shards.open_shard import (
     ShardFacts,

@@ -21,7 +21,6 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.columns.expression import Expression
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import common_columns
-from gristmill.dataset.metadata.lineage import ancestors_of, encode_lineage
 from gristmill.dataset.metadata.manifest import read_split_table, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -237,8 +236,8 @@ def _selection(
     return {"expression": options.select, "editions": columns.editions}
 
 
-def with_lineage(files: InputFiles) -> InputFiles:
-    """Returns a list of files with their dataset's knowledge of its own inputs.
+def with_sources(files: InputFiles) -> InputFiles:
+    """Returns a list of files with the sources of their records, if they are shards.
 
     Raises:
         StorageChangedError: The dataset has changed since it was listed.
@@ -261,15 +260,15 @@ def with_lineage(files: InputFiles) -> InputFiles:
             got=digest,
             cure="run the same command again, when nothing writes to the dataset",
         )
-    ancestors = ancestors_of(directory, source.split, found)
-    files = _with_sources(files, directory, found)
-    return dataclasses.replace(files, lineage=encode_lineage(ancestors))
+    return dataclasses.replace(files, sources=_sources(files, directory, found))
 
 
-def _with_sources(files: InputFiles, directory: str, split: Split) -> InputFiles:
-    """Returns the shards of a split with the list of the sources of their records.
+def _sources(
+    files: InputFiles, directory: str, split: Split
+) -> dict[str, npt.NDArray[Any]]:
+    """Returns `InputFiles.sources` of the shards of a split.
 
-    Where an index does not have them, the shard itself is the source.
+    Where an index does not have them, the shard itself is the source of its records.
     """
     whole = SourceFiles(files.arrays())
     lists: list[SourceFiles] = []
@@ -290,8 +289,7 @@ def _with_sources(files: InputFiles, directory: str, split: Split) -> InputFiles
             count += len(own)
         firsts.append(first)
         shard += len(known)
-    sources = {**SourceFiles.joined(lists), "first": np.concatenate(firsts)}
-    return dataclasses.replace(files, sources=sources)
+    return {**SourceFiles.joined(lists), "first": np.concatenate(firsts)}
 
 
 def _listed(directory: str, paths: Sequence[str]) -> dict[str, FileInfo]:

@@ -25,7 +25,7 @@ from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.shards.source_split import (
     SourceSplit,
     find_split,
-    with_lineage,
+    with_sources,
 )
 from tests.support.conversion import (
     convert,
@@ -140,7 +140,7 @@ def test_a_source_that_is_replaced_meanwhile(
     made = dataset_of(folder, [b"other"] * 300)
     shutil.copytree(made, dataset, dirs_exist_ok=True)
     with pytest.raises(StorageChangedError, match="replaced while"):
-        with_lineage(files)
+        with_sources(files)
     # A run that goes on with the work of an earlier one compares the datasets.
     reshard(made, tmp_path / "new")
     shutil.rmtree(made)

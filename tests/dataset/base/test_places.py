@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill.dataset.metadata.places import Places
+from gristmill.dataset.base.places import Places
 
 FILES = st.integers(0, 2**31 - 1)
 PLACES = st.integers(0, 2**62 - 1)

@@ -1,0 +1,249 @@
+"""The stored sources of records and documents, and the search for those of a place."""
+
+from __future__ import annotations
+
+import functools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gristmill.dataset.base.errors import CorruptInputError
+from gristmill.dataset.base.places import Places
+from gristmill.dataset.formats.tar.find_sample import sample_at
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.shard_index import decode_places
+from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import SourceFile, SourceFiles, read_sources
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.loader.base.indices import IntArray
+from gristmill.loader.data.dataset import Dataset, table_of
+from gristmill.loader.provenance.packed_shard import segments_at
+
+NUMBERED = ("arrayrecord", "parquet")
+"""Formats in which the place of a record is its number."""
+
+_NOT_STORED = (
+    "the sources of these records were not stored: only datasets that gristmill made "
+    "from files have them"
+)
+_NO_LIST = "the dataset's list of source files is missing or damaged"
+
+
+def shard_places(dataset: str, table: ShardTable, shard: int) -> Places | None:
+    """Returns the sources of a shard's records, or of the documents of packed rows.
+
+    Args:
+        dataset: The dataset's directory.
+        table: The table of its shards, of one edition or of several.
+        shard: The shard's number there.
+
+    Returns:
+        None if they were not stored.
+
+    Raises:
+        InvalidDatasetError: They are damaged.
+        StorageError: They cannot be read.
+    """
+    path = table.paths[shard]
+    if "segments_crc32c" in table.columns:
+        segments = layout.join(dataset, layout.segments_path(path))
+        return segments_at(
+            segments, int(table.columns["segments_crc32c"][shard])
+        ).sources
+    begin, records = int(table.index_bytes[shard]), int(table.records[shard])
+    if not begin:
+        return None
+    index = layout.join(dataset, layout.index_path(path))
+    return _stored_places(index, begin, records, int(table.file_crc32cs[shard]))
+
+
+@functools.lru_cache(maxsize=4)
+def _stored_places(path: str, begin: int, records: int, file_crc32c: int) -> Places:
+    del file_crc32c  # In the key of the cache: the shard may have been replaced.
+    return decode_places(storage_for(path).read(path, begin), records, path=path)
+
+
+class StoredSources(NamedTuple):
+    """The sources of a shard's records, or of the documents of packed rows.
+
+    Attributes:
+        files: The list that numbers of files count.
+        places: The source of each record.
+    """
+
+    files: SourceFiles
+    places: Places
+
+    def file(self, record: int) -> SourceFile:
+        """Returns the source file of a record."""
+        found: SourceFile = self.files[int(self.places.files[record])]
+        return found
+
+
+def stored_sources(dataset: Dataset, number: int) -> StoredSources | str:
+    """Returns the sources of a shard, or a note why they are not known.
+
+    Args:
+        dataset: One that is not joined of others.
+        number: The shard.
+    """
+    committed, edition = dataset.committed, dataset.shard(number).edition
+    table = table_of(dataset)
+    if committed is None or edition is None or table is None:
+        return _NOT_STORED
+    places = shard_places(dataset.path, table, number)
+    if places is None:
+        return _NOT_STORED
+    files = read_sources(dataset.path, committed.part(edition))
+    if files is None or int(places.files.max(initial=-1)) >= len(files):
+        return _NO_LIST
+    return StoredSources(files, places)
+
+
+def source_fields(found: StoredSources | str, record: int) -> dict[str, Any]:
+    """Returns the known source of a record or document: fields of `SourcePlace`."""
+    if isinstance(found, str):
+        return {"source_note": found}
+    file, place = found.file(record), int(found.places.places[record])
+    fields: dict[str, Any] = {
+        "source_path": file.path,
+        "source_format": file.format,
+        "source_compression": file.compression,
+    }
+    numbered = file.format in NUMBERED
+    fields["source_record" if numbered else "source_offset_bytes"] = place
+    if file.format == "webdataset":
+        fields |= _sample(file, place)
+    number = found.places.files[record]
+    alike = (found.places.files == number) & (found.places.places == place)
+    made = np.flatnonzero(alike)
+    if len(made) > 1:
+        which = int(np.searchsorted(made, record)) + 1
+        fields["source_note"] = f"{which} of {len(made)} that were made of it"
+    return fields
+
+
+def _sample(file: SourceFile, place: int) -> dict[str, Any]:
+    """Returns the name of a sample of a tar, which it reads there."""
+    try:
+        key = sample_at(file.path, place, file.compression)
+    except (OSError, CorruptInputError):
+        key = None
+    if key is None:
+        return {"source_note": "the tar is not there, or is not as it was"}
+    return {"source_sample": key.decode("utf-8", "backslashreplace")}
+
+
+def source_runs(dataset: Dataset, number: int) -> Iterator[tuple[int, str | None]]:
+    """Yields how many records, or documents, follow one another from a file.
+
+    The file is None where it is not known.
+
+    Args:
+        dataset: One that is not joined of others.
+        number: The shard.
+    """
+    found = stored_sources(dataset, number)
+    if isinstance(found, str):
+        table = table_of(dataset)
+        count = dataset.shard(number).records
+        if table is not None and "packed_documents" in table.columns:
+            count = int(table.columns["packed_documents"][number])
+        yield count, None
+        return
+    files = found.places.files
+    begins = np.flatnonzero(np.diff(files, prepend=-1))
+    counts = np.diff(begins, append=len(files))
+    for begin, count in zip(begins.tolist(), counts.tolist(), strict=True):
+        yield count, found.file(begin).path
+
+
+class Match(NamedTuple):
+    """A record, or a document of packed rows, that was made of a place.
+
+    Attributes:
+        wanted: The number of the place.
+        shard: The number of the shard in the table.
+        record: The number of the record or document in the shard.
+    """
+
+    wanted: int
+    shard: int
+    record: int
+
+
+def find_places(
+    dataset: str,
+    split: Split,
+    table: ShardTable,
+    shards: range,
+    wanted: Sequence[tuple[str, int]],
+    near: list[int] | None = None,
+) -> Iterator[Match]:
+    """Yields what was made of places of source files.
+
+    Args:
+        dataset: The dataset's directory.
+        split: One edition of it.
+        table: The table of its shards, or of several editions.
+        shards: Those of the edition.
+        wanted: Paths of files, as they were given, and places in them.
+        near: Gets places of the same files in shards that were searched.
+
+    Raises:
+        InvalidDatasetError: Stored places are damaged.
+        StorageError: They cannot be read.
+    """
+    files = read_sources(dataset, split)
+    if files is None:
+        return
+    numbers = {path: files.numbers_of(path) for path in {path for path, _ in wanted}}
+    by_place: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for number, (path, place) in enumerate(wanted):
+        for file in numbers[path]:
+            by_place[file, place].append(number)
+    if not by_place:
+        return
+    asked = np.array(sorted(by_place), np.int64)
+    for shard in _shards_with(split, table, shards, asked):
+        found = shard_places(dataset, table, shard)
+        if found is None:
+            continue
+        rows = np.flatnonzero(np.isin(found.places, asked[:, 1]))
+        keys = zip(found.files[rows].tolist(), found.places[rows].tolist(), strict=True)
+        for row, key in zip(rows.tolist(), keys, strict=True):
+            for number in by_place.get(key, ()):
+                yield Match(number, shard, row)
+        if near is not None:
+            near += _near(found, asked)
+
+
+def _near(found: Places, asked: IntArray) -> Iterator[int]:
+    """Yields the nearest places of a shard, before and after those that are asked."""
+    for file, place in asked.tolist():
+        own = np.sort(found.places[found.files == file])
+        at = int(np.searchsorted(own, place))
+        yield from own[max(at - 1, 0) : at + 1].tolist()
+
+
+def _shards_with(
+    split: Split, table: ShardTable, shards: range, asked: IntArray
+) -> Iterable[int]:
+    """Returns the shards that can have places of files: int64 [places, 2]."""
+    if "shards_digest" in split.source:  # Shards of a dataset were read.
+        return shards
+    columns, spans = table.columns, []
+    for file in np.unique(asked[:, 0]).tolist():
+        places = asked[asked[:, 0] == file, 1]
+        own = np.flatnonzero(columns["span_file"] == file)
+        begins, ends = (
+            np.searchsorted(places, columns[f"span_{edge}_bytes"][own])
+            for edge in ("start", "stop")
+        )
+        spans.append(own[begins < ends])
+    rows = np.concatenate(spans)
+    found = np.searchsorted(columns["span_ends"], rows, side="right")
+    return [shard for shard in np.unique(found).tolist() if shard in shards]
