@@ -139,7 +139,6 @@ def convert(
     for p in preparations:
         log_plan(p)
     before = tuple(job.split for job, p in begun if p.committed)
-    repaired = 0
     manifest = preparations[0].committed
     if todo:
         left = tuple(job for job in jobs if job.split not in before)
@@ -156,7 +155,7 @@ def convert(
                 result = _run_here(left, todo, directory, options, workers)
             else:
                 result = _run_beam(left, todo, directory, options, beam_options)
-        manifest, repaired = result.manifest, result.repaired_shards
+        manifest = result.manifest
         for prepared in todo:
             notes += edition_notes(manifest, prepared.job.split)
     assert manifest is not None  # Nothing was to do, or it is done.
@@ -165,7 +164,6 @@ def convert(
         manifest=manifest,
         splits=tuple(job.split for job in jobs),
         committed_before=before,
-        repaired_shards=repaired,
         notes=tuple(notes),
         seconds=time.monotonic() - started,
     )

@@ -95,7 +95,7 @@ class InputError(GristmillError, ValueError):
     """The inputs or options of a job cannot be used as they are."""
 
 
-OnCorrupt = Literal["fail", "quarantine"]  # Choices at damaged input.
+OnCorrupt = Literal["fail", "skip"]  # Choices at damaged input.
 
 
 class CorruptInputError(GristmillError, ValueError):
@@ -110,13 +110,15 @@ class CorruptRecordError(CorruptInputError):
             (the decompression cannot continue), or another of the format's own.
         offset: Where the record begins, or would.
         end: Where it ends, if that can be trusted, else None.
-        detail: Expected and got in a few words, for the quarantine list.
+        detail: Expected and got in a few words, for `errors/`.
+        line: The line of a file of lines, counted from 1, if known.
     """
 
     reason: str = ""
     offset: int = 0
     end: int | None = None
     detail: str = ""
+    line: int | None = None
 
 
 class CorruptFrameError(CorruptRecordError):
@@ -141,7 +143,7 @@ class RowError(CorruptInputError):
     """A table row that cannot become a record.
 
     Codecs know a row by its place in the batch alone. A caller that knows more, such as
-    the reader of a file, raises `error.of(...)`, or sets the row aside.
+    the reader of a file, raises `error.of(...)`, or leaves the row out.
 
     Attributes:
         row: Place of the row in the batch that was given to the codec.
@@ -175,19 +177,8 @@ class RowError(CorruptInputError):
         return type(self)(**facts, row=row, column=self.column)
 
 
-class FalseStartError(CorruptInputError):
-    """Damage, real or not, in a range that was entered by a search for its first frame.
-
-    The start may have been a frame inside a record, whose end looks like damage. Only
-    reading the file from its start can tell.
-    """
-
-
 class FastTokenizerDiffersError(GristmillError, RuntimeError):
-    """The fast path gives other tokens than the tokenizer: the shard is made again.
-
-    The job continues.
-    """
+    """The fast path gives other tokens than the tokenizer."""
 
 
 class CorruptShardError(GristmillError, ValueError):

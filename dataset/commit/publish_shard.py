@@ -54,7 +54,7 @@ class ShardPlace:
         """
         storage = storage_for(output)
         index = layout.index_path(path)
-        names = [path, index, *layout.quarantine_paths(path)]
+        names = [path, index, layout.errors_path(path)]
         if packed:
             names.append(layout.segments_path(path))
         if fresh and storage.remote and not storage.stat(layout.join(output, index)):

@@ -139,15 +139,13 @@ COLUMN = Kind(f"{_SPLIT}.COLUMN-KEY.columns.npz", "the table of a column")
 ATTACHMENT = Kind("index/NAME-SPLIT.attach-KEY.json", "columns that are being attached")
 RESULT = Kind("index/.result-NAME-SPLIT-KEY", "the result of a run, until it is read")
 VALUES = Kind("columns/SHARD.COLUMN-KEY", "the values of a shard's records", "values")
-REGIONS = Kind("quarantine/SHARD.jsonl", "the damaged regions of a shard's inputs")
-DAMAGED = Kind("quarantine/SHARD.bin", "their bytes", "records")
+ERRORS = Kind("errors/SHARD.jsonl", "what is left out of a shard's damaged inputs")
 PARTS = Kind("tmp-NAME-SPLIT[.eEDITION]/", "shards that are being written", "records")
 UNFINISHED = Kind(".KEY.tmp", "a file being written, in any directory", "records")
 
 KINDS = (
     *(DATASET, TFDS_INFO, TFDS_FEATURES, SHARD, INDEX, SEGMENTS, TABLE, JOB, INPUTS),
-    *(REMOVED, WRITE, COLUMN, ATTACHMENT, RESULT, VALUES, REGIONS, DAMAGED, PARTS),
-    UNFINISHED,
+    *(REMOVED, WRITE, COLUMN, ATTACHMENT, RESULT, VALUES, ERRORS, PARTS, UNFINISHED),
 )
 OF_SHARDS = tuple(kind for kind in KINDS if "SHARD" in kind.pattern)
 # What is there of an edition, whatever its shards are called.

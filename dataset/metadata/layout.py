@@ -19,7 +19,7 @@ from gristmill.dataset.storage.paths import is_file_name
 DATASET_JSON = kinds.DATASET.pattern
 TFDS_INFO_JSON = kinds.TFDS_INFO.pattern
 INDEX_DIR = kinds.INDEX.directory
-QUARANTINE_DIR = kinds.REGIONS.directory
+ERRORS_DIR = kinds.ERRORS.directory
 COLUMNS_DIR = kinds.VALUES.directory
 
 
@@ -192,13 +192,13 @@ def temporary_dir(dataset: str, name: str, split: str) -> str:
     return join(dataset, place)
 
 
-def quarantine_paths(shard_path: str) -> tuple[str, str]:
-    """Returns the paths of the bytes set aside for a shard and of the list of regions.
+def errors_path(shard_path: str) -> str:
+    """Returns the path of the list of what is left out of a shard's inputs.
 
-    >>> quarantine_paths("c4-train.array_record-00003-of-00064")[1]
-    'quarantine/c4-train.array_record-00003-of-00064.jsonl'
+    >>> errors_path("c4-train.array_record-00003-of-00064")
+    'errors/c4-train.array_record-00003-of-00064.jsonl'
     """
-    return kinds.DAMAGED.of_shard(shard_path), kinds.REGIONS.of_shard(shard_path)
+    return kinds.ERRORS.of_shard(shard_path)
 
 
 def table_path(name: str, split: str) -> str:

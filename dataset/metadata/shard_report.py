@@ -22,7 +22,7 @@ class SourceSpan:
         file_index: Number of the input file in the job's sorted list.
         begin_bytes: Planned start; a frame belongs to the span of its first byte.
         end_bytes: Planned end, exclusive.
-        start_bytes: Where the bytes taken begin: at a frame, or at a region set aside.
+        start_bytes: Where the bytes taken begin: at a frame, or at a region left out.
             None if no frame begins in the span. Offsets count decompressed bytes.
         stop_bytes: Where they end, or None as well. It can lie past `end_bytes`.
         records: Number of good frames taken.
@@ -43,7 +43,7 @@ class ShardReport:
     """Counts and checksums of one finished shard.
 
     Records in = records out + dropped - added, where records in are the
-    good frames; regions set aside are counted apart.
+    good frames; regions left out are counted apart.
 
     Attributes:
         path: The shard, relative to the dataset.
@@ -57,8 +57,8 @@ class ShardReport:
         added_records: Records that it returned beyond one each.
         changed_records: Records that it replaced by others.
         null_rows: Rows of the inputs that were left out for their nulls.
-        quarantined_regions: Damaged regions of the inputs that were set aside.
-        quarantined_bytes: Their size.
+        skipped_regions: Damaged regions of the inputs that were left out.
+        skipped_bytes: Their size.
         spans: Where the records came from, in order.
         packed: Totals of the packed rows, None if the records are not packed rows. The
             counts of records read, dropped and added are then counts of documents.
@@ -79,8 +79,8 @@ class ShardReport:
     added_records: int = 0
     changed_records: int = 0
     null_rows: int = 0
-    quarantined_regions: int = 0
-    quarantined_bytes: int = 0
+    skipped_regions: int = 0
+    skipped_bytes: int = 0
     spans: tuple[SourceSpan, ...] = ()
     packed: PackedCounts | None = None
     segments_bytes: int = 0

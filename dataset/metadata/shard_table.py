@@ -12,7 +12,7 @@ import io
 import itertools
 import operator
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -50,8 +50,8 @@ _SHARD_COLUMNS = {
     "digest_high": "<u8",
     "dropped_records": "<i8",
     "added_records": "<i8",
-    "quarantined_regions": "<i8",
-    "quarantined_bytes": "<i8",
+    "skipped_regions": "<i8",
+    "skipped_bytes": "<i8",
 }
 # Columns of one number a span, and `span_ends`: where each shard's spans end.
 _SPAN_COLUMNS = {
@@ -86,7 +86,7 @@ _span_values = operator.attrgetter(*_SPAN_FIELDS)
 _report_values = operator.attrgetter(
     *("written.records", "written.raw_bytes", "file_bytes", "file_crc32c"),
     *("written.low", "written.high", "dropped_records", "added_records"),
-    *("quarantined_regions", "quarantined_bytes"),
+    *("skipped_regions", "skipped_bytes"),
 )
 
 
@@ -103,6 +103,12 @@ def total_digest(
         low=int(np.sum(low, dtype=np.uint64)),
         high=int(np.sum(high, dtype=np.uint64)),
     )
+
+
+def span_columns(spans: Iterable[SourceSpan]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the columns of spans."""
+    rows = ([-1 if v is None else v for v in _span_values(span)] for span in spans)
+    return columns_of(_SPAN_COLUMNS, rows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,13 +296,8 @@ class ShardTable:
     @classmethod
     def of(cls, reports: Sequence[ShardReport]) -> Self:
         """Returns the table of the reports of all shards, in the order of shards."""
-        spans = (
-            [-1 if value is None else value for value in _span_values(span)]
-            for report in reports
-            for span in report.spans
-        )
         columns = columns_of(_SHARD_COLUMNS, map(_report_values, reports))
-        columns |= columns_of(_SPAN_COLUMNS, spans)
+        columns |= span_columns(span for report in reports for span in report.spans)
         index_bytes = np.array([report.index_bytes for report in reports], "<i8")
         if index_bytes.any():
             columns[INDEX_COLUMN] = index_bytes

@@ -36,8 +36,8 @@ class Split:
         source: The origin of the data: patterns, file list digest, options, version.
         dropped_records: Records for which the user's function returned nothing.
         added_records: Records that it returned beyond one each.
-        quarantined_regions: Damaged regions of the inputs that were set aside.
-        quarantined_bytes: Their size.
+        skipped_regions: Damaged regions of the inputs that were left out.
+        skipped_bytes: Their size.
         features: The features of the records, as `features.encode_features` describes
             them; None if not known.
         packed: Layout and totals of the records if they are packed rows, else None. See
@@ -71,8 +71,8 @@ class Split:
     source: Mapping[str, Any]
     dropped_records: int = 0
     added_records: int = 0
-    quarantined_regions: int = 0
-    quarantined_bytes: int = 0
+    skipped_regions: int = 0
+    skipped_bytes: int = 0
     features: Mapping[str, Any] | None = None
     packed: Mapping[str, Any] | None = None
     editions: tuple[Split, ...] = ()
@@ -234,7 +234,7 @@ class Split:
 # Fields of a split that are sums of a column of its table.
 TOTALS = (
     *("records", "raw_bytes", "file_bytes", "dropped_records", "added_records"),
-    *("quarantined_regions", "quarantined_bytes"),
+    *("skipped_regions", "skipped_bytes"),
 )
 _DIGESTS = {
     "records_digest": "[0-9a-f]{32}",

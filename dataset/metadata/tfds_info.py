@@ -229,7 +229,7 @@ def _shards(found: Sequence[FileInfo]) -> list[FileInfo]:
     own = {
         layout.join(dataset, folder)
         for dataset in datasets
-        for folder in (layout.INDEX_DIR, layout.QUARANTINE_DIR)
+        for folder in (layout.INDEX_DIR, layout.ERRORS_DIR)
     }
     return [
         info

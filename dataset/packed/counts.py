@@ -141,8 +141,6 @@ class PackedCounts(SupervisionCounts):
         truncated_tokens: The tokens that they lost.
         text_bytes: Size of the text as UTF-8, 0 for documents that were already tokens.
         most_pieces: Largest number of pieces in a row.
-        reference_shards: Shards that the reference tokenizer made again, because the
-            fast one differed.
         digest_low: Sum of the first lane of the digests of all documents.
         digest_high: Sum of the second lane.
     """
@@ -158,7 +156,6 @@ class PackedCounts(SupervisionCounts):
     truncated_tokens: int = 0
     text_bytes: int = 0
     most_pieces: int = 0
-    reference_shards: int = 0
     digest_low: int = 0
     digest_high: int = 0
 

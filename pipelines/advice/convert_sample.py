@@ -149,7 +149,7 @@ def convert_sample(
             output=output,
             plan=PlanOptions(),
             # Damage should not prevent a measurement.
-            on_corrupt="quarantine",
+            on_corrupt="skip",
             max_corrupt=_MOST_REGIONS,
         )
         prepared = dataclasses.replace(plan_job(job, files), plan=plan)
@@ -204,5 +204,5 @@ def _converted(
         raw_bytes=report.written.raw_bytes,
         file_bytes=max(0.0, report.file_bytes - SHARD_BYTES) + os.path.getsize(index),
         cpu_seconds=seconds,
-        damaged_regions=report.quarantined_regions,
+        damaged_regions=report.skipped_regions,
     )

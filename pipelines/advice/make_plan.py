@@ -228,12 +228,14 @@ def choose_shards(
 def _notes(samples: Sequence[Sample]) -> list[str]:
     notes = []
     if any(one.heads and one.sampled_bytes < one.input_bytes for one in samples):
-        notes.append("of compressed files, only the first bytes were read")
+        notes.append(
+            "of files that are read from their start, only the first bytes were read"
+        )
     parts = [part for sample in samples for part in sample.parts]
     if regions := sum(part.damaged_regions for part in parts):
         notes.append(
             f"{plural(regions, 'damaged region')}: the conversion stops there, unless "
-            "--on-corrupt quarantine is given"
+            "--on-corrupt skip is given"
         )
     if any(sample.sampled_bytes < sample.input_bytes for sample in samples):
         notes.append("±: the true number lies within in about 95 of 100 samples")

@@ -178,17 +178,17 @@ def pack(options: PackingOptions, where: JobRun, *, as_json: bool) -> None:
 def _convert(options: ConvertOptions, where: JobRun, *, as_json: bool) -> None:
     outcome = run_conversion(options, where)
     click.echo(outcome.json() if as_json else outcome.text())
-    if outcome.quarantined_regions:
+    if outcome.skipped_regions:
         next_command(_listing(outcome.output), why="what was left out")
     else:
         next_step("inspect", outcome.output)
 
 
 def _listing(output: str) -> str:
-    """Returns the command that prints the list of what is quarantined."""
+    """Returns the command that prints the list of what was skipped."""
     if "://" in output:
-        return f"gcloud storage cat {shlex.quote(f'{output}/quarantine/*.jsonl')}"
-    return f"cat {shlex.quote(output)}/quarantine/*.jsonl"
+        return f"gcloud storage cat {shlex.quote(f'{output}/errors/*.jsonl')}"
+    return f"cat {shlex.quote(output)}/errors/*.jsonl"
 
 
 def run_conversion(options: ConvertOptions, where: JobRun) -> Outcome:

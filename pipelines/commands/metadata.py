@@ -48,7 +48,7 @@ def inspect(options: InspectOptions, *, as_json: bool) -> None:
     """Show splits, sizes, features and source of a dataset.
 
     It also shows editions and the commands that made them, changes by --map,
-    quarantined input, and how far unfinished work is. It warns of shards that are
+    skipped input, and how far unfinished work is. It warns of shards that are
     uneven or take more than their input. It reads only metadata and, from rows of
     conversations, the first 64, to list the pieces of the template that are most often
     trained on, or not.

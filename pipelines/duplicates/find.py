@@ -83,12 +83,7 @@ def find_duplicates(
             )
             for shard in some
         ]
-
-        def again(_: PreparedJob, shard: int, *, first_place: int) -> DigestedShard:
-            first = max(number for number in tasks if number <= shard)
-            return spool.digest_again(tasks[first], shard - first, first_place)
-
-        shards = checked_shards(prepared, shards, again)
+        shards = checked_shards(prepared, shards)
         spool = spool.of(shards)
         spread = functools.partial(map_unordered, workers=processes)
         few = functools.partial(map_unordered, workers=1)

@@ -17,7 +17,6 @@ from gristmill.transforms.duplicates.digest_shards import (
     DigestedShard,
     DigestTask,
     digest_pass,
-    digest_shard,
 )
 from gristmill.transforms.duplicates.runs import (
     ENTRY,
@@ -69,12 +68,6 @@ class Spool(NamedTuple):
     def digest(self, task: DigestTask) -> tuple[DigestTask, list[DigestedShard]]:
         """Digests the shards of a task."""
         return task, [*digest_pass(task, self.keep)]
-
-    def digest_again(
-        self, task: DigestTask, number: int, first_place: int
-    ) -> DigestedShard:
-        """Digests a shard of a task again, from where it begins."""
-        return digest_shard(task, number, self.keep, first_place=first_place)
 
     def resolve(self, partition: int) -> int:
         """Finds the entries of a partition that others stand for, and counts them."""

@@ -176,6 +176,7 @@ def _job_of(
             record=options.record or "",
             nulls=options.nulls,
             select=options.select or "",
+            whole_files=options.whole_files,
         ),
         pack=pack,
     )

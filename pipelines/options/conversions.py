@@ -188,23 +188,32 @@ class ConvertOptions:
     on_corrupt: OnCorrupt = option(
         "choice",
         "Damaged input",
-        "What to do with damaged input: fail, or copy it to quarantine/ in the output "
-        "and continue.",
+        "What to do with damaged input: fail, or skip it, with a line in errors/ of "
+        "the output that names it.",
         default="fail",
         choices=get_args(OnCorrupt),
         group="Damaged input",
-        example="quarantine",
+        example="skip",
     )
     max_corrupt: int = option(
         "integer",
         "Maximum number of damaged regions",
-        "Maximum number of damaged regions that --on-corrupt quarantine sets aside in "
-        "a split; with more, the conversion fails.",
+        "Maximum number of damaged regions that --on-corrupt skip leaves out of a "
+        "split; with more, the conversion fails.",
         default=100,
         regex="[0-9]+",
         least=0,
         group="Damaged input",
         example="10",
+    )
+    whole_files: bool = option(
+        "flag",
+        "Whole files",
+        "Read each file from its start, by one worker. For TFRecord files whose "
+        "records hold frames of TFRecord themselves.",
+        default=False,
+        group="Damaged input",
+        example="true",
     )
     overwrite: bool = option(
         "flag",

@@ -112,7 +112,7 @@ class PackingOptions(ConversationOptions, ConvertOptions):
         "flag",
         "Fast tokenizer",
         "Tokenise with gigatoken, compared on a sample with the tokenizer's own "
-        "library. Where they differ, only the latter is used.",
+        "library. Where they differ, the command ends with an error.",
         default=False,
         group="Tokens",
         example="true",

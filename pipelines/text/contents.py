@@ -22,8 +22,8 @@ from gristmill.pipelines.text.split_description import (
     SplitStorage,
     map_text,
     packed_facts,
-    quarantined_text,
     selected_text,
+    skipped_text,
     source_text,
 )
 from gristmill.pipelines.text.supervision import template_lines
@@ -127,8 +127,8 @@ def _split_lines(split: Split, dataset: str) -> list[str]:
         lines.append(f"  --map     {mapped}")
     if not several and (selected := selected_text(split)) is not None:
         lines.append(f"  selected  {selected}")
-    if split.quarantined_regions:
-        lines.append(f"  left out  {quarantined_text(split)}: see quarantine/")
+    if split.skipped_regions:
+        lines.append(f"  left out  {skipped_text(split)}: see errors/")
     return lines
 
 

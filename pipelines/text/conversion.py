@@ -17,8 +17,8 @@ from gristmill.pipelines.text.split_description import (
     map_text,
     packed_lines,
     packed_split,
-    quarantined_text,
     selected_text,
+    skipped_text,
 )
 
 
@@ -31,7 +31,6 @@ class Outcome:
         manifest: The committed dataset.
         splits: The splits of the conversion.
         committed_before: Those that were committed already, with nothing to do.
-        repaired_shards: Shards made again because their range began at another offset.
         notes: Remarks for the user.
         seconds: Duration.
     """
@@ -40,15 +39,14 @@ class Outcome:
     manifest: Manifest
     splits: tuple[str, ...]
     committed_before: tuple[str, ...]
-    repaired_shards: int
     notes: tuple[str, ...]
     seconds: float
 
     @property
-    def quarantined_regions(self) -> int:
+    def skipped_regions(self) -> int:
         """How many damaged regions the splits have left out."""
         found = map(self.manifest.find, self.splits)
-        return sum(split.quarantined_regions for split in found if split is not None)
+        return sum(split.skipped_regions for split in found if split is not None)
 
     def text(self) -> str:
         """Returns the summary for a person."""
@@ -94,18 +92,12 @@ class Outcome:
                 f"  written      {size_text(split.file_bytes)} with "
                 f"{split.writer_options}"
             )
-            if split.quarantined_regions:
+            if split.skipped_regions:
                 lines.append(
-                    f"  QUARANTINED  {quarantined_text(split)}: see "
-                    f"{self.output}/quarantine/"
+                    f"  SKIPPED      {skipped_text(split)}: see {self.output}/errors/"
                 )
             lines.append(f"  compared     {self._compared(split)}")
             lines.append(f"  digest       {split.records_digest}")
-        if self.repaired_shards:
-            lines.append(
-                f"  {plural(self.repaired_shards, 'shard')} made again from the right "
-                "offset"
-            )
         lines += [f"note: {note}" for note in (*self.notes, *self._globs())]
         seconds = max(self.seconds, 1e-9)
         lines.append(

@@ -191,14 +191,6 @@ def packed_lines(packed: PackedSplit) -> list[tuple[str, str]]:
         empty = plural(counts.empty_documents - aside, "document")
         lines.append(("left out", f"{empty} without a token"))
     lines += supervision_lines(counts)
-    if counts.reference_shards:
-        shards = plural(counts.reference_shards, "shard")
-        lines.append(
-            (
-                "--fast",
-                f"DIFFERS from the tokenizer: {shards} made again without it",
-            )
-        )
     return lines
 
 
@@ -223,10 +215,10 @@ def source_text(split: Split) -> str | None:
     return f"{some_of(inputs)} ({plural(files, 'file')})"
 
 
-def quarantined_text(split: Split) -> str:
+def skipped_text(split: Split) -> str:
     """Returns how much damaged input a split has left out."""
-    regions = plural(split.quarantined_regions, "damaged region")
-    return f"{regions}, {size_text(split.quarantined_bytes)}"
+    regions = plural(split.skipped_regions, "damaged region")
+    return regions + f", {size_text(split.skipped_bytes)}" * (split.skipped_bytes > 0)
 
 
 def map_name(split: Split) -> str | None:

@@ -18,8 +18,8 @@ from gristmill.pipelines.text.formatting import size_text
 from gristmill.pipelines.text.split_description import (
     map_text,
     packed_facts,
-    quarantined_text,
     selected_text,
+    skipped_text,
     source_text,
 )
 from gristmill.pipelines.view.charts import length_charts, shards_chart
@@ -171,8 +171,8 @@ def _contents(
     for part, split in found:
         facts += [("source", source_text(edition)) for edition in split.parts]
         facts += [("--map", map_text(split)), ("selected", selected_text(split))]
-        damaged = quarantined_text(split) if split.quarantined_regions else None
-        facts += [("left out", damaged and f"{damaged}: see quarantine/")]
+        damaged = skipped_text(split) if split.skipped_regions else None
+        facts += [("left out", damaged and f"{damaged}: see errors/")]
         facts += packed_facts(split, part.path)
         facts += [("written", split.writer_options)]
     facts += [("digest", dataset.records_digest)]

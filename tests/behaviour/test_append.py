@@ -164,11 +164,11 @@ class TestAppend:
         with pytest.raises(CorruptInputError):
             append(output, inputs / "new")
         assert not verify(output).findings
-        outcome = append(output, inputs / "new", on_corrupt="quarantine")
+        outcome = append(output, inputs / "new", on_corrupt="skip")
         manifest = assert_whole(output, OLD, NEW[1:])
         split = manifest.splits["train"]
-        assert split.quarantined_regions == split.editions[1].quarantined_regions == 1
-        assert "QUARANTINED  1 damaged region" in outcome.text()
+        assert split.skipped_regions == split.editions[1].skipped_regions == 1
+        assert "SKIPPED      1 damaged region" in outcome.text()
         outcome = append(output, inputs / "more", map="binascii:hexlify")
         assert "with --map binascii:hexlify, the one before without" in outcome.text()
         assert records_of(output)[-1] == MORE[-1].hex().encode()

@@ -34,8 +34,8 @@ from tests.support.conversion import (
     convert,
     job_of,
     prepared_of,
-    quarantined,
     read_output,
+    skipped_in,
     varied_records,
 )
 from tests.support.gcs_server import GcsServer
@@ -109,7 +109,7 @@ def test_a_killed_command_goes_on(tmp_path) -> None:
     def command(output: pathlib.Path) -> list[str]:
         return [
             *("convert", str(path), str(output), "--name", "data", "--shard-size"),
-            *("20000", "--workers", "1", "--on-corrupt", "quarantine"),
+            *("20000", "--workers", "1", "--on-corrupt", "skip"),
             *("--map", "keeping:keep_most"),
         ]
 
@@ -139,7 +139,7 @@ def test_a_killed_command_goes_on(tmp_path) -> None:
     good = [record for n, record in enumerate(records) if n not in (3, 290, 571)]
     mapped = [m for m in map(keep_most, good) if m is not None]
     assert read_output(tmp_path / "undisturbed") == mapped
-    assert len(quarantined(tmp_path / "undisturbed")) == 3
+    assert len(skipped_in(tmp_path / "undisturbed")) == 3
 
 
 def _is_finished(output: pathlib.Path, shard: str) -> bool:
@@ -214,7 +214,7 @@ def test_damage_ends_the_work_with_the_shards_before_it(path, tmp_path) -> None:
     finished = [s for s in range(SHARDS) if finished_shard(prepared, s) is not None]
     assert 5 < len(finished) < SHARDS
     assert finished == list(range(len(finished)))
-    convert(dataclasses.replace(job, on_corrupt="quarantine"))
+    convert(dataclasses.replace(job, on_corrupt="skip"))
     assert read_output(job.output) == RECORDS[:2000] + RECORDS[2001:]
 
 
@@ -223,9 +223,9 @@ def test_damage_is_counted_over_all_shards(path, tmp_path) -> None:
     for record in (100, 1500, 2900):
         data[len(frames_of(RECORDS[:record])) + 3] ^= 1
     path.write_bytes(gzip.compress(bytes(data)))
-    job = job_of(path, tmp_path / "out", plan=PLANS[0], on_corrupt="quarantine")
+    job = job_of(path, tmp_path / "out", plan=PLANS[0], on_corrupt="skip")
     with pytest.raises(CorruptInputError, match="--max-corrupt"):
         convert(dataclasses.replace(job, max_corrupt=2))
     convert(dataclasses.replace(job, max_corrupt=3))
     split = open_manifest(job.output).splits["train"]
-    assert split.quarantined_regions == 3
+    assert split.skipped_regions == 3

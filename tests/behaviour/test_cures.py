@@ -138,12 +138,12 @@ ROWS = [
     ),
     Row(
         "convert data/tfrecords/* out",
-        "convert data/tfrecords/* out --on-corrupt quarantine",
+        "convert data/tfrecords/* out --on-corrupt skip",
         cut("data/tfrecords/demo.tfrecord-00002-of-00004"),
     ),
     Row(
         "convert t.parquet out --record column:a",
-        "convert t.parquet out --record column:a --on-corrupt quarantine",
+        "convert t.parquet out --record column:a --on-corrupt skip",
         table(a=pa.array([b"x", b"\xff", b"z"]).view(pa.string())),
     ),
     Row(
@@ -320,13 +320,13 @@ ROWS = [
         "convert a.jsonl out --num-shards 5",
     ),
     Row(
-        "convert data/tfrecords/* out --on-corrupt quarantine --max-corrupt 0",
-        "convert data/tfrecords/* out --on-corrupt quarantine --max-corrupt 1",
+        "convert data/tfrecords/* out --on-corrupt skip --max-corrupt 0",
+        "convert data/tfrecords/* out --on-corrupt skip --max-corrupt 1",
         cut("data/tfrecords/demo.tfrecord-00002-of-00004"),
     ),
     Row(
         "convert *.tfrecord out",
-        "convert *.tfrecord out --on-corrupt quarantine",
+        "convert *.tfrecord out --on-corrupt skip",
         lambda: (
             shutil.copy("data/tfrecords/demo.tfrecord-00000-of-00004", "a.tfrecord"),
             P("b.tfrecord").touch(),
@@ -631,7 +631,7 @@ ROWS = [
         text("d/index/d-train.job.json", "{"),
     ),
     Row(
-        "convert b.csv out --on-corrupt quarantine",
+        "convert b.csv out --on-corrupt skip",
         "convert b.csv out --input-format csv --overwrite",
         text("b.csv", "a\n1\n"),
     ),
@@ -663,7 +663,7 @@ ROWS = [
     ),
     Row(
         "convert b.jsonl out",
-        "convert b.jsonl out --on-corrupt quarantine",
+        "convert b.jsonl out --on-corrupt skip",
         text("b.jsonl", '{"a": 1}\n' * 200 + '{"a": \n'),
     ),
     Row(
@@ -684,7 +684,7 @@ ROWS = [
     ),
     Row(
         "convert t.parquet out",
-        "convert t.parquet out --on-corrupt quarantine",
+        "convert t.parquet out --on-corrupt skip",
         table(
             a=pa.StringArray.from_buffers(
                 2, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0"), pa.py_buffer(b"x\xff")

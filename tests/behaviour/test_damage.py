@@ -17,18 +17,20 @@ import pytest
 
 from gristmill.dataset.base.errors import (
     CorruptInputError,
+    DataLossError,
     InputError,
     NotADatasetError,
 )
 from gristmill.dataset.formats.tfrecord.frame_layout import mask
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.jobs.conversion_job import ShardNames
+from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (
     convert,
     job_of,
     prepared_of,
-    quarantined,
     read_output,
+    skipped_in,
 )
 from tests.support.memory import peak_memory
 from tests.support.records import frames_of, write_array_records
@@ -47,7 +49,7 @@ class Damage(NamedTuple):
         data: Its bytes.
         begin: Where the damaged region begins.
         end: Where it ends.
-        reason: As the quarantine says it.
+        reason: As `errors/` says it.
         lost: Numbers of the records that cannot be recovered.
     """
 
@@ -128,7 +130,7 @@ class TestMatrix:
                 f"{path}, byte offset {damaged.begin:,}",
                 "expected:",
                 "got:",
-                "--on-corrupt quarantine",
+                "--on-corrupt skip",
             )
             assert not (output / "dataset.json").exists()
             with pytest.raises(NotADatasetError):
@@ -138,13 +140,13 @@ class TestMatrix:
     @pytest.mark.parametrize(
         ("kind", "number"), list(itertools.product(KINDS, NUMBERS))
     )
-    def test_quarantine(self, tmp_path, kind, number):
+    def test_skip(self, tmp_path, kind, number):
         damaged = damage(kind, number)
         path = tmp_path / "in"
         path.write_bytes(damaged.data)
         for plan in PLANS:
             output = tmp_path / plan[0]
-            job = job_of(path, output, plan=plan, on_corrupt="quarantine")
+            job = job_of(path, output, plan=plan, on_corrupt="skip")
             if len(damaged.lost) == len(RECORDS):
                 with pytest.raises(CorruptInputError, match="no record of the inputs"):
                     convert(job)
@@ -153,8 +155,7 @@ class TestMatrix:
             assert read_output(output) == [
                 record for i, record in enumerate(RECORDS) if i not in damaged.lost
             ]
-            ((region, kept),) = quarantined(output)
-            assert kept == damaged.data[damaged.begin : damaged.end]
+            (region,) = skipped_in(output)
             assert region == {
                 "file": str(path),
                 "begin_bytes": damaged.begin,
@@ -162,14 +163,14 @@ class TestMatrix:
                 "compressed": False,
                 "reason": damaged.reason,
                 "detail": region["detail"],
-                "bin_begin_bytes": 0,
-                "bin_end_bytes": len(kept),
             }
             assert "expected" in region["detail"]
             assert "got" in region["detail"]
             document = json.loads((output / "dataset.json").read_text())
-            assert document["splits"]["train"]["quarantined_regions"] == 1
-            assert document["splits"]["train"]["quarantined_bytes"] == len(kept)
+            assert document["splits"]["train"]["skipped_regions"] == 1
+            assert document["splits"]["train"]["skipped_bytes"] == (
+                damaged.end - damaged.begin
+            )
             assert split.records == len(RECORDS) - len(damaged.lost)
             assert split.source["records"] == split.records
 
@@ -181,12 +182,12 @@ class TestMatrix:
         path = tmp_path / "in"
         path.write_bytes(bytes(data))
         output = tmp_path / "out"
-        job = job_of(path, output, plan=plan, on_corrupt="quarantine")
+        job = job_of(path, output, plan=plan, on_corrupt="skip")
         split = convert(job).manifest.splits["train"]
         assert read_output(output) == [RECORDS[n] for n in (1, 2, 5, 6, 7, 9, 10)]
-        begins = [region["begin_bytes"] for region, _ in quarantined(output)]
+        begins = [region["begin_bytes"] for region in skipped_in(output)]
         assert begins == [0, 3 * FRAME, 4 * FRAME, 8 * FRAME, 11 * FRAME]
-        assert (split.quarantined_regions, split.quarantined_bytes) == (5, 5 * FRAME)
+        assert (split.skipped_regions, split.skipped_bytes) == (5, 5 * FRAME)
 
     def test_a_compressed_file_in_many_shards_sets_a_region_aside_once(self, tmp_path):
         data = bytearray(frames_of(RECORDS))
@@ -197,13 +198,13 @@ class TestMatrix:
             tmp_path / "in",
             tmp_path / "out",
             plan=("num_shards", 6),
-            on_corrupt="quarantine",
+            on_corrupt="skip",
         )
         convert(job)
         assert read_output(tmp_path / "out") == [
             record for i, record in enumerate(RECORDS) if i not in (1, 7)
         ]
-        begins = [region["begin_bytes"] for region, _ in quarantined(tmp_path / "out")]
+        begins = [region["begin_bytes"] for region in skipped_in(tmp_path / "out")]
         assert begins == [1 * FRAME, 7 * FRAME]
 
 
@@ -250,12 +251,12 @@ class TestWrongFiles:
             assert_says(caught.value, what, place, "expected:", "got:", "if it is a")
 
         output = tmp_path / "out"
-        job = job_of(tmp_path / "in", output, plan=plan, on_corrupt="quarantine")
+        job = job_of(tmp_path / "in", output, plan=plan, on_corrupt="skip")
         convert(job)
         assert read_output(output) == RECORDS
-        ((region, kept),) = quarantined(output)
-        assert kept == strange[kind]
-        assert (region["begin_bytes"], region["end_bytes"]) == (0, len(kept))
+        (region,) = skipped_in(output)
+        whole = 0, len(strange[kind])
+        assert (region["begin_bytes"], region["end_bytes"]) == whole
 
     def test_an_empty_file_is_an_error_unless_damage_is_accepted(self, tmp_path):
         (tmp_path / "in").mkdir()
@@ -270,9 +271,9 @@ class TestWrongFiles:
             f"{tmp_path}/in/b",
             "expected: at least one record",
             "got:      0 bytes",
-            "--on-corrupt quarantine",
+            "--on-corrupt skip",
         )
-        for option in ({"on_corrupt": "quarantine"}, {"allow_empty_files": True}):
+        for option in ({"on_corrupt": "skip"}, {"allow_empty_files": True}):
             output = tmp_path / next(iter(option))
             accepting = dataclasses.replace(job, output=str(output), **option)
             result = convert(accepting)
@@ -305,7 +306,7 @@ class TestWrongFiles:
         damaged = damage("huge", 5).data
         path = tmp_path / "in"
         path.write_bytes(gzip.compress(damaged) if compression == "gzip" else damaged)
-        for mode in ("fail", "quarantine"):
+        for mode in ("fail", "skip"):
             output = tmp_path / mode
             job = job_of(path, output, on_corrupt=mode)
             convert_one = pytest.raises(CorruptInputError) if mode == "fail" else None
@@ -318,7 +319,7 @@ class TestWrongFiles:
                     assert f"byte offset {5 * FRAME:,}" in str(caught.value)
                     assert f"{(1 << 60) + 16:,} bytes" in str(caught.value)
             assert peak.bytes < 8 << 20
-        assert read_output(tmp_path / "quarantine") == RECORDS[:5] + RECORDS[6:]
+        assert read_output(tmp_path / "skip") == RECORDS[:5] + RECORDS[6:]
 
 
 class TestDamagedCompression:
@@ -345,7 +346,7 @@ class TestDamagedCompression:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["gzip", "zlib"])
-    def test_quarantine(self, tmp_path, kind):
+    def test_skip(self, tmp_path, kind):
         (tmp_path / "in").mkdir()
         path = tmp_path / "in" / "b"
         records, data = self.written(path, kind)
@@ -358,17 +359,16 @@ class TestDamagedCompression:
             ("shard_bytes", 50_000),
         ):
             output = tmp_path / plan[0]
-            job = job_of(tmp_path / "in", output, plan=plan, on_corrupt="quarantine")
+            job = job_of(tmp_path / "in", output, plan=plan, on_corrupt="skip")
             split = convert(job).manifest.splits["train"]
             outputs[plan[0]] = read_output(output)
-            ((rest, kept),) = quarantined(output)
+            (rest,) = skipped_in(output)
             assert rest["compressed"]
             assert rest["file"] == str(path)
             assert rest["end_bytes"] == len(data)
-            assert kept == data[rest["begin_bytes"] :]
             assert "expected" in rest["detail"]
-            assert split.quarantined_regions == 1
-            assert split.quarantined_bytes == len(kept)
+            assert split.skipped_regions == 1
+            assert split.skipped_bytes == len(data) - rest["begin_bytes"]
         assert len({tuple(found) for found in outputs.values()}) == 1
         middle = outputs["match_shards"][12:-12]
         assert outputs["match_shards"][:12] == outputs["match_shards"][-12:] == RECORDS
@@ -383,23 +383,23 @@ class TestDamagedCompression:
         path.write_bytes(data[:-8])  # Only the trailer is gone: all records are there.
         with pytest.raises(CorruptInputError, match="ends in the middle"):
             convert(job_of(path, tmp_path / "fail"))
-        convert(job_of(path, tmp_path / "out", on_corrupt="quarantine"))
+        convert(job_of(path, tmp_path / "out", on_corrupt="skip"))
         assert read_output(tmp_path / "out") == RECORDS
-        ((region, kept),) = quarantined(tmp_path / "out")
+        (region,) = skipped_in(tmp_path / "out")
         assert region["reason"] == "compressed"
         assert "compressed byte offset" in region["detail"]
-        assert kept == data[region["begin_bytes"] : -8]
+        assert region["end_bytes"] == len(data) - 8
 
     def test_not_even_a_header(self, tmp_path):
         path = tmp_path / "in"
         path.write_bytes(b"\x1f\x8b\x08" + b"\xff" * 50)
         # A dataset of nothing would look like one.
         with pytest.raises(CorruptInputError, match="no record of the inputs could"):
-            convert(job_of(path, tmp_path / "out", on_corrupt="quarantine"))
+            convert(job_of(path, tmp_path / "out", on_corrupt="skip"))
         assert not (tmp_path / "out" / "dataset.json").exists()
-        ((region, kept),) = quarantined(tmp_path / "out")
+        (region,) = skipped_in(tmp_path / "out")
         assert region["compressed"]
-        assert kept == path.read_bytes()[region["begin_bytes"] :]
+        assert region["end_bytes"] == path.stat().st_size
 
 
 class TestBudget:
@@ -415,7 +415,7 @@ class TestBudget:
             tmp_path / "in",
             tmp_path / "out",
             plan=("num_shards", SHARDS),
-            on_corrupt="quarantine",
+            on_corrupt="skip",
         )
 
     @staticmethod
@@ -445,7 +445,7 @@ class TestBudget:
         assert len(finished) == {0: 0, 1: 2, 2: 4, 3: 4}[budget]
 
         split = convert(dataclasses.replace(job, max_corrupt=4)).manifest.splits
-        assert split["train"].quarantined_regions == 4
+        assert split["train"].skipped_regions == 4
         assert finished.items() <= self.state(job).items()
         assert read_output(job.output) == [
             RECORDS[n] for n in (0, 2, 3, 5, 6, 9, 10, 11)
@@ -457,22 +457,22 @@ class TestBudget:
         # All shards are finished; but --on-corrupt fail means: no damage at all.
         with pytest.raises(CorruptInputError) as caught:
             convert(dataclasses.replace(job, on_corrupt="fail"))
-        assert_says(caught.value, "at most 0 damaged regions", "quarantine")
+        assert_says(caught.value, "at most 0 damaged regions", "errors/")
         assert not pathlib.Path(job.output, "dataset.json").exists()
 
-    def test_a_repaired_shard_takes_its_old_quarantine_away(self, tmp_path):
-        # The first range of the second shard is fooled by frames, one of them bad:
-        # no real damage, though it seems so.
+    @pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
+    def test_frames_in_a_record_that_is_cut_are_an_error(self, tmp_path, on_corrupt):
+        # The second shard finds frames in a record; one is bad, as damage is.
         inner = bytearray(frames_of([b"i" * 30] * 40))
         inner[20 * 46 + 20] ^= 1
         records = [b"x", bytes(inner), b"y"]
         (tmp_path / "in").write_bytes(frames_of(records))
-        job = job_of(
-            tmp_path / "in",
-            tmp_path / "out",
-            plan=("num_shards", 6),
-            on_corrupt="quarantine",
-        )
-        convert(job)
-        assert read_output(tmp_path / "out") == records
-        assert not (tmp_path / "out" / "quarantine").exists()
+        options = {"plan": ("num_shards", 6), "on_corrupt": on_corrupt}
+        with pytest.raises((CorruptInputError, DataLossError)) as caught:
+            convert(job_of(tmp_path / "in", tmp_path / "out", **options))
+        assert_says(caught.value, f"{tmp_path}/in", "give --whole-files")
+        assert not (tmp_path / "out" / "dataset.json").exists()
+        options["records"] = RecordOptions(whole_files=True)
+        convert(job_of(tmp_path / "in", tmp_path / "whole", **options))
+        assert read_output(tmp_path / "whole") == records
+        assert not skipped_in(tmp_path / "whole")

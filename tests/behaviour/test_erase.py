@@ -200,7 +200,7 @@ class TestLeft:
         assert storage.read(f"{made}/{name}") == b"of others"
 
 
-@pytest.mark.parametrize("place", ["index", "columns", "quarantine", "tmp-d-train"])
+@pytest.mark.parametrize("place", ["index", "columns", "errors", "tmp-d-train"])
 def test_no_link_is_followed(tmp_path: pathlib.Path, place: str) -> None:
     write_inputs(tmp_path)
     output, elsewhere = tmp_path / "out", tmp_path / "elsewhere"

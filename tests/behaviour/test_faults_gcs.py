@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import pathlib
 import re
 import time
@@ -20,7 +21,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
-from tests.support.conversion import quarantined
+from tests.support.conversion import skipped_in
 from tests.support.gcs_server import Fault, GcsServer
 from tests.support.records import frames_of, text_records
 
@@ -114,7 +115,7 @@ def test_a_fault_is_got_over_or_told(
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("on_corrupt", "kind"),
-    list(itertools.product(["fail", "quarantine"], ["none", "gzip", "zlib"])),
+    list(itertools.product(["fail", "skip"], ["none", "gzip", "zlib"])),
 )
 def test_damage_on_the_way_is_no_damage_of_the_input(
     server: GcsServer, blocks_of: Callable[[int], None], kind: str, on_corrupt: str
@@ -127,7 +128,7 @@ def test_damage_on_the_way_is_no_damage_of_the_input(
         server.fail("flip", "media", name=name, skip=2)
     job = job_of("gs://in", "gs://out/c4", shards=4, on_corrupt=on_corrupt)
     (split,) = convert([job]).manifest.splits.values()
-    assert (split.records, split.quarantined_regions) == (1600, 0)
+    assert (split.records, split.skipped_regions) == (1600, 0)
     assert sum(not fault.times for fault in server.faults) == len(FILES)
 
 
@@ -147,15 +148,14 @@ def test_damage_of_the_input_is_told_as_on_a_local_disk(
         output = "gs://out/c4" if place == "gs://in" else str(tmp_path / "out")
         with pytest.raises(GristmillError, match="corrupt record"):
             convert([job_of(place, output)])
-        job = job_of(place, output, on_corrupt="quarantine")
+        job = job_of(place, output, on_corrupt="skip")
         (split,) = convert([job]).manifest.splits.values()
-        found[place] = split.quarantined_regions, split.records, split.records_digest
+        found[place] = split.skipped_regions, split.records, split.records_digest
     assert found["gs://in"] == found[str(tmp_path)]
     assert found["gs://in"][0] == 3
-    regions = quarantined(tmp_path / "out")
     storage = storage_for("gs://out")
-    stored = b"".join(
-        storage.read(info.path)
-        for info in storage.match("gs://out/c4/quarantine/*.bin")
-    )
-    assert stored == b"".join(region for _, region in regions)
+    (listed,) = storage.match("gs://out/c4/errors/*.jsonl")
+    lines = [json.loads(line) for line in storage.read(listed.path).splitlines()]
+    places = [(line["begin_bytes"], line["end_bytes"]) for line in lines]
+    local = skipped_in(tmp_path / "out")
+    assert places == [(line["begin_bytes"], line["end_bytes"]) for line in local]

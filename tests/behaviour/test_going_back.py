@@ -226,7 +226,7 @@ class TestClean:
         others = [
             first.with_name(f"{first.name}.md5"),
             first.with_name("d-train.array_record-notes"),
-            pathlib.Path(replaced, "quarantine", f"{first.name}.md5.jsonl"),
+            pathlib.Path(replaced, "errors", f"{first.name}.md5.jsonl"),
         ]
         others[-1].parent.mkdir()
         for path in others:

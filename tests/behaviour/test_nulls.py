@@ -44,7 +44,7 @@ def written(folder: pathlib.Path, name: str) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("asked", [{"record": "column:text"}, {"pack": True}])
-@pytest.mark.parametrize("on_corrupt", ["fail", "quarantine"])
+@pytest.mark.parametrize("on_corrupt", ["fail", "skip"])
 @pytest.mark.parametrize("name", ["jsonl", "parquet"])
 def test_nulls_are_named_before_the_work(tmp_path, name, on_corrupt, asked) -> None:
     path = written(tmp_path, name)
@@ -68,7 +68,7 @@ def test_nulls_are_left_out_and_counted(tmp_path, name, plan) -> None:
     job = job_of(path, tmp_path / "out", plan=plan, records=TEXT)
     split = convert(job).manifest.splits["train"]
     assert read_output(tmp_path / "out") == TEXTS
-    assert (split.source["null_rows"], split.quarantined_regions) == (200, 0)
+    assert (split.source["null_rows"], split.skipped_regions) == (200, 0)
     assert (
         "nulls        200 rows left out"
         in run([job_of(path, tmp_path / "told", plan=plan, records=TEXT)]).text()

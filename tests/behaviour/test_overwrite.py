@@ -201,9 +201,9 @@ def test_damage_that_was_set_aside_goes_and_comes(source, output: str, tmp_path)
     def overwrite(data: bytes) -> dict[str, bytes]:
         source.write_bytes(data)
         job = replacing(source, output)
-        convert(dataclasses.replace(job, on_corrupt="quarantine"), overwrite=True)
+        convert(dataclasses.replace(job, on_corrupt="skip"), overwrite=True)
         fresh = f"{tmp_path}/fresh-{len(list(tmp_path.iterdir()))}"
-        convert(dataclasses.replace(job, on_corrupt="quarantine", output=fresh))
+        convert(dataclasses.replace(job, on_corrupt="skip", output=fresh))
         assert unmarked(files_of(output)) == unmarked(files_of(fresh))
         found = unmarked(files_of(output)).items()
         return {n: d for n, d in found if n.startswith("quar")}

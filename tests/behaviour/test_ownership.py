@@ -91,7 +91,7 @@ class TestInputs:
             "data-train.array_record-00007-of-00009",
             "index/data-train.array_record-00000-of-00001.index",
             "index/data-train.job.json",
-            "quarantine/data-train.array_record-00000-of-00001.bin",
+            "errors/data-train.array_record-00000-of-00001.jsonl",
             "tmp-data-train/mine",
         ],
     )

@@ -330,13 +330,13 @@ def test_damage_is_set_aside(tmp_path: pathlib.Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
-    pack(source, tmp_path / "out", on_corrupt="quarantine")
+    pack(source, tmp_path / "out", on_corrupt="skip")
     found = [each.ids for each in documents_of(tmp_path / "out")]
     assert len(found) == len(TEXTS) - 1
     (lost,) = [ids for ids in ids_of(TEXTS) if ids not in found]
     assert found == [ids for ids in ids_of(TEXTS) if ids != lost]
     split = open_manifest(str(tmp_path / "out")).splits["train"]
-    assert split.quarantined_regions == 1
+    assert split.skipped_regions == 1
 
 
 def test_files_without_documents_are_spans(tmp_path: pathlib.Path) -> None:

@@ -95,10 +95,12 @@ def test_a_verification_makes_three_requests_a_shard(server: GcsServer) -> None:
     assert counts[1] - counts[0] == 3 * 8
 
 
-def test_a_place_is_told_without_a_quarantine_that_is_not(server: GcsServer) -> None:
+def test_a_place_is_told_without_a_list_that_is_not(
+    server: GcsServer,
+) -> None:
     conversion(server, OUTPUT, 2)
     batches = loader.global_batches(loader.open(OUTPUT), batch_size=2)
     assert "gs://in/part-" in str(batches.locate(0, 0))
     asked = requests_of(server)
     assert asked
-    assert not [name for _, name in asked if "quarantine" in name]
+    assert not [name for _, name in asked if "errors/" in name]

@@ -40,7 +40,7 @@ def test_a_shard_that_no_reader_would_open(tmp_path, out, names, name):
     assert contents(out) == {}
 
 
-@pytest.mark.parametrize("name", ["dataset.json", "index", "quarantine"])
+@pytest.mark.parametrize("name", ["dataset.json", "index", "errors"])
 def test_a_shard_in_the_place_of_a_file_of_the_dataset(tmp_path, out, name):
     (tmp_path / name).write_bytes(frames_of(RECORDS))
     names = ShardNames(kind="inputs")

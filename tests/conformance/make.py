@@ -154,12 +154,12 @@ def _written() -> None:
             writer.write(record)
 
 
-@case("quarantine", "an input file whose damage was set aside")
-def _quarantine() -> None:
+@case("skipped", "an input file whose damage was left out")
+def _skipped() -> None:
     data = bytearray(frames_of(texts(0, 30)))
     data[len(data) // 2] ^= 1
     pathlib.Path("a.tfrecord").write_bytes(data)
-    run("convert a.tfrecord quarantine --num-shards 1 --on-corrupt quarantine")
+    run("convert a.tfrecord skipped --num-shards 1 --on-corrupt skip")
 
 
 @case("table", "rows of CSV as tf.train.Example, with their features described")

@@ -97,7 +97,10 @@ def tfrecord_frames_in_records(folder: pathlib.Path) -> dict[str, Any]:
     """Records that hold frames themselves, cut at every kind of byte."""
     inner = [inputs.tfrecord(inputs.records(n % 7, seed=n)) for n in range(40)]
     data = inputs.write(folder / "in", a__tfrecord=inputs.tfrecord(inner))
-    return _made(data, folder / "out", "--num-shards", 33, at=[0, 20, 39])
+    options = ("--num-shards", 33, "--whole-files")
+    refused = facts.tried("convert", data, folder / "out", *options[:2]).code
+    assert refused
+    return _made(data, folder / "out", *options, "--overwrite", at=[0, 20, 39])
 
 
 @case

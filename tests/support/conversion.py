@@ -94,16 +94,13 @@ def contents(directory: pathlib.Path | str) -> dict[str, bytes]:
     }
 
 
-def quarantined(output: pathlib.Path | str) -> list[tuple[dict[str, Any], bytes]]:
-    """Returns what was set aside: each region's entry and its bytes, shard by shard."""
-    found = []
-    for path in sorted(pathlib.Path(output, "quarantine").glob("*.jsonl")):
-        data = path.with_suffix(".bin").read_bytes()
-        for line in path.read_text().removesuffix("\n").split("\n"):
-            region = json.loads(line)
-            begin, end = region["bin_begin_bytes"], region["bin_end_bytes"]
-            found.append((region, data[begin:end]))
-    return found
+def skipped_in(output: pathlib.Path | str) -> list[dict[str, Any]]:
+    """Returns the regions that were left out, shard by shard."""
+    return [
+        json.loads(line)
+        for path in sorted(pathlib.Path(output, "errors").glob("*.jsonl"))
+        for line in path.read_text().removesuffix("\n").split("\n")
+    ]
 
 
 def varied_records(count: int, *, seed: int, most_bytes: int = 3000) -> list[bytes]:

@@ -31,8 +31,8 @@ def report(shard: int = 0, *, spans: int = 2, **changes) -> ShardReport:
         "dropped_records": 3,
         "added_records": 1,
         "changed_records": 5,
-        "quarantined_regions": 2,
-        "quarantined_bytes": 77,
+        "skipped_regions": 2,
+        "skipped_bytes": 77,
         "spans": tuple(
             SourceSpan(
                 file_index=shard + number,

@@ -83,7 +83,7 @@ _log = logging.getLogger(__name__)
 
 # Counters, and fields of reports of shards.
 _CHANGES = (
-    *("quarantined-regions", "dropped-records", "added-records", "changed-records"),
+    *("skipped-regions", "dropped-records", "added-records", "changed-records"),
 )
 _PACKED = (
     *("documents", "tokens", "padding-tokens", "cut-documents"),
@@ -181,7 +181,6 @@ def _commit(
     results: Gathered, jobs: tuple[ConversionJob, ...], options: CommitOptions
 ) -> ConversionResult:
     done = commit_shards(jobs, results, options)
-    count({"repaired-shards": done.repaired_shards})
     for job in jobs:
         report_sources(job.inputs)
     report_sink(jobs[0].output)

@@ -17,7 +17,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 
-from gristmill.dataset.base.errors import DataLossError, InputError
+from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.duplicates.certificate import REMOVAL, Removals
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
@@ -148,7 +148,7 @@ def _commit(
 
     return commit_certificate(
         *(certificate, prepared, by),
-        checked_shards(prepared, shards, _refuse),
+        checked_shards(prepared, shards),
         removals(),
         removed=sum(part[1] for part in parts),
         work_dir=work_dir,
@@ -158,17 +158,6 @@ def _commit(
 def _delete_parts(found: DuplicatesResult, work_dir: str) -> DuplicatesResult:
     storage_for(work_dir).delete_tree(work_dir)
     return found
-
-
-def _refuse(prepared: PreparedJob, shard: int, **_: int) -> DigestedShard:
-    ranges = prepared.plan.ranges(shard)
-    raise DataLossError(
-        "a record that holds whole TFRecords lies across a cut of a file",
-        where=prepared.files.paths[ranges[0].file_index],
-        expected="records that can be told from what they hold",
-        got="a range that was entered within a record",
-        cure="find the duplicates with gristmill unique on one machine",
-    )
 
 
 @dataclasses.dataclass(kw_only=True)

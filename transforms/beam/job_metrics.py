@@ -30,11 +30,9 @@ COUNTERS = {
     "made-shards": "Shards that were made or indexed",
     "resumed-shards": "Shards that were there already: an earlier run had made them, "
     "or an attempt that the runner repeated. No other counter has them",
-    "repaired-shards": "Shards that were made again before the commit, since their "
-    "range begins at another offset",
     "records": "Records in the shards that were made",
     "raw-bytes": "Bytes of these records",
-    "quarantined-regions": "Damaged regions that were set aside",
+    "skipped-regions": "Damaged regions that were left out",
     "dropped-records": "Records that a function dropped",
     "added-records": "Records that a function returned beyond one for each",
     "changed-records": "Records that a function changed",

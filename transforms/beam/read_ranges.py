@@ -122,9 +122,7 @@ class FileRange(NamedTuple):
         file, begin_bytes, end_bytes = self
         if not file.size_bytes:
             return
-        whole = SourceRange(
-            file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes, exact=True
-        )
+        whole = SourceRange(file_index=0, begin_bytes=begin_bytes, end_bytes=end_bytes)
         source = source_of(file.spec)
         reader = source.read(file, whole)
         yield from reader.batches()

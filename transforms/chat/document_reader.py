@@ -17,18 +17,17 @@ _LINES = ("jsonl", "text")
 
 
 def reader_of(
-    options: PackOptions, source: SourceSpec, *, fast: bool = True
+    options: PackOptions, source: SourceSpec
 ) -> ConversationReader | DocumentReader:
     """Returns the reader of documents from the records of a shard.
 
     Args:
         options: Options with the tokenizer found, and the template if there is one.
         source: Rules for making the records.
-        fast: Whether the fast path may be used, if the options allow it.
     """
     if options.chat is not None:
         return ConversationReader(options)
-    return DocumentReader(options, source, fast=fast)
+    return DocumentReader(options, source)
 
 
 def records_for(

@@ -38,7 +38,7 @@ def carried_columns(
 
     They are those that all editions of the input have alike. There are none where it is
     not known which record became which: of packed rows, and where a function of the
-    user's was called or damage was set aside.
+    user's was called or damage was left out.
 
     Args:
         prepared: The job.
@@ -51,7 +51,7 @@ def carried_columns(
     source, job = SourceSplit.of_spec(prepared.files.spec), prepared.job
     if source is None or job.map is not None or job.pack is not None:
         return {}
-    if table.total("quarantined_regions"):
+    if table.total("skipped_regions"):
         return {}
     dataset = source.directory.rstrip("/") or "/"
     manifest = open_manifest(dataset)

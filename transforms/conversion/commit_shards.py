@@ -6,8 +6,8 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,12 +23,11 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.report_columns import ReportCollector
-from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.carried_columns import carried_columns
-from gristmill.transforms.conversion.convert_shard import check_counts, convert_shard
+from gristmill.transforms.conversion.convert_shard import check_counts
 from gristmill.transforms.conversion.shard_tasks import ShardResult
-from gristmill.transforms.conversion.span_check import spans_join
+from gristmill.transforms.conversion.span_check import check_spans
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
     check_records_read,
@@ -37,123 +36,14 @@ from gristmill.transforms.directories.tfds_directory import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
-from gristmill.transforms.sources.quarantine import nothing_read, too_much_damage
 from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import SourceSplit
+from gristmill.transforms.sources.skipped import nothing_read, too_much_damage
 from gristmill.transforms.tokens.describe_rows import described_rows, row_features
 
 
-class WithSpans(Protocol):
-    """What tells where the records of a shard came from."""
-
-    @property
-    def spans(self) -> Sequence[SourceSpan]:
-        """These places, in order."""
-
-
-Read = TypeVar("Read", bound=WithSpans)
-
-
-class _Reached(NamedTuple):
-    """How far the spans of one file have come.
-
-    Attributes:
-        stop_bytes: Where the last of them stopped.
-        whole: Whether that was the end of the file, for compressed files.
-    """
-
-    stop_bytes: int = 0
-    whole: bool = False
-
-
-def close_gaps(
-    prepared: PreparedJob,
-    reports: Iterable[Read],
-    *,
-    convert: Callable[..., Read],
-) -> list[Read]:
-    """Makes shards again whose ranges were entered at a wrong offset.
-
-    A record whose payload holds TFRecord frames can mislead the search for the first
-    frame of a range. The end of the range before it is certain, by induction from
-    offset 0. So these shards are made again in order, one after the other, each from
-    where the range before it ends. One process takes as long as their conversion did.
-    It happens only if such a record lies across a cut between two shards, or if damage
-    begins within a few bytes of a cut.
-
-    Args:
-        prepared: The job.
-        reports: Reports of all shards, in order.
-        convert: Makes one shard.
-
-    Returns:
-        The reports of shards that were made again.
-
-    Raises:
-        DataLossError: A gap stays, or a file was not read to its end.
-    """
-    reached: dict[int, _Reached] = {}
-    again = []
-    for shard, report in enumerate(reports):
-        gap = _follow(reached, report)
-        # Only a shard's first range can begin within a file.
-        if gap is not None and gap is report.spans[0]:
-            before = reached.get(gap.file_index, _Reached())
-            made = convert(prepared, shard, first_place=before.stop_bytes)
-            again.append(made)
-            gap = _follow(reached, made)
-        if gap is not None:
-            before = reached.get(gap.file_index, _Reached())
-            raise DataLossError(
-                "two ranges of an input file do not meet",
-                where=f"{prepared.files.paths[gap.file_index]}, shard "
-                f"{prepared.shard_path(shard)}",
-                expected=f"a range that begins at "
-                f"{source_of(prepared.files.spec).place_text(before.stop_bytes)}",
-                got=f"{gap}",
-                cure="run the conversion again; if it repeats, please report it",
-            )
-    _check_ends(prepared, reached)
-    return again
-
-
-def _follow(reached: dict[int, _Reached], report: WithSpans) -> SourceSpan | None:
-    """Follows the spans of one shard; returns the first that does not fit."""
-    for span in report.spans:
-        before = reached.get(span.file_index, _Reached())
-        if span.start_bytes is None or span.stop_bytes is None:
-            # No frame begins here: right if the frame before reaches over it.
-            if not before.stop_bytes >= span.end_bytes >= 0:
-                return span
-            continue
-        if span.start_bytes != before.stop_bytes:
-            return span
-        reached[span.file_index] = _Reached(span.stop_bytes, span.whole)
-    return None
-
-
-def _check_ends(prepared: PreparedJob, reached: Mapping[int, _Reached]) -> None:
-    files = prepared.files
-    sized = files.sized
-    for file, size in enumerate(files.sizes.tolist()):
-        stop, whole = reached.get(file, _Reached())
-        if not (stop == size if sized[file] else whole or not size):
-            raise DataLossError(
-                "an input file was not read to its end",
-                where=files.paths[file],
-                expected=f"{size:,} bytes",
-                got=f"{source_of(files.spec).place_text(stop)}",
-                cure="make sure that no process writes to it, then convert again",
-            )
-
-
-def finish_split(
-    prepared: PreparedJob, collected: ReportCollector
-) -> tuple[Split, int]:
+def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
     """Checks all shards of a split and writes their table.
-
-    Returns:
-        The split, and how many shards were made again.
 
     Raises:
         DataLossError: Shards are missing, or hold something else than was read.
@@ -162,7 +52,6 @@ def finish_split(
         StorageChangedError: It has written the table meanwhile.
     """
     job = prepared.job
-    again: list[ShardReport] = []
     reports = collected.reports()
     shards = range(prepared.plan.shards)
     if len(reports) != len(shards):
@@ -172,31 +61,27 @@ def finish_split(
             where=f"{job.output}, " + prepared.shard_path(int(missing[0])),
             cure="run the same command again: finished shards are kept",
         )
-    if not spans_join(reports.table, prepared.files):
-        again = close_gaps(prepared, reports, convert=convert_shard)
-        for made in again:
-            collected.add(made)
-        reports = collected.reports()
+    check_spans(reports.table.columns, prepared.files)
     mapped = job.map is not None
     # Where records are selected, each shard was compared when it was made.
     selects = bool(job.records.select)
     for row in reports.miscounted(mapped=mapped or selects):
         check_counts(reports[row], mapped=mapped or selects)
     table = reports.table
-    regions = table.total("quarantined_regions")
-    allowed = job.max_corrupt if job.on_corrupt == "quarantine" else 0
+    regions = table.total("skipped_regions")
+    allowed = job.max_corrupt if job.on_corrupt == "skip" else 0
     if regions > allowed:
         # Of several shards together, or of an earlier run that allowed more.
         raise too_much_damage(
             regions,
             allowed,
-            where=layout.join(job.output, layout.QUARANTINE_DIR),
+            where=layout.join(job.output, layout.ERRORS_DIR),
         )
     made_by, read = source_of(prepared.files.spec), reports.read
     if regions and not read.records:
-        raise nothing_read(layout.join(job.output, layout.QUARANTINE_DIR))
+        raise nothing_read(layout.join(job.output, layout.ERRORS_DIR))
     if (source := SourceSplit.of_spec(prepared.files.spec)) is not None:
-        source.check_read(read, quarantined_regions=regions)
+        source.check_read(read, skipped_regions=regions)
     changed: dict[str, Any] = {}
     if mapped:
         changed = {"changed_records": reports.changed_records}
@@ -236,7 +121,7 @@ def finish_split(
     elif not (mapped and (reports.changed_records or split.added_records)):
         # What the user's function makes may hold anything else.
         split = dataclasses.replace(split, features=made_by.features())
-    return split, len(again)
+    return split
 
 
 _log = logging.getLogger(__name__)
@@ -247,12 +132,10 @@ class ConversionResult(NamedTuple):
 
     Attributes:
         manifest: The committed dataset.
-        repaired_shards: Shards made again because their range began elsewhere.
         committed_before: Splits for which there was nothing to do.
     """
 
     manifest: Manifest
-    repaired_shards: int
     committed_before: tuple[str, ...]
 
 
@@ -303,7 +186,7 @@ def commit_shards(
     made = {layout.parse_edition_key(k)[0]: k for k in (*results.rows, *committed)}
     keys = {j.split: made.get(layout.parse_edition_key(j.split)[0]) for j in jobs}
     before = tuple(split for split, key in keys.items() if key in committed)
-    splits, repaired = {}, 0
+    splits = {}
     owners: dict[str, PreparedJob] = {}
     for job in jobs:
         key = keys[job.split]
@@ -316,9 +199,8 @@ def commit_shards(
                 cure="run the same command again: finished shards are kept",
             )
         own = (prepared or {}).get(key) or results.notes["task"][key].prepared
-        splits[key], again = finish_split(own, results.rows[key])
+        splits[key] = finish_split(own, results.rows[key])
         owners[key] = own
-        repaired += again
     extra_files = None
     if options.tfds_directory is not None:
         source = read_tfds_directory(options.tfds_directory)
@@ -351,17 +233,17 @@ def commit_shards(
     )
     parts = [
         f"split {job.split}: {split.records:,} records in {split.shards:,} shards, "
-        f"{split.file_bytes:,} bytes, {split.quarantined_regions:,} damaged regions"
+        f"{split.file_bytes:,} bytes, {split.skipped_regions:,} damaged regions"
         + ", committed before"
         * (job.split in before)
         for job in jobs
         if (split := manifest.find(job.split)) is not None
     ]
     _log.info(
-        "%s: committed in %.1f s, %d shards made again; %s",
-        *(output, time.monotonic() - begun, repaired, "; ".join(parts)),
+        "%s: committed in %.1f s; %s",
+        *(output, time.monotonic() - begun, "; ".join(parts)),
     )
-    return ConversionResult(manifest, repaired, before)
+    return ConversionResult(manifest, before)
 
 
 def _tfds_files(

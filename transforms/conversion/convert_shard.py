@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,12 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
     DataLossError,
-    FalseStartError,
-    FastTokenizerDiffersError,
     TransposedChunkError,
 )
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.shard_output import (
     Progress,
@@ -34,8 +30,6 @@ from gristmill.transforms.conversion.shard_output import (
     Tally,
     copied_records,
     may_be_copied,
-    may_be_fast,
-    note_difference,
     prove_rows,
     write_records,
     write_rows,
@@ -44,9 +38,9 @@ from gristmill.transforms.conversion.span_check import SpanCheck
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.quarantine import DamageHandler, Quarantine
 from gristmill.transforms.sources.range_reader import KeptPass, RangeReader
-from gristmill.transforms.sources.record_source import certain_place, source_of
+from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.sources.skipped import SkippedRegions
 from gristmill.transforms.tokens.row_packer import RowPacker
 
 # How much of the ranges after the one that is read is fetched: files can be small.
@@ -66,12 +60,11 @@ def convert_shard(
     shard: int,
     *,
     place: ShardPlace | None = None,
-    first_place: int | None = None,
     kept: KeptPass | None = None,
     progress: Progress | None = None,
     cpu_lock: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
-    """Makes one shard, its index, and what it sets aside.
+    """Makes one shard, its index, and the list of what it leaves out.
 
     The same arguments give the same bytes: it can run again, or twice at once.
 
@@ -79,10 +72,8 @@ def convert_shard(
         prepared: The job.
         shard: Number of the shard.
         place: What is there already; by default that is looked up.
-        first_place: Where the first record of its first range begins, if that is
-            known; otherwise the range is searched for it.
-        kept: Has the pass over a compressed file in which earlier shards were made, and
-            gets that of this shard. By default the file is read from its start.
+        kept: Has the pass over a file in which earlier shards were made, and gets that
+            of this shard. By default the file is read from its start.
         progress: Called after each block that was read.
         cpu_lock: Held while the shard is converted, not while storage is waited for.
 
@@ -91,73 +82,20 @@ def convert_shard(
 
     Raises:
         CorruptInputError: The input is damaged, and that is not accepted.
+        FastTokenizerDiffersError: The fast tokenizer gives other ids.
         JobChangedError: Another conversion has taken over the output.
         UserFunctionError: The user's function failed.
         DataLossError: The finished shard does not hold what was read.
         StorageError: Reading or writing failed.
     """
-    ranges = prepared.plan.ranges(shard)
+    job, ranges = prepared.job, prepared.plan.ranges(shard)
     if place is None:
         place = prepared.shard_place(shard)
-    convert = functools.partial(
-        _convert,
-        prepared,
-        shard,
-        ranges,
-        place=place,
-        kept=kept,
-        progress=progress,
-        cpu_lock=nullcontext() if cpu_lock is None else cpu_lock,
-    )
-    fast, differed, certain = may_be_fast(prepared), False, False
-    while True:
-        try:
-            return convert(first_place, fast=fast, differed=differed)
-        except FalseStartError:
-            if certain:
-                raise
-            certain = True
-            first_place = first_of_range(prepared, ranges[0])
-        except FastTokenizerDiffersError as difference:
-            note_difference(prepared, difference)
-            fast, differed = False, True
-
-
-def first_of_range(prepared: PreparedJob, first: SourceRange) -> int:
-    """Returns where the first record of a range begins, without a search.
-
-    A search has found a frame inside a record, or real damage. Damage should be known
-    before terabytes are converted, so this does not wait for the commit.
-
-    Raises:
-        CorruptInputError: It is damage, and that is not accepted.
-    """
-    accepted = prepared.job.on_corrupt == "quarantine"
-    damage = DamageHandler() if accepted else None
-    file = prepared.files[first.file_index]
-    return certain_place(file, first.begin_bytes, on_damage=damage)
-
-
-def _convert(
-    prepared: PreparedJob,
-    shard: int,
-    ranges: Sequence[SourceRange],
-    first_place: int | None,
-    *,
-    fast: bool,
-    differed: bool,
-    place: ShardPlace,
-    kept: KeptPass | None,
-    progress: Progress | None,
-    cpu_lock: AbstractContextManager[Any],
-) -> ShardReport:
-    job = prepared.job
-    path = place.path
+    if cpu_lock is None:
+        cpu_lock = nullcontext()
+    skipped = SkippedRegions(job.max_corrupt)
     temporary = layout.temporary_dir(job.output, job.name, job.split)
     with (
-        closing(
-            Quarantine(place, temporary, max_regions=job.max_corrupt)
-        ) as quarantine,
         storage_for(job.output).temporary(temporary) as local,
         _packer(job.pack, local) as packer,
     ):
@@ -165,14 +103,8 @@ def _convert(
         written, tally = _copied(prepared, ranges, local, progress, cpu_lock)
         if written is None:
             tally = Tally()
-            batches = record_batches(
-                prepared,
-                ranges,
-                first_place,
-                quarantine if job.on_corrupt == "quarantine" else None,
-                tally,
-                kept,
-            )
+            accepted = skipped if job.on_corrupt == "skip" else None
+            batches = record_batches(prepared, ranges, accepted, tally, kept)
             begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
             with cpu_lock, ShardWriter(local, options=job.writer) as writer:
                 batches = itertools.chain(begun, batches)
@@ -180,19 +112,14 @@ def _convert(
                 if packer is None:
                     write_records(writer, batches, prepared, tally, progress)
                 else:
-                    write_rows(
-                        *(writer, batches, prepared, tally, progress),
-                        packer=packer,
-                        fast=fast,
-                    )
+                    write_rows(writer, batches, prepared, tally, progress, packer)
                 written = writer.finish()
                 if packer is not None:
                     prove_rows(packer, local, written)
                     packed = packer.counts()
-                    packed += PackedCounts(reference_shards=int(differed))
                     segments = packer.segments().encode()
         report = ShardReport(
-            path=path,
+            path=place.path,
             shard_index=shard,
             job=prepared.fingerprint,
             file_bytes=written.file_bytes,
@@ -203,14 +130,14 @@ def _convert(
             added_records=tally.added_records,
             changed_records=tally.changed_records,
             null_rows=tally.null_rows,
-            quarantined_regions=quarantine.regions,
-            quarantined_bytes=quarantine.bytes,
+            skipped_regions=len(skipped.found),
+            skipped_bytes=skipped.bytes,
             spans=tuple(tally.spans),
             packed=packed,
         )
         check_counts(report, mapped=job.map is not None, left_out=tally.left_out)
         check_current(prepared)  # Another job may have begun hours ago.
-        quarantine.publish()
+        skipped.publish(place)
         places = None if job.pack is not None else Places.joined(tally.places)
         return place.publish(local, written, report, segments=segments, places=places)
 
@@ -261,14 +188,8 @@ def read_again(
         CorruptInputError: It is damaged where it was not.
         StorageError: Reading failed.
     """
-    tally, begin = Tally(), None
-    ranges = prepared.plan.ranges(report.shard_index)
-    # Where a search led, or what was known later, is known now.
-    if ranges and not ranges[0].exact:
-        begin = report.spans[0].start_bytes
-        if begin is None:
-            begin = ranges[0].end_bytes  # All is in a record that begins before.
-    for _ in record_batches(prepared, ranges, begin, DamageHandler(), tally, kept):
+    tally, ranges = Tally(), prepared.plan.ranges(report.shard_index)
+    for _ in record_batches(prepared, ranges, SkippedRegions(), tally, kept):
         pass
     return tally.read, tuple(tally.spans)
 
@@ -314,8 +235,7 @@ def check_counts(
 def record_batches(
     prepared: PreparedJob,
     ranges: Sequence[SourceRange],
-    first_place: int | None,
-    on_damage: DamageHandler | None,
+    skipped: SkippedRegions | None,
     tally: Tally,
     kept: KeptPass | None,
 ) -> Iterator[ReadBatch]:
@@ -324,15 +244,14 @@ def record_batches(
     Args:
         prepared: The job.
         ranges: The ranges.
-        first_place: Where the first record begins, if that is known.
-        on_damage: Takes damaged regions; None makes them errors.
+        skipped: Takes damaged regions; None makes them errors.
         tally: Gets the span of each range that was read to its end.
         kept: As in `convert_shard`.
     """
     source = source_of(prepared.files.spec)
-    readers = _readers(prepared, ranges, first_place, on_damage, kept)
+    readers = _readers(prepared, ranges, skipped, kept)
     for reader in _opened_ahead(readers):
-        check = SpanCheck(source, reader.path, on_damage)
+        check = SpanCheck(source, reader.path, skipped)
         for batch in reader.batches():
             places = check.follow(batch)
             tally.count(batch)
@@ -346,18 +265,16 @@ def record_batches(
 def _readers(
     prepared: PreparedJob,
     ranges: Sequence[SourceRange],
-    first_place: int | None = None,
-    on_damage: DamageHandler | None = None,
+    skipped: SkippedRegions | None = None,
     kept: KeptPass | None = None,
 ) -> Iterator[RangeReader[Any]]:
     """Yields a reader for each range."""
     source = source_of(prepared.files.spec)
-    for number, part in enumerate(ranges):
+    for part in ranges:
         yield source.read(
             prepared.files[part.file_index],
             part,
-            on_damage=on_damage,
-            first_place=first_place if number == 0 else None,
+            skipped=skipped,
             cuts=prepared.plan.cuts_within(part.file_index),
             kept=kept,
         )

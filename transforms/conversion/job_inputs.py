@@ -206,12 +206,12 @@ def match_job(job: ConversionJob) -> list[FileInfo] | None:
     """
     if len(job.inputs) == 1 and has_file(job.inputs[0], layout.DATASET_JSON):
         return None
-    accepted = job.allow_empty_files or job.on_corrupt == "quarantine"
+    accepted = job.allow_empty_files or job.on_corrupt == "skip"
     return match_files(job.inputs, allow_empty_files=accepted)
 
 
 def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
-    damage = job.on_corrupt == "quarantine"
+    damage = job.on_corrupt == "skip"
     if looked is None:
         check_apart(job.output, job.inputs[0])
         split, _ = layout.parse_edition_key(job.split)
@@ -318,7 +318,7 @@ def check_shards_apart(prepared: PreparedJob) -> None:
     Raises InputError if one does.
     """
     first = prepared.shard_path(0)
-    beside = [layout.index_path(first), *layout.quarantine_paths(first)]
+    beside = [layout.index_path(first), layout.errors_path(first)]
     if prepared.job.pack is not None:
         beside.append(layout.segments_path(first))
     shards = map(prepared.shard_path, range(prepared.plan.shards))

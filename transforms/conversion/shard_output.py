@@ -16,12 +16,10 @@ from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter, WrittenShard
 from gristmill.dataset.arrayrecord.walk import walk_file
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import DataLossError, FastTokenizerDiffersError
+from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.chat.document_reader import reader_of
 from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.span_check import SpanCheck
@@ -34,9 +32,9 @@ from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import RangeReader
 from gristmill.transforms.sources.record_source import Source, source_of
+from gristmill.transforms.sources.skipped import SkippedRegions
 from gristmill.transforms.tokens.row_packer import RowPacker
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
@@ -161,39 +159,13 @@ def write_records(
         tally.show(progress)
 
 
-def may_be_fast(prepared: PreparedJob) -> bool:
-    """Returns whether a job uses the fast path, and no worker found a difference."""
-    pack = prepared.job.pack
-    if pack is None or not pack.fast:
-        return False
-    path = _note_path(prepared)
-    return storage_for(path).stat(path) is None
-
-
-def note_difference(prepared: PreparedJob, found: FastTokenizerDiffersError) -> None:
-    """Tells all workers of a job that the fast path differs."""
-    path = _note_path(prepared)
-    # Several may find out at once: any of their notes serves.
-    storage_for(path).write(path, f"{found}\n".encode())
-
-
-def _note_path(prepared: PreparedJob) -> str:
-    """Returns the path of the note: among the files deleted by the commit."""
-    job = prepared.job
-    split, _ = layout.parse_edition_key(job.split)
-    path = layout.result_path(job.name, split, prepared.fingerprint)
-    return layout.join(job.output, path)
-
-
 def write_rows(
     writer: ShardWriter,
     batches: Iterable[ReadBatch],
     prepared: PreparedJob,
     tally: Tally,
     progress: Progress | None,
-    *,
     packer: RowPacker,
-    fast: bool,
 ) -> None:
     """Tokenises the documents of a shard, packs them, and writes the rows.
 
@@ -204,7 +176,6 @@ def write_rows(
         tally: Counts the records.
         progress: Called after each batch.
         packer: Packs the documents.
-        fast: Whether the fast tokenizer may be used.
 
     Raises:
         FastTokenizerDiffersError: The fast tokenizer gives other ids.
@@ -216,7 +187,7 @@ def write_rows(
     assert job.pack is not None  # It writes rows.
     function = None if job.map is None else load_function(job.map)
     source = source_of(prepared.files.spec)
-    reader = reader_of(job.pack, prepared.files.spec, fast=fast)
+    reader = reader_of(job.pack, prepared.files.spec)
     for path, batch, origins in batches:
         _check_records(batch, path, source)
         records: list[bytes] = []
@@ -315,16 +286,14 @@ def try_function(job: ConversionJob, files: Sequence[InputFile]) -> None:
             file_index=number,
             begin_bytes=0,
             end_bytes=min(file.size_bytes, _READ_BYTES) if plain else -1,
-            exact=True,
         )
-        damage = DamageHandler() if job.on_corrupt == "quarantine" else None
+        skipped = SkippedRegions() if job.on_corrupt == "skip" else None
         source = source_of(file.spec)
-        ranges = source.read(file, beginning, on_damage=damage)
+        ranges = source.read(file, beginning, skipped=skipped)
         for batch in map(ranges.taken, ranges.batches()):
             reader = None
             if pack is not None:
-                # A shard finds out whether the fast path differs.
-                reader = reader_of(pack, source.spec, fast=False)
+                reader = reader_of(pack, source.spec)
             found = zip(batch.places, batch.records, strict=True)
             for place, record in itertools.islice(found, TRIED_RECORDS):
                 where = f"{file.path}, {source.place_text(place)}"

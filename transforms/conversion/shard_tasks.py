@@ -1,6 +1,6 @@
 """The shards of a job as tasks: small elements for a pipeline or a process pool.
 
-A task is one shard, or all that are made in one pass over a compressed file.
+A task is one shard, or all that are made in one pass over a file.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def make_shards(
 ) -> Iterator[ShardResult]:
     """Makes the shards of a task, those that an earlier run has not made.
 
-    A compressed file is read once, from its start to the last shard that is missing.
+    A file is read once, from its start to the last shard that is missing.
 
     Args:
         task: The first shard.
@@ -221,7 +221,7 @@ _MANY_SHARDS = 4
 
 
 def plan_notes(prepared: PreparedJob) -> list[str]:
-    """Returns notes on compressed files that are more than one worker's small share.
+    """Returns notes on files that are more than one worker's small share.
 
     Args:
         prepared: A job that is planned.
@@ -242,8 +242,8 @@ def _whole_files(prepared: PreparedJob) -> list[str]:
     return [
         f"{_files(large)} larger than {DEFAULT_SHARD_BYTES >> 20} MiB. The largest, "
         f"{prepared.files.paths[longest]} ({int(sizes[longest]):,} bytes), becomes one "
-        "shard, since each file does: one worker makes it, and its disk must hold what "
-        "it decompresses to. A plan by size would cut it"
+        "shard, since each file does: one worker makes it, and its disk must hold "
+        "what it holds. A plan by size would cut it"
     ]
 
 
@@ -256,15 +256,17 @@ def _long_passes(prepared: PreparedJob) -> list[str]:
     longest = int(counts.argmax())
     file = plan.ranges(int(plan.pass_begins[longest]))[0].file_index
     return [
-        f"{_files(many)} cut into {_MANY_SHARDS} shards or more. One worker reads such "
-        f"a file from its start to its end, and makes its shards one after the other: "
+        f"{_files(many)} cut into {_MANY_SHARDS} shards or more. One worker makes "
+        f"all shards of such a file, one after the other: "
         f"{int(counts[longest]):,} of {plan.shards:,} from the longest, "
         f"{prepared.files.paths[file]} ({int(plan.sizes[file]):,} bytes)"
     ]
 
 
 def _files(count: int) -> str:
-    return "1 compressed file is" if count == 1 else f"{count:,} compressed files are"
+    if count == 1:
+        return "1 file that is read from its start is"
+    return f"{count:,} files that are read from their start are"
 
 
 class PlannedShards:

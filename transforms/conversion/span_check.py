@@ -7,6 +7,9 @@ format, is an error of the conversion and no lost record.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,10 +17,9 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.quarantine import DamageHandler
-from gristmill.transforms.sources.record_source import Source
+from gristmill.transforms.sources.record_source import Source, source_of
+from gristmill.transforms.sources.skipped import SkippedRegions
 
 
 class SpanCheck:
@@ -26,19 +28,19 @@ class SpanCheck:
     Args:
         source: Source of the file's format.
         path: The file.
-        on_damage: What takes damaged regions, if they are accepted.
+        skipped: What takes damaged regions, if they are accepted.
     """
 
-    def __init__(self, source: Source, path: str, on_damage: DamageHandler | None):
-        self._source, self._path, self._on_damage = source, path, on_damage
+    def __init__(self, source: Source, path: str, skipped: SkippedRegions | None):
+        self._source, self._path, self._skipped = source, path, skipped
         self._regions = self._regions_now()
         self._last = -1
         self._records = self._raw_bytes = 0
 
     def _regions_now(self) -> int:
-        if self._on_damage is None:
+        if self._skipped is None:
             return 0
-        return self._on_damage.regions + self._on_damage.passed_regions
+        return len(self._skipped.found) + self._skipped.passed
 
     def follow(self, batch: RecordBatch) -> npt.NDArray[np.int64]:
         """Takes records that were read, and returns their places: int64 [records].
@@ -97,19 +99,17 @@ class SpanCheck:
         )
 
 
-def spans_join(table: ShardTable, files: InputFiles) -> bool:
-    """Returns whether the spans of each file follow one another, from begin to end.
-
-    If not, `close_gaps` finds what is wrong, one span after the other.
+def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> None:
+    """Checks that the spans of each file follow one another, from begin to end.
 
     Args:
-        table: The table of all shards, in order.
+        columns: Those of the spans in the table of all shards, in order.
         files: The inputs.
+
+    Raises:
+        DataLossError: Two do not meet, or a file was not read to its end.
     """
-    columns = table.columns
     span_files = columns["span_file"]
-    if len(span_files) and not 0 <= span_files.min() <= span_files.max() < len(files):
-        return False
     order = np.argsort(span_files, kind="stable")
     of_file = span_files[order]
     starts = columns["span_start_bytes"][order]
@@ -125,13 +125,34 @@ def spans_join(table: ShardTable, files: InputFiles) -> bool:
         starts == reached,
         (reached >= ends) & (ends >= 0) & files.sized[of_file],
     )
+    place_text = source_of(files.spec).place_text
+    if not fits.all():
+        at = int(np.argmin(fits))
+        raise DataLossError(
+            "two ranges of an input file do not meet",
+            where=files.paths[int(of_file[at])],
+            expected=f"a range from {place_text(int(reached[at]))} on",
+            got=f"one from {place_text(int(starts[at]))} on"
+            if holds_frames[at]
+            else f"none up to {place_text(int(ends[at]))}",
+            cure="give --whole-files: the search for a record went wrong where the "
+            "file is cut, in a record that holds frames of TFRecord, or in damage",
+        )
     last = np.zeros(len(files), np.int64)
     whole = np.zeros(len(files), bool)
     # Of several values for one place, the last stays.
     last[of_file[holds_frames]] = stops[holds_frames]
     whole[of_file[holds_frames]] = columns["span_whole"][order][holds_frames]
     at_end = np.where(files.sized, last == files.sizes, whole | (files.sizes == 0))
-    return bool(fits.all() and at_end.all())
+    if not at_end.all():
+        file = int(np.argmin(at_end))
+        raise DataLossError(
+            "an input file was not read to its end",
+            where=files.paths[file],
+            expected=f"{int(files.sizes[file]):,} bytes",
+            got=place_text(int(last[file])),
+            cure="make sure that no process writes to it, then convert again",
+        )
 
 
 def _stop_before(

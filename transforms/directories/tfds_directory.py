@@ -245,7 +245,7 @@ def check_records_read(split: TfdsSplit, table: ShardTable, *, where: str) -> No
     """Compares the records read from each file with `shardLengths`.
 
     What a user's function drops or adds is counted after that. Files with damage that
-    was set aside are skipped: how many records that was is unknown.
+    was left out are skipped: how many records that was is unknown.
 
     Args:
         split: What `dataset_info.json` says.
@@ -261,7 +261,7 @@ def check_records_read(split: TfdsSplit, table: ShardTable, *, where: str) -> No
     np.add.at(got, files, table.columns["span_records"])
     expected = np.pad(expected, (0, len(got) - len(expected)))
     spans = np.diff(table.columns["span_ends"], prepend=0)
-    damaged = np.repeat(table.columns["quarantined_regions"] > 0, spans)
+    damaged = np.repeat(table.columns["skipped_regions"] > 0, spans)
     differs = got != expected
     differs[files[damaged]] = False
     if not differs.any():

@@ -6,7 +6,7 @@ All of it is the same wherever the steps before ran.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from gristmill.dataset.base.digest import RecordsDigest
@@ -19,10 +19,11 @@ from gristmill.dataset.duplicates.certificate import (
     write_certificate,
 )
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
+from gristmill.dataset.metadata.shard_table import span_columns
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin_job import plan_shards
-from gristmill.transforms.conversion.commit_shards import close_gaps
 from gristmill.transforms.conversion.job_inputs import check_records, match_job
+from gristmill.transforms.conversion.span_check import check_spans
 from gristmill.transforms.duplicates.digest_shards import DigestedShard
 from gristmill.transforms.duplicates.record_keys import records_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -89,25 +90,17 @@ def _check_place(path: str) -> None:
 
 
 def checked_shards(
-    prepared: PreparedJob,
-    shards: Iterable[DigestedShard],
-    again: Callable[..., DigestedShard],
+    prepared: PreparedJob, shards: Iterable[DigestedShard]
 ) -> list[DigestedShard]:
     """Returns the shards of a job in order, after a check that their ranges meet.
 
-    Args:
-        prepared: The job.
-        shards: Those that were read.
-        again: Reads one again, as `close_gaps` asks for it.
-
-    Raises:
-        DataLossError: They do not.
+    Raises DataLossError if they do not.
     """
     every = [DigestedShard(number, ()) for number in range(prepared.plan.shards)]
     for shard in shards:
         every[shard.shard] = shard
-    for made in close_gaps(prepared, every, convert=again):
-        every[made.shard] = made
+    spans = [span for shard in every for span in shard.spans]
+    check_spans(span_columns(spans), prepared.files)
     return every
 
 

@@ -11,20 +11,19 @@ from typing import NamedTuple
 import numpy as np
 
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import FalseStartError
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.transforms.conversion.convert_shard import first_of_range, record_batches
+from gristmill.transforms.conversion.convert_shard import record_batches
 from gristmill.transforms.conversion.shard_output import Tally
 from gristmill.transforms.duplicates.record_keys import RecordKeys
 from gristmill.transforms.duplicates.runs import RUN_RECORDS, Array, Run
 from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import KeptPass
 from gristmill.transforms.sources.record_source import Source, source_of
+from gristmill.transforms.sources.skipped import SkippedRegions
 
 Keep = Callable[[int, int, Run], None]
-"""Takes a run, by the number of its shard and its number there; again after a retry."""
+"""Takes a run, by the number of its shard and its number there."""
 
 
 class DigestTask(NamedTuple):
@@ -113,7 +112,7 @@ def digest_pass(
 
     Args:
         task: The task.
-        keep: Takes each run. A shard that is tried again gives its runs again.
+        keep: Takes each run.
         run_records: Least records of a run, but the last of a shard. Memory: about
             100 bytes for each.
 
@@ -124,37 +123,20 @@ def digest_pass(
     """
     with closing(KeptPass()) as kept:
         for number in range(task.prepared.plan.shards):
-            digest = functools.partial(
-                digest_shard, task, number, keep, kept=kept, run_records=run_records
-            )
-            try:
-                yield digest()
-            except FalseStartError:
-                first = task.prepared.plan.ranges(number)[0]
-                yield digest(first_place=first_of_range(task.prepared, first))
+            yield _digest_shard(task, number, keep, kept, run_records)
 
 
-def digest_shard(
-    task: DigestTask,
-    number: int,
-    keep: Keep,
-    *,
-    first_place: int | None = None,
-    kept: KeptPass | None = None,
-    run_records: int = RUN_RECORDS,
+def _digest_shard(
+    task: DigestTask, number: int, keep: Keep, kept: KeptPass, run_records: int
 ) -> DigestedShard:
-    """Returns a shard, by its number in the task; see `digest_pass`."""
+    """Returns a shard, by its number in the task."""
     prepared, shard = task.prepared, task.first_shard + number
     job, ranges = prepared.job, prepared.plan.ranges(number)
-    damage = DamageHandler(max_regions=job.max_corrupt)
+    skipped = SkippedRegions(job.max_corrupt) if job.on_corrupt == "skip" else None
     source, tally = source_of(prepared.files.spec), Tally()
     keys = RecordKeys(task.by, prepared.files.spec)
     numbers = {prepared.files.paths[r.file_index]: r.file_index for r in ranges}
-    batches = record_batches(
-        *(prepared, ranges, first_place),
-        damage if job.on_corrupt == "quarantine" else None,
-        *(tally, kept),
-    )
+    batches = record_batches(prepared, ranges, skipped, tally, kept)
     digests: list[Array] = []
     files: list[Array] = []
     places: list[Array] = []

@@ -122,7 +122,7 @@ def _listed(job: ConversionJob) -> list[FileInfo]:
     directory = job.inputs[0]
     if len(job.inputs) > 1 or not has_file(directory, layout.DATASET_JSON):
         return match_files(job.inputs, allow_empty_files=True)
-    damage = job.on_corrupt == "quarantine"
+    damage = job.on_corrupt == "skip"
     found = find_split(directory, job.split, options=job.records, allow_damage=damage)
     rows = zip(found.paths, found.sizes.tolist(), found.versions, strict=True)
     return [FileInfo(*row) for row in rows]

@@ -48,8 +48,8 @@ class ConversionJob:
         writer: How shards are encoded.
         map: `module:function` to call on every record, or None.
         map_code_digest: Digest of the file that holds it, set when the job is planned.
-        on_corrupt: `fail` at damaged input, or `quarantine` it and continue.
-        max_corrupt: Maximum damaged regions to set aside, in the whole split.
+        on_corrupt: `fail` at damaged input, or `skip` it and continue.
+        max_corrupt: Maximum damaged regions to skip, in the whole split.
         names: How shard files are named.
         allow_empty_files: Whether an input of 0 bytes counts as one without records.
         records: What is known of the inputs, and of the records to make of them.

@@ -13,7 +13,8 @@ shards  |----- 0 -----|----- 1 ------|----- 2 ------|----- 3 -----|
 
 Positions count bytes as they are stored, also those of compressed files: a cut within
 one is where so many of its bytes have been decompressed. Such a file can only be read
-from its start, so the shards that begin in it are made in one pass over it.
+from its start, as tars and CSV are, so the shards that begin in it are made in one pass
+over it.
 """
 
 from __future__ import annotations
@@ -94,14 +95,18 @@ class SourceRange:
         file_index: Which file, in the sorted list.
         begin_bytes: Where the range begins: for a compressed file, after what so many
             of its bytes hold.
-        end_bytes: Where it ends, exclusive; -1 for the end of a compressed file.
-        exact: Whether a frame is known to begin at `begin_bytes`.
+        end_bytes: Where it ends, exclusive; -1 for the end of a file that is read from
+            its start.
+        cut: Whether begin and end can be at any byte. The first record after each is
+            searched for. Otherwise, records begin there.
+        from_start: Whether reading begins at the start of the file.
     """
 
     file_index: int
     begin_bytes: int
     end_bytes: int
-    exact: bool
+    cut: bool = False
+    from_start: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,8 +139,8 @@ class ShardPlan:
     def pass_begins(self) -> Int64:
         """The first shards of all passes: int64 [passes], ascending.
 
-        A pass makes the shards that begin in the same compressed file, those that are
-        `joined`, or one shard.
+        A pass makes the shards that begin in the same file if that is read from its
+        start, those that are `joined`, or one shard.
         """
         files = np.searchsorted(self._file_ends, self.cut_bytes[:-1], side="right")
         whole = np.append(self.splittable, True)[files]
@@ -151,7 +156,7 @@ class ShardPlan:
         return range(shard, int(begins[after]) if after < len(begins) else self.shards)
 
     def cuts_within(self, file: int) -> list[int]:
-        """Returns the cuts of a compressed file: offsets in it, ascending."""
+        """Returns the cuts of a file that is read from its start, ascending."""
         if self.splittable[file]:
             return []
         end = int(self._file_ends[file])
@@ -174,14 +179,16 @@ class ShardPlan:
             end = min(last - file_begin, size)
             if begin >= end:
                 continue
-            if not self.splittable[file] and end == size:
+            from_start = not self.splittable[file]
+            if from_start and end == size:
                 end = -1
             ranges.append(
                 SourceRange(
                     file_index=file,
                     begin_bytes=begin,
                     end_bytes=end,
-                    exact=begin == 0 or not self.splittable[file],
+                    cut=not from_start,
+                    from_start=from_start,
                 )
             )
         return tuple(ranges)

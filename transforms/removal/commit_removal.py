@@ -123,8 +123,6 @@ def commit_removal(
         layout.edition_key(name, part.edition) for part in manifest.splits[name].parts
     ]
     delete_leftovers(dataset, manifest.name, [name, *done])
-    if erase:
-        _erase_quarantine(dataset, manifest, name)
     left = sweep(dataset, manifest, name) if erase else ()
     lost = [part.removed for part in new.values() if part.removed is not None]
     return RemovalResult(
@@ -151,24 +149,6 @@ def _is_committed(removal: Removal) -> bool:
         and part.removed.get("request") == removal.request
         for part in found
     )
-
-
-def _erase_quarantine(dataset: str, manifest: Manifest, name: str) -> None:
-    """Deletes bytes of inputs that were set aside for shards that lost records."""
-    found = []
-    for part in manifest.splits[name].parts:
-        if part.removed is None or not part.quarantined_regions:
-            continue
-        table = read_table(dataset, part)
-        prefix = layout.shard_prefix(
-            manifest.name, layout.edition_key(name, part.edition)
-        )
-        for row in np.flatnonzero(table.columns["quarantined_regions"]).tolist():
-            if table.paths[row].startswith(prefix):
-                stored, _ = layout.quarantine_paths(table.paths[row])
-                found.append(layout.join(dataset, stored))
-    storage = storage_for(dataset)
-    storage.delete_all(filter(None, storage.stat_all(found)))
 
 
 def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Split, int]:

@@ -155,8 +155,8 @@ def cut_shard(task: CutTask) -> CutShard:
             written=written.digest,
         )
         check_current(removal)
-        if report.quarantined_regions:
-            _copy_quarantine(task, place)
+        if report.skipped_regions:
+            _copy_errors(task, place)
         places = index.places()
         report = place.publish(
             *(local, written, report),
@@ -165,18 +165,13 @@ def cut_shard(task: CutTask) -> CutShard:
         return CutShard(task, report, removed)
 
 
-def _copy_quarantine(task: CutTask, place: ShardPlace) -> None:
-    """Copies what was set aside for a shard."""
-    storage = storage_for(task.dataset)
-    for old, new in zip(
-        layout.quarantine_paths(task.path),
-        layout.quarantine_paths(place.path),
-        strict=True,
-    ):
-        content = storage.load(layout.join(task.dataset, old))
-        if content is not None:
-            path = layout.join(task.dataset, new)
-            storage.write(path, content.data, replaces=place.version(new))
+def _copy_errors(task: CutTask, place: ShardPlace) -> None:
+    """Copies the list of what was left out of a shard's inputs."""
+    storage, new = storage_for(task.dataset), layout.errors_path(place.path)
+    old = layout.errors_path(task.path)
+    if (content := storage.load(layout.join(task.dataset, old))) is not None:
+        path = layout.join(task.dataset, new)
+        storage.write(path, content.data, replaces=place.version(new))
 
 
 def _check(task: CutTask, written: RecordsDigest, gone: RecordsDigest) -> None:

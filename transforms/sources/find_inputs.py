@@ -313,6 +313,7 @@ def find_inputs(
         versions=tuple(info.version for info in files),
         compressions=np.array(list(map(COMPRESSIONS.index, compressions)), np.uint8),
         noted_ns=np.array([look.noted_ns for look in looks], np.int64),
+        whole=options.whole_files,
     )
     options = dataclasses.replace(options, input_format=chosen)
     options = options if adapt is None else adapt(options)
@@ -351,8 +352,7 @@ def _empty(paths: Sequence[str], got: str) -> InputError:
         expected="at least one record in each file",
         got=got,
         cure="copy them again, or leave them out: a directory as input leaves out "
-        "markers such as _SUCCESS; to accept empty files, give --on-corrupt "
-        "quarantine",
+        "markers such as _SUCCESS; to accept empty files, give --on-corrupt skip",
     )
 
 

@@ -20,6 +20,7 @@ class SourceFormat(NamedTuple):
         sized: Whether places are offsets in the file as stored: the last record ends
             where an uncompressed file does.
         compressed: Whether whole files can be compressed.
+        stream: Whether a file is read from its start.
         accepts: Other names in `file_formats` of files that `--input-format` also
             accepts.
     """
@@ -28,6 +29,7 @@ class SourceFormat(NamedTuple):
     module: str
     sized: bool = True
     compressed: bool = True
+    stream: bool = False
     accepts: tuple[str, ...] = ()
 
     @property
@@ -52,12 +54,16 @@ FORMATS: dict[str, SourceFormat] = {
         sized=False,
         compressed=False,
     ),
-    "webdataset": SourceFormat("tar", f"{_HERE}.streams.webdataset"),
+    "webdataset": SourceFormat("tar", f"{_HERE}.streams.webdataset", stream=True),
     "jsonl": SourceFormat(
         "JSON lines", f"{_HERE}.lines.json_source", accepts=("JSON", "text")
     ),
-    "csv": SourceFormat("CSV", f"{_HERE}.lines.csv_source", accepts=("TSV", "text")),
-    "tsv": SourceFormat("TSV", f"{_HERE}.lines.csv_source", accepts=("CSV", "text")),
+    "csv": SourceFormat(
+        "CSV", f"{_HERE}.lines.csv_source", stream=True, accepts=("TSV", "text")
+    ),
+    "tsv": SourceFormat(
+        "TSV", f"{_HERE}.lines.csv_source", stream=True, accepts=("CSV", "text")
+    ),
     "text": SourceFormat(
         "text",
         f"{_HERE}.lines.text_source",
@@ -83,6 +89,7 @@ class RecordOptions:
             record can be made from it, or `skip` it.
         select: Condition on the columns beside the records of a dataset, for those to
             take; "" for all.
+        whole_files: Whether each file is read from its start, by one worker.
     """
 
     input_format: str = "auto"
@@ -90,6 +97,7 @@ class RecordOptions:
     record: str = ""
     nulls: Nulls = "fail"
     select: str = ""
+    whole_files: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "columns", tuple(self.columns))

@@ -56,6 +56,7 @@ class InputFiles:
         spec: The rules for making records from all of them.
         sources: Of the shards of a dataset: the list of the sources of their records,
             as `SourceFiles` takes it, and `first` for each file, see `origins`.
+        whole: Whether each is read from its start, by one worker.
     """
 
     paths: Sequence[str]
@@ -65,6 +66,7 @@ class InputFiles:
     noted_ns: npt.NDArray[np.int64]
     spec: SourceSpec = TFRECORD
     sources: Mapping[str, npt.NDArray[Any]] = dataclasses.field(default_factory=dict)
+    whole: bool = False
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -86,6 +88,11 @@ class InputFiles:
     @property
     def splittable(self) -> npt.NDArray[np.bool_]:
         """Whether reading can begin in the middle: bool [files]."""
+        stream = self.whole or FORMATS[self.spec.format].stream
+        return self._plain & (not stream)
+
+    @property
+    def _plain(self) -> npt.NDArray[np.bool_]:
         return np.equal(self.compressions, COMPRESSIONS.index("none"))
 
     @property
@@ -95,7 +102,7 @@ class InputFiles:
         It does in an empty file of any format, as no range of it is read.
         """
         empty = np.equal(self.sizes, 0)
-        return self.splittable & (empty | FORMATS[self.spec.format].sized)
+        return self._plain & (empty | FORMATS[self.spec.format].sized)
 
     @property
     def digest(self) -> str:
@@ -134,6 +141,7 @@ class InputFiles:
         return {
             "spec": np.array(self.spec.to_json()),
             **{SOURCES_PREFIX + name: array for name, array in self.sources.items()},
+            "whole": np.array(self.whole),
             "path_blob": path_blob,
             "path_ends": path_ends,
             "version_blob": version_blob,
@@ -158,6 +166,7 @@ class InputFiles:
                 for name, array in arrays.items()
                 if name.startswith(SOURCES_PREFIX)
             },
+            whole=bool(arrays["whole"]),
         )
 
     def differences(self, new: Self) -> list[str]:

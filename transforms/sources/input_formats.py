@@ -139,7 +139,7 @@ def _in_doubt(
 ) -> bool:
     """Returns whether text is refused only because of files of unknown format.
 
-    It may be the only readable data, so it is not set aside as damage.
+    It may be the only readable data, so it is not left out as damage.
     """
     contents = {look.content for look in looks}
     texts = {known.found_as for known in FORMATS.values() if known.is_text}

@@ -19,7 +19,7 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.quarantine import DamageHandler
+from gristmill.transforms.sources.skipped import SkippedRegions
 
 Opened = TypeVar("Opened")
 
@@ -29,7 +29,7 @@ class _Pass(Protocol):
 
 
 class KeptPass:
-    """Keeps the pass over a compressed file or a row group, from range to range."""
+    """Keeps the pass over a file or a row group, from range to range."""
 
     def __init__(self) -> None:
         self._kept: _Pass | None = None
@@ -66,18 +66,15 @@ class ReadRequest(NamedTuple):
     Attributes:
         file: The file.
         source: The range.
-        on_damage: Takes damaged regions; None makes them errors.
-        first_place: The place of the first record of a range that is not exact, if
-            that is known: it is not searched for then.
+        skipped: Takes damaged regions; None makes them errors.
         cuts: All places where a compressed file is cut, in bytes as it is stored.
-        kept: Has the pass of a range before in the same compressed file or row group,
-            and gets that of this one. By default that is read from its start.
+        kept: Has the pass of a range before in the same file or row group, and gets
+            that of this one. By default that is read from its start.
     """
 
     file: InputFile
     source: SourceRange
-    on_damage: DamageHandler | None = None
-    first_place: int | None = None
+    skipped: SkippedRegions | None = None
     cuts: Sequence[int] = ()
     kept: KeptPass | None = None
 
@@ -92,7 +89,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
     """
 
     def __init__(self, request: ReadRequest):
-        self._file, self._source, self._on_damage = request[:3]
+        self._file, self._source, self._skipped = request[:3]
         self._kept = request.kept
         self.path = request.file.path
         self.ahead_bytes = 0
@@ -165,8 +162,7 @@ class RangeReader(abc.ABC, Generic[Opened]):
         """Yields the good records, about a mebibyte at a time.
 
         Raises:
-            CorruptInputError: The range is damaged, and there is no `on_damage`.
-            FalseStartError: The range, entered by search, seems to be damaged.
+            CorruptInputError: The range is damaged, and there is no `skipped`.
             InputError: The file has other columns than the other files.
             StorageChangedError: The file was written meanwhile.
         """

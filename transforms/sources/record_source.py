@@ -25,15 +25,14 @@ from gristmill.transforms.sources.formats import (
     SourceSpec,
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import KeptPass, RangeReader, ReadRequest
+from gristmill.transforms.sources.skipped import SkippedRegions
 
 
 class ReadOptions(TypedDict, total=False):
     """The optional fields of `ReadRequest`."""
 
-    on_damage: DamageHandler | None
-    first_place: int | None
+    skipped: SkippedRegions | None
     cuts: Sequence[int]
     kept: KeptPass | None
 
@@ -140,47 +139,6 @@ def source_of(spec: SourceSpec | None) -> Source:
     return source_module(spec.format).make_source(spec)
 
 
-def certain_place(
-    file: InputFile, offset: int, *, on_damage: DamageHandler | None = None
-) -> int:
-    """Returns where the first record at or after an offset begins, without a search.
-
-    Goes record by record from the start of the file, for TFRecords about ten times as
-    fast as making shards. Damage on the way is handled by `on_damage`.
-
-    Args:
-        file: The file, not compressed.
-        offset: The offset.
-        on_damage: Takes damaged regions; None makes them errors.
-
-    Raises:
-        CorruptRecordError: The file is damaged before `offset`, and there is no
-            `on_damage`.
-    """
-    known = _certain_places(file, on_damage is not None) if file.version else []
-    for begin, place in known:
-        if begin <= offset <= place:
-            return place
-    begin = max((place for _, place in known if place <= offset), default=0)
-    before = SourceRange(file_index=0, begin_bytes=begin, end_bytes=offset, exact=True)
-    reader = source_of(file.spec).read(file, before, on_damage=on_damage)
-    for _ in reader.batches():
-        pass
-    place = reader.span.stop_bytes or 0
-    known.append((offset, place))
-    return place
-
-
-@functools.lru_cache(maxsize=8)
-def _certain_places(file: InputFile, damaged: bool) -> list[tuple[int, int]]:
-    """Returns offsets of a file, each with the place of the first record from there.
-
-    Many shards can be cut within one record, which is then read once in a process.
-    """
-    del file, damaged  # The cached list belongs to these.
-    return []
-
-
 # Bytes of the first read: a few records need less than the blocks of a conversion.
 _FIRST_BYTES = 1 << 20
 
@@ -233,17 +191,12 @@ def _batches(file: InputFile) -> Iterator[RecordBatch]:
     source, size, begin = source_of(file.spec), file.size_bytes, 0
     plain = file.compression == "none"
     if plain and FORMATS[source.spec.format].sized and size > _FIRST_BYTES:
-        first = SourceRange(
-            file_index=0, begin_bytes=0, end_bytes=_FIRST_BYTES, exact=True
-        )
+        first = SourceRange(file_index=0, begin_bytes=0, end_bytes=_FIRST_BYTES)
         reader = source.read(file, first)
         yield from reader.batches()
         begin = reader.span.stop_bytes or 0
     if begin < size:
         rest = SourceRange(
-            file_index=0,
-            begin_bytes=begin,
-            end_bytes=size if plain else -1,
-            exact=True,
+            file_index=0, begin_bytes=begin, end_bytes=size if plain else -1
         )
         yield from source.read(file, rest).batches()

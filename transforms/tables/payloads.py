@@ -175,8 +175,8 @@ def _check_text(values: Any, ends: IntArray | None, name: str) -> None:
                     f"column {name!r} has a text that is not UTF-8",
                     expected="UTF-8, as the type of the column says",
                     got=e,
-                    cure="correct the table where it is made, or set such rows aside "
-                    "with --on-corrupt quarantine",
+                    cure="correct the table where it is made, or leave such rows out "
+                    "with --on-corrupt skip",
                     row=item if ends is None else row_of(ends, item),
                     column=name,
                 ) from e

@@ -300,7 +300,6 @@ class DocumentReader:
     Args:
         options: Options with the tokenizer found by planning.
         source: Rules for making the records.
-        fast: Whether the fast path may be used, if the options allow it.
 
     Raises:
         InputError: The tokenizer is not the one that was found.
@@ -308,13 +307,7 @@ class DocumentReader:
         StorageError: Its file cannot be read.
     """
 
-    def __init__(
-        self,
-        options: PackOptions,
-        source: SourceSpec,
-        *,
-        fast: bool = True,
-    ) -> None:
+    def __init__(self, options: PackOptions, source: SourceSpec) -> None:
         if options.found is None:
             raise ValueError("the tokenizer of the job is not known yet")
         self._size = options.found.vocabulary_size
@@ -323,7 +316,7 @@ class DocumentReader:
         if options.tokenizer is not None:
             self._encoder = ComparedEncoder(
                 load_tokenizer(options),
-                load_fast(options) if fast and options.fast else None,
+                load_fast(options) if options.fast else None,
             )
         given = options.found.bos_id, options.found.eos_id
         bos, eos = (() if token is None else (token,) for token in given)

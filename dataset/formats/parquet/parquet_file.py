@@ -281,7 +281,7 @@ def corrupt_rows(
         expected=expected,
         got=got,
         cure="write the file again from its source, or keep what can be read with "
-        "--on-corrupt quarantine",
+        "--on-corrupt skip",
     )
     error.reason = reason
     error.offset, error.end = place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import BinaryIO
 
 from gristmill.dataset.base.errors import CorruptStreamError
@@ -62,18 +61,14 @@ class StreamBuffer:
         """Returns whether all bytes are used."""
         return not self._fill(1)
 
-    def skip(self, to: int, sink: Callable[[bytes], None] | None = None) -> None:
+    def skip(self, to: int) -> None:
         """Moves forward to a file offset, or to the end of the file.
 
         Args:
             to: File offset, not before `offset`.
-            sink: Called with the bytes that are passed over, in order.
         """
         while self.offset < to and self._fill(1):
-            piece = self._buffer[self._position :][: to - self.offset]
-            if sink is not None:
-                sink(piece)
-            self._pass(piece)
+            self._pass(self._buffer[self._position :][: to - self.offset])
 
     def _pass(self, data: bytes) -> None:
         """Skips the next bytes, which are these."""

@@ -73,13 +73,8 @@ def parse_header(block: bytes) -> Header | None:
     One without a magic number, as writers made before 1988, does not count: a sum of
     bytes often fits other data.
     """
-    if not block.startswith(MAGIC, MAGIC_AT) or checksum_surplus(block) != 0:
+    if not block.startswith(MAGIC, MAGIC_AT) or not _is_intact(block):
         return None
-    return believed_header(block)
-
-
-def believed_header(block: bytes) -> Header | None:
-    """Returns the fields of a header, whatever its checksum; None without a size."""
     size, kind = _number(block[124:136]), block[156:157]
     if size is None:
         return None
@@ -91,20 +86,13 @@ def believed_header(block: bytes) -> Header | None:
     return Header(name, 0 if kind in _EMPTY else size, kind)
 
 
-def checksum_surplus(block: bytes) -> int | None:
-    """Returns by how much the sum of a header's bytes exceeds its checksum.
-
-    It is 0 for an intact header, and None if the checksum is not a number.
-    """
-    stored = _number(block[148:156])
-    if stored is None or len(block) != BLOCK_BYTES:
-        return None
+def _is_intact(block: bytes) -> bool:
+    """Returns whether the sum of a header's bytes is its checksum."""
     total = sum(block) - sum(block[148:156]) + 8 * ord(" ")
-    if total == stored:
-        return 0
     # Some old writers took bytes for signed.
     high = sum(byte > 127 for byte in block[:148] + block[156:])
-    return 0 if total - 256 * high == stored else total - stored
+    sums = total, total - 256 * high
+    return len(block) == BLOCK_BYTES and _number(block[148:156]) in sums
 
 
 def pax_fields(data: bytes) -> dict[bytes, bytes] | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
 from gristmill.dataset.base.errors import CorruptStreamError
@@ -34,8 +32,6 @@ _ZEROS_BYTES = 64 << 20  # After the last member: GNU tar writes 10 KiB.
 _SPARSE = b"GNU.sparse."
 _NOT_ZERO = re.compile(rb"[^\0]")
 
-Sink = Callable[[bytes], None]
-
 
 class Member(NamedTuple):
     """One member; all numbers are offsets in the file.
@@ -60,11 +56,6 @@ class Member(NamedTuple):
     extension: str
     refused: str | None
 
-    @property
-    def extended(self) -> bool:
-        """Whether other headers precede its own, one of which may have its name."""
-        return self.start < self.begin - BLOCK_BYTES
-
 
 class BrokenError(Exception):
     """Bytes at an offset that do not belong there in a tar.
@@ -87,7 +78,7 @@ class BrokenError(Exception):
         expected: str,
         got: str,
         cure: str = "write the file again from its source, or keep what can be read "
-        "with --on-corrupt quarantine",
+        "with --on-corrupt skip",
     ) -> None:
         super().__init__(what)
         self.reason, self.what, self.at = reason, what, at
@@ -171,53 +162,15 @@ class MemberReader:
         block = self.data(offset, offset + BLOCK_BYTES)
         return not block.strip(b"\0") or parse_header(block) is not None
 
-    def skip(self, to: int, sink: Sink | None = None) -> None:
+    def skip(self, to: int) -> None:
         """Moves forward to a file offset, or to the end of the file.
 
         Args:
             to: File offset, not before `offset`.
-            sink: Called with the bytes that are passed over, in order.
         """
         while self.offset < to and self.fill(self.offset + 1):
             self.drop_passed()
-            piece = bytes(self._buffer[: to - self.offset])
-            if sink is not None:
-                sink(piece)
-            self.offset += len(piece)
-
-    def header_within(self, begin: int, end: int) -> int | None:
-        """Returns where the first header lies within the available bytes."""
-        find = self._buffer.find
-        at = begin - 1
-        while (
-            at := find(MAGIC, at + 1 + MAGIC_AT - self._base, end - self._base)
-        ) >= 0:
-            at += self._base - MAGIC_AT
-            if parse_header(self.data(at, at + BLOCK_BYTES)) is not None:
-                return at
-        return None
-
-    def search(self, limit: int | None, sink: Sink | None) -> bool:
-        """Moves forward to the next header, at or after `offset`.
-
-        Args:
-            limit: File offset at which the search gives up, exclusive.
-            sink: Called with the bytes that are passed over, in order.
-
-        Returns:
-            Whether there is a header; if not, the reader is at `limit` or at the end.
-        """
-        while self.fill(self.offset + BLOCK_BYTES):
-            stop = self._base + len(self._buffer)
-            found = self.header_within(self.offset, stop)
-            to = stop - BLOCK_BYTES + 1 if found is None else found
-            if limit is not None and to >= limit:
-                break
-            self.skip(to, sink)
-            if found is not None:
-                return True
-        self.skip(sys.maxsize if limit is None else limit, sink)
-        return False
+            self.offset += min(to - self.offset, len(self._buffer))
 
     def member(self, at: int) -> Member | None:
         """Returns the member whose first header is at an offset, None at the tar's end.

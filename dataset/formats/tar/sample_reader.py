@@ -1,13 +1,14 @@
-"""Reading the samples of a tar forward from a stream, and finding one after damage.
+"""Reading the samples of a tar forward from a stream, up to damage.
 
-A tar describes itself poorly: headers have checksums, contents have none. A sample ends
-where one with another key begins, so it is complete only once the header after it was
-read. If that is damaged, its remains may still tell whether the sample before it had
-another member; if not, both neighbours are in doubt.
+A tar describes itself poorly: headers have checksums, contents have none, and can be
+tars themselves. A sample ends where one with another key begins, so it is complete only
+once the header after it was read. If that is damaged, the sample before it and all that
+follows are in doubt.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, ClassVar
 
@@ -16,12 +17,10 @@ import google_crc32c
 from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
-from gristmill.dataset.formats.tar.damaged_header import Doubt, believe, leave_damage
 from gristmill.dataset.formats.tar.member_reader import (
     BrokenError,
     Member,
     MemberReader,
-    Sink,
     name_text,
 )
 from gristmill.dataset.formats.tar.samples import RecordMaker, SampleError, check_member
@@ -33,22 +32,8 @@ _crc32c = google_crc32c.value
 End = int | Callable[[], int | None] | None
 
 
-class _TooLongError(BrokenError):
-    """A member that makes its sample longer than a record can be."""
-
-    def __init__(self, member: Member) -> None:
-        super().__init__(
-            "length",
-            f"sample of a WebDataset is too long with {name_text(member.name)}",
-            member.start,
-            expected=f"at most {MAX_RECORD_BYTES:,} bytes in a sample",
-            got=f"{member.end - member.begin:,} bytes in this member",
-        )
-        self.member = member
-
-
 class SampleReader(MemberReader):
-    """Reads samples forward from one stream, and finds the next one after damage.
+    """Reads samples forward from one stream.
 
     Memory: one sample or one block, whichever is larger. A false size never makes it
     allocate more than the file holds.
@@ -77,7 +62,6 @@ class SampleReader(MemberReader):
         self._path = path
         self._make = make
         self._ahead: Member | None = None  # The parsed header at `offset`.
-        self._doubt: Doubt | None = None  # Facts known since damage at `offset`.
         super().__init__(
             stream, offset=offset, size_bytes=size_bytes, read_bytes=read_bytes
         )
@@ -85,7 +69,7 @@ class SampleReader(MemberReader):
     def restart(self, stream: Readable | BinaryIO) -> None:
         """Goes on with another stream of the same bytes, which begins at `offset`."""
         super().restart(stream)
-        self._ahead = self._doubt = None
+        self._ahead = None
 
     def batches(self, end: End = None) -> Iterator[RecordBatch]:
         """Yields the samples that begin before `end`, in groups.
@@ -129,7 +113,7 @@ class SampleReader(MemberReader):
         it. Raises as `batches` does.
         """
         self.drop_passed()
-        ahead, self._ahead, self._doubt = self._ahead, None, None
+        ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.start != self.offset:
             ahead = None  # It was skipped.
         if not self._is_before(end, self.offset):
@@ -155,9 +139,7 @@ class SampleReader(MemberReader):
                     members.append(member)
                 at = member.stop
         except BrokenError as broken:
-            if not self._is_complete(broken, members):
-                raise self._damage(broken, members) from broken
-            at = broken.at
+            raise self._damage(broken, members) from broken
         else:
             at = self.end_offset() if ahead is None else ahead.start
         record = self._record(members, at) if members else None
@@ -172,7 +154,6 @@ class SampleReader(MemberReader):
                 contents[member.extension] = self.data(member.begin, member.end)
             return self._make(members[0].key or b"", contents)
         except SampleError as e:
-            self._doubt = Doubt(members[0].key, resume=members[0].stop)
             broken = BrokenError(
                 "sample",
                 "sample of a WebDataset cannot become a record",
@@ -187,30 +168,20 @@ class SampleReader(MemberReader):
         """Makes the content of a member available."""
         cut = self.ends_before(member.end)
         if not cut and member.end - self.offset > MAX_RECORD_BYTES:
-            raise _TooLongError(member)
+            raise BrokenError(
+                "length",
+                f"sample of a WebDataset is too long with {name_text(member.name)}",
+                member.start,
+                expected=f"at most {MAX_RECORD_BYTES:,} bytes in a sample",
+                got=f"{member.end - member.begin:,} bytes in this member",
+            )
         if cut or not self.fill(member.end):
             raise self.cut(member.begin, member.end, member)
 
-    def _is_complete(self, broken: BrokenError, members: list[Member]) -> bool:
-        """Returns whether a sample has all its members, though what follows is broken.
-
-        It has if the damaged header belonged to another sample.
-        """
-        if not members or broken.reason != "header":
-            return False
-        key = believe(self, broken.at, members[0]).key
-        return key is not None and key != members[0].key
-
     def _damage(self, broken: BrokenError, members: list[Member]) -> CorruptRecordError:
         """Returns the error of a fault, and moves the reader to where it begins."""
-        first = members[0] if members else None
-        doubt, end = Doubt(), None
-        if broken.reason == "header":
-            doubt = believe(self, broken.at, first)
-        elif isinstance(broken, _TooLongError):
-            key = broken.member.key if first is None else first.key
-            doubt = Doubt(key, resume=broken.member.stop)
-        elif broken.reason == "truncated":
+        end = None
+        if broken.reason == "truncated":
             # Raised once: a caller that sets the damage aside continues after it.
             error, self.stream_error = self.stream_error, None
             if error is None:
@@ -224,7 +195,6 @@ class SampleReader(MemberReader):
                     got=error.detail,
                 )
         self.offset = members[0].start if members else broken.at
-        self._doubt = doubt
         return self._error(broken, members, end=end)
 
     def _error(
@@ -247,56 +217,11 @@ class SampleReader(MemberReader):
         error.detail = f"{broken.what}{sample}: expected {broken.expected}, got {got}"
         return error
 
-    def resync(self, *, limit: int | None = None, sink: Sink | None = None) -> bool:
-        """Moves forward to the next sample that is whole, as far as that can be known.
-
-        After damage, that is one of which no member can have been damaged. Elsewhere,
-        the reader can be in the middle of a sample, whose earlier members it has not
-        seen: it takes a member for a first one if the next sample begins with the same
-        extension. It can also be within a member that is itself a tar. So a reader that
-        starts in the middle of a file must compare its first sample with where the
-        reader before it ended.
-
-        Args:
-            limit: File offset at which the search gives up, exclusive.
-            sink: Called with the bytes that are passed over, in order.
-
-        Returns:
-            Whether a sample was found; if not, the reader is at or after `limit`, or at
-            the end.
-        """
-        doubt, self._doubt = self._doubt, None
-        if doubt is not None:
-            self._ahead = leave_damage(self, doubt, sink)
-            return self._ahead is not None
-        while self.search(limit, sink):
-            try:
-                found = self._first_whole(self.offset)
-            except BrokenError:
-                # Reading shows where the damage is, if there is any.
-                return True
-            if found is None:
-                self.skip(self.offset + 1, sink)
-                continue
-            self.skip(found.start, sink)
-            return limit is None or found.start < limit
+    def resync(self, *, limit: int | None = None) -> bool:
+        """Moves to the end: nothing tells which member after damage is intact."""
+        del limit
+        self.skip(sys.maxsize)
         return False
-
-    def _first_whole(self, at: int) -> Member | None:
-        """Returns the first member, from a header on, that seems to begin a sample."""
-        first: Member | None = None
-        while (member := self.member(at)) is not None:
-            at = member.stop
-            if member.key is None:
-                continue
-            # The header that has the long name of the first may already be passed.
-            if first is None or (member.extended and not first.extended):
-                first = member
-            elif member.key != first.key:
-                return first if first.extension == member.extension else member
-            elif at - first.start > MAX_RECORD_BYTES:
-                break
-        return first
 
     def _is_before(self, end: End, offset: int) -> bool:
         if callable(end):

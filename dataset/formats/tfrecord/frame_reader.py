@@ -238,7 +238,7 @@ class FrameReader(StreamBuffer):
             expected=expected,
             got=got,
             cure=f"{doubt}write the file again from its source, or keep what can be "
-            f"read with --on-corrupt quarantine{other}",
+            f"read with --on-corrupt skip{other}",
         )
         error.reason, error.offset, error.end = reason, offset, end
         error.detail = f"expected {expected}, got {got}"
@@ -252,12 +252,7 @@ class FrameReader(StreamBuffer):
         start = self._position + distance
         return is_header(self._buffer[start : start + HEADER_BYTES])
 
-    def resync(
-        self,
-        *,
-        limit: int | None = None,
-        sink: Callable[[bytes], None] | None = None,
-    ) -> bool:
+    def resync(self, *, limit: int | None = None) -> bool:
         """Moves forward to the next frame whose two checksums both fit.
 
         A chance match has probability 2**-64. Frames inside a record do match: a reader
@@ -266,7 +261,6 @@ class FrameReader(StreamBuffer):
 
         Args:
             limit: File offset at which the search gives up, exclusive.
-            sink: Called with the bytes that are passed over, in order.
 
         Returns:
             Whether a frame was found; if not, the reader is at `limit` or at the end.
@@ -281,16 +275,16 @@ class FrameReader(StreamBuffer):
                 room = self._size_bytes - base - FRAME_OVERHEAD_BYTES
                 longest = min(longest, room)
             for candidate in header_positions(window, longest):
-                if self._confirm(base + candidate, sink):
+                if self._confirm(base + candidate):
                     return True
             searched = base + max(0, len(window) - HEADER_BYTES + 1)
-            self.skip(searched, sink)
+            self.skip(searched)
             if limit is not None and searched >= limit:
                 return False
-        self.skip(self.offset + HEADER_BYTES if limit is None else limit, sink)
+        self.skip(self.offset + HEADER_BYTES if limit is None else limit)
         return False
 
-    def _confirm(self, offset: int, sink: Callable[[bytes], None] | None) -> bool:
+    def _confirm(self, offset: int) -> bool:
         """Moves to a frame whose header fits, if its record's checksum does too."""
         start = offset - self._buffer_offset
         (length,) = U64.unpack_from(self._buffer, start)
@@ -304,5 +298,5 @@ class FrameReader(StreamBuffer):
         (stored,) = U32.unpack_from(self._buffer, record_end)
         if mask(_crc32c(record)) != stored:
             return False
-        self.skip(offset, sink)
+        self.skip(offset)
         return True

@@ -62,7 +62,7 @@ class Files:
             edition=number,
         )
         for name in names:
-            self.add(name, layout.index_path(name), *layout.quarantine_paths(name))
+            self.add(name, layout.index_path(name), layout.errors_path(name))
         self.add(layout.job_path(NAME, key), layout.inputs_path(NAME, key))
         path = layout.join(self.output, split.table)
         self.storage.write(path, table.encode())

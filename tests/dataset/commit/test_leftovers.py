@@ -37,7 +37,7 @@ for function in ("link", "replace"):
             os.kill(os.getpid(), 9)
         true(local, path)
     setattr(os, function, give_name)
-convert(job_of(source, output, plan=("num_shards", 2), on_corrupt="quarantine"))
+convert(job_of(source, output, plan=("num_shards", 2), on_corrupt="skip"))
 """
 
 
@@ -49,7 +49,7 @@ def source(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def job_in(output: pathlib.Path | str, source: pathlib.Path) -> ConversionJob:
-    return job_of(source, output, plan=("num_shards", 2), on_corrupt="quarantine")
+    return job_of(source, output, plan=("num_shards", 2), on_corrupt="skip")
 
 
 def hidden(output: pathlib.Path) -> list[str]:
@@ -96,7 +96,7 @@ def test_a_kill_at_a_rename(source, tmp_path, name: str, overwrite: bool):
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(
-    "place", ["", "index", "quarantine", "tmp-data-train", "index/.result"]
+    "place", ["", "index", "errors", "tmp-data-train", "index/.result"]
 )
 @pytest.mark.parametrize("by", ["the same command", "another split", "overwrite"])
 def test_of_a_committed_dataset(source, tmp_path, place: str, by: str):
@@ -119,7 +119,7 @@ def test_of_a_committed_dataset(source, tmp_path, place: str, by: str):
     elif by == "overwrite":
         convert(job, overwrite=True)
     else:
-        convert(job_of(source, output, split="test", on_corrupt="quarantine"))
+        convert(job_of(source, output, split="test", on_corrupt="skip"))
         if place in ("tmp-data-train", "index/.result"):
             assert left.exists()  # Of another split: somebody may be at work.
             return
@@ -164,7 +164,7 @@ def test_temporary_files_that_somebody_writes_stay(source, tmp_path):
 def test_of_a_split_that_was_never_finished(source, tmp_path):
     output = tmp_path / "out"
     convert(job_in(output, source))
-    begin_job(job_of(source, output, split="test", on_corrupt="quarantine"))
+    begin_job(job_of(source, output, split="test", on_corrupt="skip"))
     left = output / "tmp-data-test" / UNFINISHED
     left.parent.mkdir()
     left.write_bytes(b"half")
@@ -211,7 +211,7 @@ main(sys.argv[1:])
 
 @pytest.mark.slow
 def test_a_beam_run_that_is_killed_before_it_takes_its_result(source, tmp_path):
-    command = ["convert", str(source), "out", "--on-corrupt=quarantine"]
+    command = ["convert", str(source), "out", "--on-corrupt=skip"]
     runner = ["--name=data", "--num-shards=2", "--runner=FnApiRunner"]
     killed = subprocess.run(
         [sys.executable, "-c", KILLED_RUNNER, *command, *runner],

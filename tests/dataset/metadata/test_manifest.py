@@ -372,7 +372,7 @@ class TestOnDisk:
             {"file_bytes": 5},
             {"records_digest": "0" * 32},
             {"dropped_records": 5},
-            {"quarantined_regions": 5},
+            {"skipped_regions": 5},
         ],
     )
     def test_a_table_with_other_totals_is_refused(self, tmp_path, changes: dict):

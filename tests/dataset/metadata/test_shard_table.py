@@ -45,8 +45,8 @@ class TestRoundTrip:
         for column in (
             "dropped_records",
             "added_records",
-            "quarantined_regions",
-            "quarantined_bytes",
+            "skipped_regions",
+            "skipped_bytes",
         ):
             values = [getattr(item, column) for item in reports]
             assert table.columns[column].tolist() == values
@@ -143,7 +143,7 @@ class TestRefused:
             pytest.param(column("records", 2, -1), "records", id="negative"),
             pytest.param(column("file_bytes", 2, -1), "file_bytes", id="negative-size"),
             pytest.param(column("dropped_records", 2, -1), "dropped", id="drop"),
-            pytest.param(column("quarantined_bytes", 2, -1), "quarant", id="bad-bytes"),
+            pytest.param(column("skipped_bytes", 2, -1), "skipped_b", id="bad-bytes"),
             pytest.param(
                 {"raw_bytes": np.full(5, 1 << 61)}, "raw_bytes", id="sum-overflows"
             ),

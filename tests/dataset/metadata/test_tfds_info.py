@@ -16,7 +16,7 @@ FILES = {
     "d/.hidden": b"a",
     "d/dataset.json": b"{}",
     "d/index/a-0.index": b"i",
-    "d/quarantine/a-0.bin": b"q",
+    "d/errors/a-0.jsonl": b"q",
     "d/sub/b-0": b"b",
     "tfds/c-0": b"c",
     "tfds/dataset_info.json": b"{}",

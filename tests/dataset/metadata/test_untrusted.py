@@ -26,7 +26,7 @@ from tests.support.records import text_records
 FILES = [text_records(9, seed=1), text_records(5, seed=2), []]
 TOTALS = (
     *("records", "raw_bytes", "file_bytes", "dropped_records", "added_records"),
-    *("quarantined_regions", "quarantined_bytes"),
+    *("skipped_regions", "skipped_bytes"),
 )
 INFO = {
     "name": "d",

@@ -242,7 +242,7 @@ ACTIONS: dict[str, Callable[[str, str], object]] = {
         *(
             "features.json",
             "dataset_info.json",
-            "quarantine",
+            "errors",
             "index",
             "tmp-data-train",
         ),

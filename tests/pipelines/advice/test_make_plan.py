@@ -71,7 +71,7 @@ def test_of_compressed_files_only_heads_are_read(tmp_path) -> None:
     plan = plan_of(path, SampleSize(part_bytes=SMALL))
     assert plan.sampled_bytes == SMALL
     assert plan.records.value == pytest.approx(30_000, rel=0.1)
-    assert any("compressed files" in note for note in plan.notes)
+    assert any("only the first bytes" in note for note in plan.notes)
 
 
 def test_a_function_changes_what_is_measured(tmp_path, monkeypatch) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_cloud")
         ({"name": "n"}, "name", "n"),
         ({"split": "test"}, "split", "test"),
         ({"map": "a:b"}, "map", "a:b"),
-        ({"on_corrupt": "quarantine"}, "on_corrupt", "quarantine"),
+        ({"on_corrupt": "skip"}, "on_corrupt", "skip"),
         ({"max_corrupt": 3}, "max_corrupt", 3),
         ({"group_size": 4}, "writer", WriterOptions(group_size=4)),
         ({"compression": "snappy"}, "writer", WriterOptions(compression="snappy")),

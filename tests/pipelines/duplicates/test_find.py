@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import random
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import (
+    CorruptInputError,
     CorruptRecordError,
     DataLossError,
     InputError,
@@ -28,6 +30,7 @@ from gristmill.transforms.duplicates.commit_certificate import (
 from gristmill.transforms.duplicates.digest_shards import digest_pass, digest_tasks
 from gristmill.transforms.duplicates.runs import Run
 from gristmill.transforms.jobs.duplicate_comparison import Comparison
+from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import job_of, nested_records, varied_records
 from tests.support.duplicates import (
     FORMATS,
@@ -40,6 +43,7 @@ from tests.support.records import frames_of, write_tfrecords
 
 KINDS = [*FORMATS, "parquet"]
 RECORD = Comparison.parse("record")
+WHOLE = RecordOptions(whole_files=True)
 
 
 def find(prepared, by, path: pathlib.Path, **options):
@@ -90,8 +94,8 @@ def test_workers_and_cuts_do_not_matter(tmp_path: pathlib.Path) -> None:
     inputs, data = fooling(tmp_path / "in"), set()
     for number, (shards, workers) in enumerate([(1, 1), (23, 1), (23, 3), (7, 2)]):
         path = tmp_path / f"c{number}"
-        job = job_of(inputs, path, plan=("num_shards", shards))
-        prepared = plan_search(job, RECORD)
+        options = {"plan": ("num_shards", shards), "records": WHOLE}
+        prepared = plan_search(job_of(inputs, path, **options), RECORD)
         find(prepared, RECORD, path, workers=workers)
         data.add(path.read_bytes())
     assert len(data) == 1
@@ -99,9 +103,12 @@ def test_workers_and_cuts_do_not_matter(tmp_path: pathlib.Path) -> None:
     assert not [*tmp_path.glob("*.parts*")]
 
 
-def test_a_range_that_was_entered_wrongly_is_read_again(tmp_path) -> None:
+def test_a_range_that_was_entered_wrongly_is_refused(tmp_path) -> None:
     (tmp_path / "in").mkdir()
     job = job_of(fooling(tmp_path / "in"), tmp_path / "c", plan=("num_shards", 23))
+    with pytest.raises((CorruptInputError, DataLossError), match="--whole-files"):
+        find(plan_search(job, RECORD), RECORD, tmp_path / "c")
+    job = dataclasses.replace(job, records=WHOLE)
     prepared = plan_search(job, RECORD)
     find(prepared, RECORD, tmp_path / "c")
     assert removals_in(tmp_path / "c") == expected_of(prepared.files, "record")
@@ -149,16 +156,10 @@ def test_a_part_that_was_not_read_is_noticed(tmp_path: pathlib.Path) -> None:
         for shard in digest_pass(task, drop)
     ]
 
-    def again(*_, **__):
-        return shards[1]
-
-    assert [shard.shard for shard in checked_shards(prepared, shards, again)] == [
-        0,
-        1,
-        2,
-    ]
+    found = checked_shards(prepared, shards)
+    assert [shard.shard for shard in found] == [0, 1, 2]
     with pytest.raises(DataLossError):
-        checked_shards(prepared, shards[:2], again)
+        checked_shards(prepared, shards[:2])
 
 
 @pytest.mark.parametrize(

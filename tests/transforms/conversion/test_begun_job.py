@@ -57,7 +57,7 @@ def test_when_files_are_looked_into_again(server: GcsServer) -> None:
     begin_job(job())
     assert len(known_looks(job(), found) or ()) == len(look_at(found)) == 2
     for other in (
-        job(on_corrupt="quarantine"),
+        job(on_corrupt="skip"),
         job(records=RecordOptions(input_format="tfrecord")),
         job(split="test"),
     ):

@@ -1,18 +1,17 @@
-"""The commit: refuses whatever does not add up, and repairs in one pass."""
+"""The commit: refuses whatever does not add up."""
 
 from __future__ import annotations
 
 import dataclasses
 import pathlib
-import random
 
 import pytest
 
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
 from gristmill.dataset.metadata.manifest import read_table
+from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import (
-    close_gaps,
     commit_shards,
     finish_split,
 )
@@ -22,6 +21,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shard,
     shard_tasks,
 )
+from gristmill.transforms.conversion.span_check import check_spans
 from tests.support.conversion import (
     contents,
     convert,
@@ -51,72 +51,34 @@ def with_span(report, number: int, **changes):
     return dataclasses.replace(report, spans=tuple(spans))
 
 
-def never(*args, **options):
-    raise AssertionError("nothing is to be made again")
+def check(prepared, reports) -> None:
+    check_spans(ShardTable.of(reports).columns, prepared.files)
 
 
-class TestCloseGaps:
+class TestSpans:
     def test_spans_that_meet(self, made):
-        prepared, reports = made
-        assert close_gaps(prepared, reports, convert=never) == []
+        check(*made)
 
     @pytest.mark.parametrize("change", [1, -1])
-    def test_a_wrong_begin_is_repaired_from_where_the_range_before_stopped(
-        self, made, change
-    ):
+    def test_a_wrong_begin_is_refused_with_the_place_and_the_cure(self, made, change):
         prepared, reports = made
-        found = list(reports)
         begin = reports[1].spans[0].start_bytes
-        found[1] = with_span(reports[1], 0, start_bytes=begin + change)
-        asked = []
-
-        def convert_again(prepared, shard, *, first_place):
-            asked.append((shard, first_place))
-            return convert_shard(prepared, shard, first_place=first_place)
-
-        again = close_gaps(prepared, found, convert=convert_again)
-        assert again == [reports[1]]
-        assert asked == [(1, begin)]
-
-    @pytest.mark.slow
-    def test_each_shard_is_made_again_once_and_in_order(self, tmp_path):
-        inner = frames_of([random.Random(n).randbytes(200) for n in range(500)])
-        (tmp_path / "in").write_bytes(frames_of([b"a", inner, inner, b"b"]))
-        job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 40))
-        prepared = prepared_of(job)
-        reports = [convert_shard(prepared, shard) for shard in range(40)]
-        asked = []
-
-        def convert_again(prepared, shard, *, first_place):
-            asked.append(shard)
-            return convert_shard(prepared, shard, first_place=first_place)
-
-        again = close_gaps(prepared, reports, convert=convert_again)
-        assert len(asked) == len(set(asked)) > 30
-        assert asked == sorted(asked) == [report.shard_index for report in again]
-        for report in again:
-            reports[report.shard_index] = report
-        assert close_gaps(prepared, reports, convert=never) == []
-
-    def test_a_gap_that_stays(self, made):
-        prepared, reports = made
         found = list(reports)
-        found[2] = with_span(reports[2], 0, start_bytes=7)
-        with pytest.raises(DataLossError) as caught:
-            close_gaps(prepared, found, convert=lambda *_, **__: found[2])
-        message = str(caught.value)
-        assert "do not meet" in message
-        assert prepared.shard_path(2) in message
-        stop = reports[1].spans[-1].stop_bytes
-        assert f"begins at byte offset {stop:,}" in message
+        found[1] = with_span(reports[1], 0, start_bytes=begin + change)
+        with pytest.raises(DataLossError, match="do not meet") as caught:
+            check(prepared, found)
+        assert caught.value.where == prepared.files.paths[0]
+        assert f"byte offset {begin:,}" in caught.value.expected
+        assert f"byte offset {begin + change:,}" in caught.value.got
+        assert "--whole-files" in caught.value.cure
 
-    def test_a_gap_between_files_cannot_be_repaired(self, made):
+    def test_a_gap_between_files(self, made):
         prepared, reports = made
         shard = next(i for i in range(5) if len(reports[i].spans) == 2)
         found = list(reports)
         found[shard] = with_span(reports[shard], 1, start_bytes=5)
         with pytest.raises(DataLossError, match="do not meet"):
-            close_gaps(prepared, found, convert=never)
+            check(prepared, found)
 
     @pytest.mark.parametrize("missing", [1, 1000])
     def test_a_file_that_was_not_read_to_its_end(self, made, missing):
@@ -125,7 +87,7 @@ class TestCloseGaps:
         stop = reports[4].spans[-1].stop_bytes
         found[4] = with_span(reports[4], -1, stop_bytes=stop - missing)
         with pytest.raises(DataLossError) as caught:
-            close_gaps(prepared, found, convert=never)
+            check(prepared, found)
         assert "not read to its end" in str(caught.value)
         assert prepared.files.paths[1] in str(caught.value)
         assert f"expected: {stop:,} bytes" in str(caught.value)
@@ -140,7 +102,7 @@ class TestCloseGaps:
             for report in reports
         ]
         with pytest.raises(DataLossError, match="not read to its end"):
-            close_gaps(prepared, found, convert=never)
+            check(prepared, found)
 
     def test_a_compressed_file_that_was_not_read_to_its_end(self, tmp_path):
         import gzip
@@ -149,9 +111,9 @@ class TestCloseGaps:
         (tmp_path / "in").write_bytes(data)
         prepared = prepared_of(job_of(tmp_path / "in", tmp_path / "out"))
         report = convert_shard(prepared, 0)
-        assert close_gaps(prepared, [report], convert=never) == []
+        check(prepared, [report])
         with pytest.raises(DataLossError, match="not read to its end"):
-            close_gaps(prepared, [with_span(report, 0, whole=False)], convert=never)
+            check(prepared, [with_span(report, 0, whole=False)])
 
     @pytest.mark.parametrize("change", [frames_of([b"more"]), b""])
     def test_an_input_that_is_written_meanwhile(self, tmp_path, change):
@@ -168,11 +130,10 @@ class TestCloseGaps:
 class TestFinishSplit:
     def test_reports_in_any_order_and_twice(self, made):
         prepared, reports = made
-        split, repaired = finish_split(
+        split = finish_split(
             prepared,
             collected([*reversed(reports), *reports], job=prepared.fingerprint),
         )
-        assert repaired == 0
         table = read_table(prepared.job.output, split)
         assert list(table.paths) == [report.path for report in reports]
         for shard, report in enumerate(reports):

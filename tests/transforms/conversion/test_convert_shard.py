@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
 import random
@@ -20,17 +21,19 @@ from gristmill.transforms.conversion.convert_shard import (
     finished_shard,
 )
 from gristmill.transforms.conversion.shard_tasks import shard_tasks
+from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (
     contents,
     convert,
     job_of,
     prepared_of,
-    quarantined,
     read_output,
+    skipped_in,
     varied_records,
 )
 from tests.support.records import frames_of, small_records, write_tfrecords
 
+WHOLE = RecordOptions(whole_files=True)
 PLANS = [
     ("match_shards", None),
     ("num_shards", 1),
@@ -68,7 +71,6 @@ class TestLossless:
         split = first.manifest.splits["train"]
         assert split.records == len(records)
         assert split.raw_bytes == sum(map(len, records))
-        assert first.repaired_shards == 0
 
         # Again elsewhere, in another order, and every third shard twice.
         job = job_of(folder, tmp_path / "two", plan=plan)
@@ -125,28 +127,34 @@ class TestNestedPayloads:
                 (folder / "in" / str(number)).write_bytes(data)
                 total += len(data)
             plan = ("num_shards", min(shards, total))
-            convert(job_of(folder / "in", folder / "out", plan=plan))
-            assert read_output(folder / "out") == [
-                record for records in files for record in (records or [b""])
-            ]
+            expected = [record for records in files for record in (records or [b""])]
+            with contextlib.suppress(CorruptInputError, DataLossError):
+                convert(job_of(folder / "in", folder / "out", plan=plan))
+                assert read_output(folder / "out") == expected
+            job = job_of(folder / "in", folder / "whole", plan=plan, records=WHOLE)
+            convert(job)
+            assert read_output(folder / "whole") == expected
 
-    def test_a_payload_over_many_ranges_is_made_again_at_the_commit(self, tmp_path):
+    def test_a_payload_over_many_ranges_is_refused_unless_files_are_whole(
+        self, tmp_path
+    ):
         inner = [random.Random(n).randbytes(1000) for n in range(100)]
         records = [b"before", frames_of(inner), b"between", frames_of(inner), b"after"]
         data = frames_of(records)
         (tmp_path / "in").write_bytes(data)
         job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 20))
+        with pytest.raises((CorruptInputError, DataLossError), match="--whole-files"):
+            convert(job)
+        job = dataclasses.replace(job, output=str(tmp_path / "whole"), records=WHOLE)
+        assert len(list(shard_tasks(prepared_of(job)))) == 1
         result = convert(job)
-        assert read_output(tmp_path / "out") == records
-        # Ranges 1 to 8 and 11 to 18 lie within a payload: nothing told them. 9 and 19
-        # met its end.
-        assert result.repaired_shards == 16
+        assert read_output(job.output) == records
         split = result.manifest.splits["train"]
-        assert split.records == 5
+        assert (split.records, split.shards) == (5, 20)
         assert read_table(job.output, split).total("span_records") == 5
 
     @pytest.mark.slow
-    def test_a_fooled_range_with_real_damage_elsewhere(self, tmp_path):
+    def test_whole_files_with_real_damage_elsewhere(self, tmp_path):
         inner = frames_of([random.Random(n).randbytes(100) for n in range(50)])
         records = [b"first", inner, *varied_records(60, seed=4), inner, b"last"]
         data = bytearray(frames_of(records))
@@ -159,14 +167,15 @@ class TestNestedPayloads:
                 tmp_path / "in",
                 output,
                 plan=("num_shards", shards),
-                on_corrupt="quarantine",
+                on_corrupt="skip",
+                records=WHOLE,
             )
             result = convert(job)
             assert read_output(output) == records[:31] + records[32:]
-            ((region, kept),) = quarantined(output)
-            assert region["begin_bytes"] == broken
-            assert kept == bytes(data[broken : len(frames_of(records[:32]))])
-            assert result.manifest.splits["train"].quarantined_regions == 1
+            (region,) = skipped_in(output)
+            place = broken, len(frames_of(records[:32]))
+            assert (region["begin_bytes"], region["end_bytes"]) == place
+            assert result.manifest.splits["train"].skipped_regions == 1
 
 
 class TestReports:

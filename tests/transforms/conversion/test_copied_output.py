@@ -73,7 +73,7 @@ def test_transposed_chunks_are_refused(tmp_path: pathlib.Path) -> None:
     files.mkdir()
     options = "group_size:1,transpose:true,zstd:3"
     write_array_records(files / "a.array_record", RECORDS, options=options)
-    for policy in ("fail", "quarantine"):
+    for policy in ("fail", "skip"):
         with pytest.raises(TransposedChunkError, match=r"dataset\.Writer"):
             convert(job_of(files, tmp_path / "new", on_corrupt=policy))
 
@@ -163,9 +163,7 @@ def test_mutated_chunks_give_no_wrong_record(
     for changed in mutations(data[:chunks_end], count, seed):
         path.write_bytes(changed + data[chunks_end:])
         open_shard_module.kept_shard.cache_clear()
-        whole = SourceRange(
-            file_index=0, begin_bytes=0, end_bytes=file.size_bytes, exact=True
-        )
+        whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=file.size_bytes)
         unchecked = file._replace(version=None)  # Its change is not the subject.
         reader = source_of(prepared.files.spec).read(unchecked, whole)
         try:
@@ -175,6 +173,6 @@ def test_mutated_chunks_give_no_wrong_record(
         except GristmillError:
             refused += 1
             continue
-        assert copied == written.digest
+        assert copied is None or copied[0] == written.digest
         assert read_array_records(copy) == records
     assert refused > 0

@@ -1,4 +1,4 @@
-"""A fast path that differs from the tokenizer: shards are made again without it."""
+"""A fast path that differs from the tokenizer is refused."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import pathlib
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from gristmill import dataset
+from gristmill.dataset.base.errors import FastTokenizerDiffersError, NotADatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.packing import PackingOptions
-from gristmill.pipelines.text.split_description import packed_lines, packed_split
 from tests.support.records import frames_of
 from tests.support.tokenizer_files import tokenizer_json
 
@@ -66,37 +64,21 @@ def shards_of(output: str) -> list[bytes]:
     return [storage.read(path).replace(base.encode(), b"OUT") for path in sorted(found)]
 
 
-def counts_of(output: str) -> dict[str, Any]:
-    packed = open_manifest(output).splits["train"].packed
-    assert packed is not None
-    return dict(packed)
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(
-    ("numbers", "again"), [(NOWHERE, 0), (AT_BEGIN, 1), (IN_SECOND, 1), (LATE, 1)]
-)
-def test_shards_that_differ_are_made_again(tmp_path, tokenizer, numbers, again):
-    source = written(tmp_path, numbers)
+def test_rows_are_those_of_the_tokenizer(tmp_path, tokenizer):
+    source = written(tmp_path, NOWHERE)
     pack(source, str(tmp_path / "plain"), tokenizer)
     pack(source, str(tmp_path / "fast"), tokenizer, fast=True)
-    fast = str(tmp_path / "fast")
-    assert shards_of(fast) == shards_of(str(tmp_path / "plain"))
-    assert counts_of(fast)["reference_shards"] == again
-    assert counts_of(str(tmp_path / "plain"))["reference_shards"] == 0
-    split = packed_split(open_manifest(fast).splits["train"], fast)
-    assert split is not None
-    assert ("--fast" in dict(packed_lines(split))) == bool(again)
-    assert CliRunner().invoke(cli, ["verify", fast]).exit_code == 0
-    assert not [*(tmp_path / "fast" / "index").glob(".*")]  # The note is gone.
+    assert shards_of(str(tmp_path / "fast")) == shards_of(str(tmp_path / "plain"))
 
 
-@pytest.mark.slow
-def test_workers_beside_each_other(tmp_path, tokenizer):
-    """Each compares until it knows: whoever finds out, the tokens are the same."""
-    source = written(tmp_path, tuple(range(DOCUMENTS)))
-    pack(source, str(tmp_path / "plain"), tokenizer)
-    pack(source, str(tmp_path / "fast"), tokenizer, fast=True, workers=2)
-    fast = str(tmp_path / "fast")
-    assert shards_of(fast) == shards_of(str(tmp_path / "plain"))
-    assert 1 <= counts_of(fast)["reference_shards"] <= 2
+@pytest.mark.parametrize("numbers", [AT_BEGIN, IN_SECOND, LATE])
+def test_other_tokens_are_an_error_that_names_the_document(
+    tmp_path, tokenizer, numbers
+):
+    source, output = written(tmp_path, numbers), str(tmp_path / "rows")
+    with pytest.raises(FastTokenizerDiffersError) as caught:
+        pack(source, output, tokenizer, fast=True)
+    assert caught.value.cure == "leave out --fast"
+    assert source in caught.value.where
+    with pytest.raises(NotADatasetError):
+        open_manifest(output)

@@ -24,6 +24,7 @@ from gristmill.transforms.conversion.job_inputs import (
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (
     convert,
     job_of,
@@ -174,7 +175,7 @@ def test_whatever_the_shards_were_made_of(tmp_path, source: str):
         records = [*OLD[:40], *OLD[41:]]
         broken = len(frames_of(OLD[:40]))
         data = data[: broken + 2] + b"?" + data[broken + 3 :]
-        options["on_corrupt"] = "quarantine"
+        options["on_corrupt"] = "skip"
     elif source == "gzip":
         data = gzip.compress(data)
         options["plan"] = ("num_shards", 1)
@@ -192,6 +193,7 @@ def test_whatever_the_shards_were_made_of(tmp_path, source: str):
             inner = frames_of([chance.randbytes(1000) for _ in range(100)])
             records = [b"before", inner, b"between", inner, b"after"]
         data = frames_of(records)
+        options["records"] = RecordOptions(whole_files=True)
     path = tmp_path / "in"
     path.write_bytes(data)
     job = job_of(path, tmp_path / "out", **options)

@@ -1,4 +1,4 @@
-"""What is said of large compressed files before the work begins."""
+"""What is said of large files that one worker reads before the work begins."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def test_one_shard_a_file(compressed: bool) -> None:
         assert notes_of(plan, *large) == []
         return
     (note,) = notes_of(plan, *large)
-    assert "2 compressed files are larger than 256 MiB" in note
+    assert "2 files that are read from their start are larger than 256 MiB" in note
     assert "in/2 (3,000,000,000 bytes), becomes one shard" in note
     (note,) = notes_of(plan, (GB, True))
-    assert note.startswith("1 compressed file is larger")
+    assert note.startswith("1 file that is read from its start is larger")
     assert notes_of(plan, (GB // 4, True)) == []
 
 
 def test_many_shards_of_a_file() -> None:
     plan = ("shard_bytes", GB)
     (note,) = notes_of(plan, (4 * GB, True), (99 * GB, False), (7 * GB, True))
-    assert "2 compressed files are cut into 4 shards or more" in note
+    assert "2 files that are read from their start are cut into 4 shards" in note
     assert "7 of 110 from the longest, in/2 (7,000,000,000 bytes)" in note
     assert notes_of(plan, (3 * GB, True), (99 * GB, False)) == []
     assert notes_of(("num_shards", 2), (3 * GB, True), (99 * GB, False)) == []

@@ -80,7 +80,7 @@ class TestPlanByBytes:
             )
             for number, part in enumerate(ranges):
                 size, cut = files[part.file_index]
-                assert part.exact == (part.begin_bytes == 0 or not cut)
+                assert (part.cut, part.from_start) == (cut, not cut)
                 # Only the first range of a shard can begin within a file.
                 assert part.begin_bytes == 0 or number == 0
                 end = part.end_bytes
@@ -160,7 +160,8 @@ class TestPlanByBytes:
                 file_index=shard,
                 begin_bytes=0,
                 end_bytes=size if cut else -1,
-                exact=True,
+                cut=cut,
+                from_start=not cut,
             )
             assert plan.ranges(shard) == ((whole,) if size else ())
 

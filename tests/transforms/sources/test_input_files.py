@@ -140,7 +140,7 @@ class TestJob:
             ({"inputs": ()}, "no input files"),
             ({"name": "a/b"}, "--name"),
             ({"split": ""}, "--split"),
-            ({"on_corrupt": "ignore"}, "fail or quarantine"),
+            ({"on_corrupt": "ignore"}, "fail or skip"),
         ],
     )
     def test_options_that_make_no_sense(self, options, message):

@@ -95,7 +95,7 @@ def documents_of(
     pack = dataclasses.replace(pack, found=find_tokenizer(pack))
     files = list_inputs(job_of(path, path.parent / "out", pack=pack))
     (file,) = files
-    everything = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+    everything = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
     reader = DocumentReader(pack, file.spec)
     found = []
     for batch in source_of(file.spec).read(file, everything).batches():

@@ -44,14 +44,12 @@ def place_of(number: int) -> str:
 def reader_of(
     tokenizer: pathlib.Path | str | None,
     source: SourceSpec = TFRECORD,
-    *,
-    use_fast: bool = True,
     **given: Any,
 ) -> DocumentReader:
     name = None if tokenizer is None else str(tokenizer)
     options = PackOptions(length=64, tokenizer=name, **given)
     options = dataclasses.replace(options, found=find_tokenizer(options))
-    return DocumentReader(options, source, fast=use_fast)
+    return DocumentReader(options, source)
 
 
 def read(records: Sequence[bytes], *given: Any, **options: Any) -> Documents:
@@ -238,8 +236,7 @@ def test_a_fast_path_that_differs_is_noticed(file):
     assert error.where == f"document 15 of the shard, {place_of(15)}"
     assert "from token 4 on" in error.expected
     assert error.expected != error.got
-    # The shard is done again without it.
-    found = read(records, file, TEXT, fast=True, use_fast=False)
+    found = read(records, file, TEXT)
     plain = tokenizers.Tokenizer.from_file(str(file))
     assert parts(found)[15] == plain.encode(records[15].decode()).ids
 

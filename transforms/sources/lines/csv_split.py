@@ -45,7 +45,7 @@ class CsvSplitter:
         quotes = _places(data, _QUOTE)
         if not len(quotes):
             return ends
-        if self.intact(data, quotes):
+        if self._intact(data, quotes):
             found: Positions = ends[quotes.searchsorted(ends) % 2 == 0]
             return found
         return np.array(self.slow_ends(data), np.int64)
@@ -96,33 +96,19 @@ class CsvSplitter:
     def all_pair(self, data: bytes) -> bool:
         """Returns whether whole rows are intact, and all their quotes are paired."""
         quotes = _places(data, _QUOTE)
-        return len(quotes) % 2 == 0 and self.intact(data, quotes)
+        return len(quotes) % 2 == 0 and self._intact(data, quotes)
 
-    def intact(
-        self, data: bytes, quotes: Positions | None = None, *, inside: bool = False
-    ) -> bool:
+    def _intact(self, data: bytes, quotes: Positions) -> bool:
         """Returns whether each quote of a text stands where a field begins or ends.
 
         Then every second quote ends a field, and a row ends with a newline that has an
         even number of quotes before it.
-
-        Args:
-            data: The text.
-            quotes: Where its quotes are.
-            inside: Whether the text begins within quotes.
         """
-        quotes = _places(data, _QUOTE) if quotes is None else quotes
-        return self._strays(data, quotes, inside=inside) == 0
-
-    def _strays(self, data: bytes, quotes: Positions, *, inside: bool) -> int:
-        """Returns the number of quotes elsewhere."""
         array = np.frombuffer(data, np.uint8)
-        opening = quotes[int(inside) :: 2]
-        closing = quotes[1 - int(inside) :: 2]
+        opening, closing = quotes[::2], quotes[1::2]
         before = array[opening[opening > 0] - 1]
         after = array[closing[closing < len(data) - 1] + 1]
-        allowed = self._borders
-        return int((~allowed[before]).sum() + (~self._after[after]).sum())
+        return bool(self._borders[before].all() and self._after[after].all())
 
     @functools.cached_property
     def _borders(self) -> npt.NDArray[np.bool_]:
@@ -137,23 +123,6 @@ class CsvSplitter:
         allowed = self._borders.copy()
         allowed[_RETURN] = True
         return allowed
-
-    def next_start(self, data: bytes, *, final: bool) -> int | None:
-        """Returns the likely start of a row, in bytes from any place of a file.
-
-        They begin either within quotes or not: the assumption with fewer misplaced
-        quotes wins.
-        """
-        ends = newline_ends(data)
-        quotes = _places(data, _QUOTE)
-        inside = len(quotes) > 0 and (
-            self._strays(data, quotes, inside=True)
-            < self._strays(data, quotes, inside=False)
-        )
-        rows = ends[quotes.searchsorted(ends) % 2 == int(inside)]
-        if not len(rows) and final and len(ends):
-            rows = ends
-        return int(rows[0]) if len(rows) else None
 
     def bare_returns(self, data: bytes) -> Positions:
         r"""Returns the place of a `\r` outside of quotes without a newline after it."""

@@ -75,7 +75,7 @@ class JsonLines:
     """
 
     format_name = "JSON lines"
-    sure = True
+    newlines = True
 
     def __init__(self, rows: JsonRows, make: MakeRecords, skip: Skip = None):
         self._rows, self._make, self._skip = rows, make, skip
@@ -98,11 +98,6 @@ class JsonLines:
             made = [texts[line] for line in kept.tolist()] if blank else texts
         return Made(made, kept, nulls)
 
-    def next_start(self, data: bytes, *, final: bool) -> int | None:
-        """See `LineParser`."""
-        del final
-        return data.find(b"\n") + 1 or None
-
 
 def is_empty(line: bytes) -> bool:
     """Returns whether a line before the header of CSV is skipped."""
@@ -119,7 +114,7 @@ class CsvLines:
     """
 
     format_name = "CSV"
-    sure = False
+    newlines = False
 
     def __init__(self, rows: CsvRows, splitter: CsvSplitter, make: MakeRecords):
         self._rows, self._splitter, self._make = rows, splitter, make
@@ -145,10 +140,6 @@ class CsvLines:
                 without_newline(data[starts[row] : ends[row]]) for row in kept.tolist()
             ]
         return Made(made, kept)
-
-    def next_start(self, data: bytes, *, final: bool) -> int | None:
-        """See `LineParser`."""
-        return self._splitter.next_start(data, final=final)
 
 
 def column_of(record: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO, ClassVar
 
 import google_crc32c
@@ -178,9 +178,10 @@ class LineReader(StreamBuffer):
             expected=expected,
             got=got,
             cure=f"{cure or 'repair the file'}, or keep what can be read with "
-            "--on-corrupt quarantine",
+            "--on-corrupt skip",
         )
         error.reason, error.offset, error.end = reason, self.offset, end
+        error.line = self._line_number()
         error.detail = f"{what}: expected {expected}, got {got}"
         return error
 
@@ -221,44 +222,27 @@ class LineReader(StreamBuffer):
         before = self._position + distance - 1
         return distance == 0 or self._buffer[before : before + 1] == b"\n"
 
-    def resync(
-        self,
-        *,
-        limit: int | None = None,
-        sink: Callable[[bytes], None] | None = None,
-    ) -> bool:
-        """Moves forward to where the next line seems to begin.
+    def resync(self, *, limit: int | None = None) -> bool:
+        """Moves forward past the next newline; to the end if that can be in a line.
 
         Args:
             limit: File offset at which the search gives up, exclusive.
-            sink: Called with the bytes that are passed over, in order.
 
         Returns:
             Whether a line was found; if not, the reader is at `limit` or at the end.
         """
-        wanted_bytes = self._block_bytes
-        while True:
-            filled = self._fill(wanted_bytes)
-            data = self._buffer[self._position :]
-            at = self._parser.next_start(data, final=not filled)
-            if at is not None:
+        if not self._parser.newlines:
+            self.skip(sys.maxsize)
+        while limit is None or self.offset < limit:
+            if not self._fill(1):
+                return False
+            at = self._buffer.find(b"\n", self._position)
+            end = len(self._buffer) if at < 0 else at + 1
+            self.skip(self._buffer_offset + end)
+            if at >= 0:
                 break
-            if not filled:
-                at = len(data)
-                break
-            if limit is not None and self.offset + len(data) >= limit:
-                at = limit - self.offset  # No line begins earlier.
-                break
-            if self._parser.sure or len(data) > MAX_RECORD_BYTES:
-                self.skip(self.offset + len(data), sink)
-                if limit is not None and self.offset >= limit:
-                    return False
-            else:
-                wanted_bytes = 2 * len(data)
-        if limit is not None and self.offset + at >= limit:
-            self.skip(max(limit, self.offset), sink)
+        if limit is not None and self.offset >= limit:
             return False
-        self.skip(self.offset + at, sink)
         return not self.at_end()
 
 

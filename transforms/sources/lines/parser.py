@@ -74,7 +74,7 @@ class BadLineError(Exception):
         what: What is wrong, one sentence without a final full stop.
         expected: The expected content.
         got: The actual content.
-        cure: A cure besides quarantine, or None.
+        cure: A cure besides leaving it out, or None.
     """
 
     def __init__(
@@ -104,12 +104,11 @@ class LineParser(Protocol):
 
     Attributes:
         format_name: Name of the format, for messages.
-        sure: Whether the first newline after any byte ends a line. Otherwise a search
-            for a line can go wrong, which the commit detects.
+        newlines: Whether every newline ends a line.
     """
 
     format_name: str
-    sure: bool
+    newlines: bool
 
     def ends(self, data: bytes) -> Positions:
         """Returns the ends of the lines that begin in `data`, if they are there."""
@@ -129,14 +128,6 @@ class LineParser(Protocol):
         Raises:
             BadLineError: A line is not of this format. No record was made from it or
                 from later lines. Earlier lines can be bad too.
-        """
-
-    def next_start(self, data: bytes, *, final: bool) -> int | None:
-        """Returns the likely start of a line in bytes of a file, or None.
-
-        Args:
-            data: Bytes from any place of a file.
-            final: Whether they reach to the end of the file.
         """
 
 

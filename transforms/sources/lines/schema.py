@@ -86,7 +86,7 @@ class _RawLines:
     """Splits plain lines."""
 
     format_name = "text"
-    sure = True
+    newlines = True
 
     def __init__(self, ends: Callable[[bytes], Positions]):
         self.ends = ends
@@ -101,10 +101,6 @@ class _RawLines:
         data = lines.data
         found = zip(starts, ends, strict=True)
         return Made([without_newline(data[begin:end]) for begin, end in found], rows)
-
-    def next_start(self, data: bytes, *, final: bool) -> int | None:
-        del data, final
-        return None
 
 
 _TYPES = {

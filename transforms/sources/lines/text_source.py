@@ -10,7 +10,7 @@ import numpy as np
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.formats.streams.inflated_stream import Readable
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
+from gristmill.transforms.sources.formats import FORMATS, RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.lines.line_reader import LineReader
 from gristmill.transforms.sources.lines.parser import (
@@ -44,15 +44,15 @@ class LineSource(StreamSource):
             spec,
             self._reader,
             lookback_bytes=LineReader.lookback_bytes,
-            sure=parser.sure,
+            sure=True,
         )
         self._parser = parser
         self._features = features
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
-        """Yields ranges that begin and end at lines, if newlines tell these."""
+        """Yields ranges that begin and end at lines."""
         size = file.size_bytes
-        if file.compression != "none" or not self._parser.sure:
+        if file.compression != "none" or FORMATS[self.spec.format].stream:
             yield from super().cut(file, range_bytes=range_bytes)
             return
         begin = 0
@@ -124,7 +124,7 @@ class TextLines:
     """Makes a record from each line, empty or not: its bytes without the newline."""
 
     format_name = "text"
-    sure = True
+    newlines = True
 
     def ends(self, data: bytes) -> Positions:
         """See `LineParser`."""
@@ -139,8 +139,3 @@ class TextLines:
         """See `LineParser`."""
         check_text(lines)
         return Made(split_lines(lines), np.arange(len(lines.ends)))
-
-    def next_start(self, data: bytes, *, final: bool) -> int | None:
-        """See `LineParser`."""
-        del final
-        return data.find(b"\n") + 1 or None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,7 +14,6 @@ import numpy as np
 from gristmill.dataset.base.errors import CorruptRecordError, RowError
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile, corrupt_rows
 from gristmill.dataset.formats.parquet.row_places import RowGroup
-from gristmill.dataset.formats.parquet.stored_group import stored_group
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import SourceSpec
@@ -25,14 +23,12 @@ from gristmill.transforms.sources.parquet.table_records import (
     kept_rows,
     make_records,
 )
-from gristmill.transforms.sources.quarantine import DamageHandler, Rows, stored_pieces
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _AHEAD_BYTES = 256 << 10  # Bytes read on opening: the footer.
-_TAIL_BYTES = 8  # The length of the footer, and the magic bytes.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +67,6 @@ class ParquetRange(RangeReader[ParquetFile]):
         self._left: _GroupPass | None = None  # Rows for the next range.
         self._spec = spec
         self._features = features_of_spec(spec)
-        self._given_row = request.first_place
         self._start = self._stop = 0
 
     def _waiting_bytes(self) -> int:
@@ -82,7 +77,7 @@ class ParquetRange(RangeReader[ParquetFile]):
 
     def batches(self) -> Iterator[RecordBatch]:
         """Yields the records of the rows; see `RangeReader`."""
-        if self._kept is not None and self._given_row is None:
+        if self._kept is not None:
             self._begun = self._kept.take(self._source)
         table = self._opened() if self._begun is None else self._begun.table
         if table is None:
@@ -109,21 +104,18 @@ class ParquetRange(RangeReader[ParquetFile]):
                 # It may have been damaged in transit.
                 with contextlib.suppress(CorruptRecordError):
                     return self._open()
-            if self._on_damage is None:
+            if self._skipped is None:
                 raise
             # The first range of the file takes all of it.
-            source = self._source
-            if not (source.begin_bytes or self._given_row):
-                size = self._file.size_bytes
-                self._set_aside(self._on_damage, error, 0, size, end_row=0)
+            if not self._source.begin_bytes:
+                whole = 0, self._file.size_bytes
+                self._skipped.add(error, self.path, region=whole)
             self._whole = True
             return None
 
     def _table_records(self, table: ParquetFile) -> Iterator[RecordBatch]:
         source, places = self._source, table.places
         first = places.rows_before(source.begin_bytes)
-        if self._given_row is not None:
-            first = self._given_row
         end_bytes = self._file.size_bytes if source.end_bytes < 0 else source.end_bytes
         last = max(first, min(places.rows_before(end_bytes), places.rows))
         self._start, self._stop = first, last
@@ -134,10 +126,11 @@ class ParquetRange(RangeReader[ParquetFile]):
             try:
                 yield from self._group_records(table, group, columns, first, last)
             except CorruptRecordError as error:
-                if self._on_damage is None:
+                if self._skipped is None:
                     raise
                 if error.offset >= first:
-                    self._set_aside_group(self._on_damage, error, group)
+                    rows = error.offset, group.end_row
+                    self._skipped.add(error, self.path, region=(0, 0), rows=rows)
                 else:
                     # It belongs to the range before, up to the end of the row group.
                     self._start = group.end_row
@@ -213,13 +206,11 @@ class ParquetRange(RangeReader[ParquetFile]):
                 yield RecordBatch(places[:good].tolist(), records, crc32cs)
             if error is None:
                 return
-            self._refuse_row(error, batch.slice(good, 1), int(places[good]))
+            self._refuse_row(error, int(places[good]))
             batch, places = batch.slice(good + 1), places[good + 1 :]
 
-    def _refuse_row(self, error: RowError, batch: pa.RecordBatch, row: int) -> None:
-        """Sets a row aside that cannot become a record, as a stream of Arrow."""
-        import pyarrow as pa
-
+    def _refuse_row(self, error: RowError, row: int) -> None:
+        """Leaves out a row that cannot become a record."""
         damage = corrupt_rows(
             "row",
             error.what,
@@ -229,40 +220,6 @@ class ParquetRange(RangeReader[ParquetFile]):
             place=(row, row + 1),
         )
         damage.cure = error.cure
-        if self._on_damage is None:
+        if self._skipped is None:
             raise damage from error
-        sink = io.BytesIO()
-        with pa.ipc.new_stream(sink, batch.schema) as stream:
-            stream.write_batch(batch)
-        self._on_damage.begin(damage, self.path, rows=Rows(row, row + 1, 0))
-        self._on_damage.add(sink.getvalue())
-        self._on_damage.end(0)  # These are not bytes of the file.
-
-    def _set_aside_group(
-        self, handler: DamageHandler, error: CorruptRecordError, group: RowGroup
-    ) -> None:
-        size = self._file.size_bytes
-        begin, end = stored_group(self._footer(), group.number) or (0, size)
-        self._set_aside(handler, error, begin, min(end, size), end_row=group.end_row)
-
-    def _set_aside(
-        self,
-        handler: DamageHandler,
-        error: CorruptRecordError,
-        begin: int,
-        end: int,
-        *,
-        end_row: int,
-    ) -> None:
-        handler.begin(error, self.path, rows=Rows(error.offset, end_row, begin))
-        for piece in self._pieces(begin, end):
-            handler.add(piece)
-        handler.end(end)
-
-    def _footer(self) -> bytes:
-        end = self._file.size_bytes - _TAIL_BYTES
-        length = int.from_bytes(b"".join(self._pieces(end, end + 4)), "little")
-        return b"".join(self._pieces(max(0, end - length), end))
-
-    def _pieces(self, begin: int, end: int) -> Iterator[bytes]:
-        return stored_pieces(self.path, self._file.version, begin, end)
+        self._skipped.add(damage, self.path, region=(0, 0), rows=(row, row + 1))

@@ -24,7 +24,6 @@ from gristmill.transforms.sources.formats import (
     refuse_record_options,
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.quarantine import DamageHandler, stored_pieces
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 from gristmill.transforms.sources.record_source import Source
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
@@ -35,6 +34,7 @@ from gristmill.transforms.sources.shards.split_columns import (
     BoolArray,
     selected_records,
 )
+from gristmill.transforms.sources.skipped import SkippedRegions
 
 
 class _Begun(NamedTuple):
@@ -71,14 +71,14 @@ class ShardRangeReader(RangeReader[_Begun]):
         opened = self._opened = open_shard(
             self._shard,
             version=self._file.version,
-            rebuild=self._on_damage is not None,
+            rebuild=self._skipped is not None,
         )
         first = opened.records_before(source.begin_bytes)
         stop = opened.records  # Chunks that were cut off are lost with the last range.
         if source.end_bytes < self._file.size_bytes:
             stop = opened.records_before(source.end_bytes)
         first, stop = min(first, opened.records), min(stop, opened.records)
-        reading = ShardRange(opened, first, stop, on_damage=self._on_damage)
+        reading = ShardRange(opened, first, stop, skipped=self._skipped)
         file = reading.open(wait=False) if first < stop else None
         self._start, self._stop = first, max(first, stop)
         return _Begun(opened, reading, file)
@@ -93,9 +93,9 @@ class ShardRangeReader(RangeReader[_Begun]):
         try:
             begun = self._coming()
         except CorruptShardError as error:
-            if self._on_damage is None:
+            if self._skipped is None:
                 raise
-            self._lose(error, self._on_damage)
+            self._lose(error, self._skipped)
             return
         if begun.file is not None:
             for batch in begun.reading.batches(begun.file):
@@ -153,19 +153,15 @@ class ShardRangeReader(RangeReader[_Begun]):
         self._check_unchanged()
         return digest, self._start + np.flatnonzero(taken)
 
-    def _lose(self, error: CorruptShardError, handler: DamageHandler) -> None:
-        """Sets aside a range of a file in which nothing can be found."""
+    def _lose(self, error: CorruptShardError, skipped: SkippedRegions) -> None:
+        """Leaves out a range of a file in which nothing can be found."""
         begin, end = self._source.begin_bytes, self._source.end_bytes
         self._whole = end == self._file.size_bytes
         if begin >= end:
             return
         damage = CorruptRecordError(**error.facts())
-        damage.reason, damage.offset, damage.end = "footer", begin, end
-        damage.detail = error.got or error.what
-        handler.begin(damage, self.path)
-        for piece in stored_pieces(self.path, self._file.version, begin, end):
-            handler.add(piece)
-        handler.end(end)
+        damage.reason, damage.detail = "footer", error.got or error.what
+        skipped.add(damage, self.path, region=(begin, end))
 
 
 class ArrayRecordSource(Source):

@@ -11,13 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord import walk
-from gristmill.dataset.base.errors import CorruptShardError
+from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.sources.quarantine import DamageHandler
-from gristmill.transforms.sources.shards.damaged_chunks import DamagedChunks
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
+from gristmill.transforms.sources.skipped import SkippedRegions
 
 
 class ChunkRange(NamedTuple):
@@ -68,7 +67,7 @@ class ShardRange:
         opened: The shard.
         first: The first record.
         stop: The record after the last.
-        on_damage: Takes damaged chunks; None makes them errors.
+        skipped: Takes damaged chunks; None makes them errors.
     """
 
     def __init__(
@@ -77,13 +76,11 @@ class ShardRange:
         first: int,
         stop: int,
         *,
-        on_damage: DamageHandler | None = None,
+        skipped: SkippedRegions | None = None,
     ):
         self._opened = opened
         self._first, self._stop = first, stop
-        self._damaged = (
-            None if on_damage is None else DamagedChunks(opened, first, on_damage)
-        )
+        self._skipped = skipped
 
     def open(self, *, wait: bool = True) -> BinaryIO:
         """Opens the file where the first chunk begins."""
@@ -103,7 +100,7 @@ class ShardRange:
             file: The result of `open`; by default it is called here.
 
         Raises:
-            CorruptShardError: A chunk is damaged, and there is no `on_damage`.
+            CorruptShardError: A chunk is damaged, and there is no `skipped`.
             StorageChangedError: The file was replaced meanwhile.
         """
         if self._first >= self._stop:
@@ -118,11 +115,6 @@ class ShardRange:
                 last_chunk=opened.chunk_of(self._stop - 1) + 1,
             ):
                 yield from map(self._trimmed, self._good(chunks))
-        self._end_region()
-
-    def _end_region(self) -> None:
-        if self._damaged is not None:
-            self._damaged.end_region()
 
     def _trimmed(self, batch: RecordBatch) -> RecordBatch:
         """Returns the records of a batch that are in the range."""
@@ -139,19 +131,38 @@ class ShardRange:
     ) -> Iterator[RecordBatch]:
         """Yields the records of chunks that are not damaged."""
         try:
-            batch = self._decoded(chunks)
+            yield from self._decoded(chunks)
         except CorruptShardError:
             # It may have been damaged in transit: a bucket gives no checksum for a part
             # of an object. Data that are good the second time are used.
             if not again and storage_for(chunks.path).remote:
                 yield from self._good(self._fetched(chunks), again=True)
                 return
-            if self._damaged is None:
+            if self._skipped is None:
                 raise
-            yield from self._damaged.pass_over(chunks, self._decoded)
-        else:
-            self._end_region()
-            yield from batch
+            for chunk in _one_by_one(chunks):
+                try:
+                    yield from self._decoded(chunk)
+                except CorruptShardError as error:
+                    self._skip(self._skipped, chunk, error)
+
+    def _skip(
+        self, skipped: SkippedRegions, chunk: walk.ChunkRange, error: CorruptShardError
+    ) -> None:
+        first = chunk.first_record
+        if first < self._first:  # It belongs to the range before.
+            skipped.passed += 1
+            return
+        edges = self._opened.footer.chunk_offsets[[chunk.first_chunk, chunk.last_chunk]]
+        begin, end = np.minimum(edges, self._opened.shard.size_bytes).tolist()
+        damage = CorruptRecordError(**error.facts())
+        damage.reason, damage.detail = "chunk", error.got or error.what
+        skipped.add(
+            damage,
+            chunk.path,
+            region=(begin, end),
+            rows=(first, first + int(chunk.chunk_records.sum())),
+        )
 
     def _decoded(self, chunks: walk.ChunkRange) -> list[RecordBatch]:
         """Returns all records of chunks; empty if they have none."""
@@ -174,6 +185,23 @@ class ShardRange:
         ) as file:
             data = walk.read_bytes(file, end - begin)
         return dataclasses.replace(chunks, data=data)
+
+
+def _one_by_one(chunks: walk.ChunkRange) -> Iterator[walk.ChunkRange]:
+    """Yields each chunk of a range as its own range."""
+    footer = chunks.footer
+    offsets = footer.chunk_offsets - footer.chunk_offsets[chunks.first_chunk]
+    record = chunks.first_record
+    for chunk in range(chunks.first_chunk, chunks.last_chunk):
+        data = chunks.data[offsets[chunk] : offsets[chunk + 1]]
+        yield dataclasses.replace(
+            chunks,
+            first_chunk=chunk,
+            last_chunk=chunk + 1,
+            first_record=record,
+            data=data,
+        )
+        record += int(footer.chunk_records[chunk])
 
 
 def _check(

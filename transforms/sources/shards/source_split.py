@@ -81,12 +81,12 @@ class SourceSplit(NamedTuple):
         """Returns one of its files."""
         return ListedShard(path, size_bytes, len(self.directory))
 
-    def check_read(self, read: RecordsDigest, *, quarantined_regions: int) -> None:
+    def check_read(self, read: RecordsDigest, *, skipped_regions: int) -> None:
         """Checks that all records of the split were read.
 
         Args:
             read: Digest of all records read.
-            quarantined_regions: Number of regions of shards set aside. Their records
+            skipped_regions: Number of regions of shards left out. Their records
                 are missing; the records' numbers then show that none occurs twice.
 
         Raises:
@@ -96,7 +96,7 @@ class SourceSplit(NamedTuple):
         expected = self.records, self.raw_bytes, self.records_digest
         if found == expected:
             return
-        if quarantined_regions and read.records < self.records:
+        if skipped_regions and read.records < self.records:
             return
         raise DataLossError(
             "the records that were read are not those of the source",

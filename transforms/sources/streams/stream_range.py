@@ -6,27 +6,27 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from gristmill.dataset.base.errors import (
-    CorruptRecordError,
-    CorruptStreamError,
-    FalseStartError,
-)
+from gristmill.dataset.base.errors import CorruptRecordError, CorruptStreamError
 from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
 from gristmill.transforms.sources.record_source import Source
+from gristmill.transforms.sources.skipped import SkippedRegions
 from gristmill.transforms.sources.streams.stream_reader import (
     End,
     OpenReader,
     StreamReader,
 )
 
-_BLOCK_BYTES = 4 << 20
 _CHECK_BYTES = 1 << 16
+
+WHOLE_FILES = (
+    "if it is intact, and its records hold frames of TFRecord themselves, give "
+    "--whole-files"
+)
 
 
 class StreamPass:
@@ -40,8 +40,7 @@ class StreamPass:
         open_reader: Opens the reader of its format.
         begin: Offset where a plain file is entered; 0 for a compressed file.
         end: Where repeated reading ends, as far as known.
-        searched: Whether the first record was searched for: apparent damage is then a
-            false start.
+        searched: Whether the first record was searched for: damage may then be none.
         marks: Offsets in a compressed file that `place` will be asked for, ascending.
 
     Attributes:
@@ -94,30 +93,28 @@ class StreamPass:
         return self._inflated.inflated_offset(mark) if self._inflated else None
 
     def good(
-        self, end: End = None, *, on_damage: DamageHandler | None
+        self, end: End = None, *, skipped: SkippedRegions | None
     ) -> Iterator[RecordBatch]:
         """Yields good records that begin before `end`, those of one block at a time.
 
         Args:
             end: As in `StreamReader.batches`.
-            on_damage: Takes damaged regions; None makes them errors.
+            skipped: Takes damaged regions; None makes them errors.
 
         Raises:
-            CorruptRecordError: The file is damaged, and there is no `on_damage`.
-            FalseStartError: It seems to be damaged, after a search for the first
-                record.
+            CorruptRecordError: The file is damaged, and there is no `skipped`.
         """
         while not self.lost:
             try:
                 yield from self.reader.batches(end)
             except CorruptRecordError as error:
-                if self._searched:
-                    raise FalseStartError(str(error)) from error
                 if self._read_again():
                     continue
-                if on_damage is None:
+                if skipped is None:
+                    if self._searched:
+                        error.cure = f"{error.cure}; {WHOLE_FILES}"
                     raise
-                self._pass_damage(error, on_damage)
+                self._skip_damage(error, skipped)
             else:
                 return
 
@@ -154,26 +151,22 @@ class StreamPass:
         self.reader.restart(stream)
         return True
 
-    def _pass_damage(self, error: CorruptRecordError, handler: DamageHandler) -> None:
-        reader = self.reader
+    def _skip_damage(self, error: CorruptRecordError, skipped: SkippedRegions) -> None:
+        reader, path = self.reader, self._file.path
         begin = self._lost_from(error.offset)
         if begin is not None:
-            handler.begin(error, self._file.path, compressed_begin_bytes=begin)
-            with self._open(begin) as file:
-                while piece := file.read(_BLOCK_BYTES):
-                    handler.add(piece)
-            handler.end(self._file.size_bytes)
             self.lost = True
+            rest = begin, self._file.size_bytes
+            skipped.add(error, path, region=rest, compressed=True)
             return
-        handler.begin(error, self._file.path)
         # A record with a good length ends where it says, unless bytes were lost or
         # inserted in it: then no frame begins there.
         if error.end is not None and reader.begins_at(error.end):
-            reader.skip(error.end, handler.add)
+            reader.skip(error.end)
         else:
-            reader.skip(error.offset + 1, handler.add)
-            reader.resync(sink=handler.add)
-        handler.end(reader.offset)
+            reader.skip(error.offset + 1)
+            reader.resync()
+        skipped.add(error, path, region=(error.offset, reader.offset))
 
     def _lost_from(self, offset: int) -> int | None:
         """Checks whether a compressed file can be read on after damage.
@@ -221,15 +214,16 @@ class StreamRange(RangeReader[BinaryIO]):
         sure: bool = False,
     ):
         super().__init__(request)
-        file, source, first_place = request.file, request.source, request.first_place
+        file, source = request.file, request.source
         self._plain = file.compression == "none"
+        self._from_start = source.from_start or not self._plain
         self._open_reader = open_reader
+        self._searched = source.cut and source.begin_bytes > 0
+        self._cut_after = source.cut and source.end_bytes < file.size_bytes
         self._sure = sure
-        self._exact = source.exact or first_place is not None
-        begin = source.begin_bytes if first_place is None else first_place
-        if not self._exact:
-            begin = max(0, begin - lookback_bytes)
-        self._begin = begin if self._plain else 0
+        lookback_bytes = lookback_bytes if self._searched else 0
+        begin = max(0, source.begin_bytes - lookback_bytes)
+        self._begin = 0 if self._from_start else begin
         places = {*request.cuts, source.begin_bytes, source.end_bytes} - {0, -1}
         self._marks = () if self._plain else tuple(sorted(places))
 
@@ -241,7 +235,7 @@ class StreamRange(RangeReader[BinaryIO]):
     def _end(self) -> int | None:
         """Where to stop reading a plain file, None if not known."""
         end = self._source.end_bytes
-        return end if self._plain and end >= 0 else None
+        return None if self._from_start or end < 0 else end
 
     def _open(self, *, wait: bool = True) -> BinaryIO:
         return storage_for(self.path).open(
@@ -264,7 +258,7 @@ class StreamRange(RangeReader[BinaryIO]):
                 self._open_reader,
                 begin=self._begin,
                 end=self._end,
-                searched=not self._exact and not self._sure,
+                searched=self._searched and not self._sure,
                 marks=self._marks,
             )
         try:
@@ -272,7 +266,7 @@ class StreamRange(RangeReader[BinaryIO]):
         except BaseException:
             reading.close()
             raise
-        if self._kept is None or self._plain or self._source.end_bytes < 0:
+        if self._kept is None or not self._from_start or self._source.end_bytes < 0:
             reading.close()
         else:
             self._kept.keep(reading, self._source)
@@ -280,34 +274,39 @@ class StreamRange(RangeReader[BinaryIO]):
 
     def _batches(self, reading: StreamPass) -> Iterator[RecordBatch]:
         source, reader = self._source, reading.reader
-        end = reading.place(source.end_bytes)
-        if not self._exact and not reader.resync(limit=self._end):
+        if self._searched and not reader.resync(limit=self._end):
             return
         if self._end is not None and reader.offset >= self._end:
             return
-        self._skip(reading)
+        if self._from_start:
+            # Damage there belongs to the range before.
+            before = None if self._skipped is None else SkippedRegions()
+            for _ in reading.good(reading.place(source.begin_bytes), skipped=before):
+                pass
         self._start = reader.offset
-        for batch in reading.good(end, on_damage=self._on_damage):
+        end = reading.place(source.end_bytes)
+        for batch in reading.good(end, skipped=self._skipped):
             self._records += len(batch.records)
             yield batch
         self._stop = reader.offset
-        # Asked of compressed files only: their size tells nothing.
+        if self._cut_after and not self._sure:
+            self._stop = self._next_record(reading)
+        # Asked where the size of a file tells nothing.
         self._whole = (
-            not self._plain
+            self._from_start
             and source.end_bytes < 0
             and (reading.lost or reader.at_end())
         )
 
-    def _skip(self, reading: StreamPass) -> None:
-        """Passes over the records of a compressed file before the range."""
-        if self._plain:
-            return
-        # Damage there belongs to the previous range.
-        handler = None if self._on_damage is None else DamageHandler()
-        for _ in reading.good(
-            reading.place(self._source.begin_bytes), on_damage=handler
-        ):
-            pass
+    def _next_record(self, reading: StreamPass) -> int:
+        """Returns where the next range begins: after damage that follows this one."""
+        reader = reading.reader
+        while not reader.at_end():
+            place = reader.offset
+            ahead = reading.good(place + 1, skipped=self._skipped)
+            if any(batch.records for batch in ahead):
+                return place
+        return reader.offset
 
 
 class StreamSource(Source):

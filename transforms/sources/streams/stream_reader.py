@@ -43,12 +43,10 @@ class StreamReader(Protocol):
     def begins_at(self, offset: int) -> bool:
         """Returns whether a record begins, or the file ends, at an offset ahead."""
 
-    def skip(self, to: int, sink: Callable[[bytes], None] | None = None) -> None:
-        """Moves forward to an offset; `sink` gets the bytes that are passed over."""
+    def skip(self, to: int) -> None:
+        """Moves forward to an offset."""
 
-    def resync(
-        self, *, limit: int | None = None, sink: Callable[[bytes], None] | None = None
-    ) -> bool:
+    def resync(self, *, limit: int | None = None) -> bool:
         """Moves forward to where a record seems to begin, before `limit`.
 
         Returns:

@@ -26,7 +26,7 @@ from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.quarantine import DamageHandler
+from gristmill.transforms.sources.skipped import SkippedRegions
 from gristmill.transforms.sources.streams.stream_range import StreamPass, StreamSource
 
 _COLUMN = "column:"
@@ -116,14 +116,13 @@ def find_spec(files: InputFiles, options: RecordOptions) -> SourceSpec:
     return SourceSpec("webdataset", record, options.columns, schema)
 
 
-class _FirstDamage(DamageHandler):
+class _FirstDamage(SkippedRegions):
     """Keeps the fault at the first damaged place."""
 
     error: CorruptRecordError | None = None
 
-    def begin(self, error: CorruptRecordError, path: str, **region: Any) -> None:
-        """See `DamageHandler`."""
-        super().begin(error, path, **region)
+    def add(self, error: CorruptRecordError, path: str, **region: Any) -> None:
+        super().add(error, path, **region)
         self.error = self.error or error
 
 
@@ -151,7 +150,7 @@ def _look(file: InputFile) -> tuple[set[str], CorruptRecordError | None]:
     opened = storage.open(file.path, end=0, version=file.version)  # Nothing ahead.
     open_reader = functools.partial(SampleReader, make=note)
     with closing(StreamPass(file, opened, open_reader)) as reading:
-        for batch in reading.good(on_damage=damage):
+        for batch in reading.good(skipped=damage):
             if len(found) >= _LOOKED_SAMPLES or batch.places[-1] >= _LOOKED_BYTES:
                 break
     return set().union(*found[:_LOOKED_SAMPLES]), damage.error

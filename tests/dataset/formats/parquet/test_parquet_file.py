@@ -86,7 +86,7 @@ def test_a_damaged_page_is_named_by_its_rows_after_all_before_it(tmp_path):
     assert (error.offset, error.end) == (6000 + rows, 12000)
     assert error.where == f"{path}, row {6000 + rows:,}"
     assert "row group 1" in str(error)
-    assert "--on-corrupt quarantine" in error.cure
+    assert "--on-corrupt skip" in error.cure
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from gristmill.transforms.sources.lines.schema import LineSchema
 from gristmill.transforms.sources.record_source import source_of
 from tests.support.line_files import example_of
 
-WHOLE = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+WHOLE = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
 
 
 def written(folder, *files: bytes) -> str:

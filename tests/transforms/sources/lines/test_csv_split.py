@@ -66,15 +66,3 @@ def test_quotes_within_bare_fields_stand_for_themselves(rows, style, bare):
 def test_a_bad_row_ends_with_the_line_on_which_it_shows(data, ends):
     assert SPLITTER.ends(data).tolist() == ends
     assert not SPLITTER.is_row(data[: ends[0]] if ends else data)
-
-
-@pytest.mark.parametrize("quoted", [False, True])
-def test_a_search_within_quotes_finds_the_next_row(quoted):
-    text = 'He said "no",\nthen: "yes, or\nno"\n\n' * 5
-    rows = [[str(n), text if n % 3 else "short", text] for n in range(40)]
-    style = csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL
-    data, ends = written(rows, ("\n", style))
-    for cut in range(0, len(data) - 2000, 17):
-        start = SPLITTER.next_start(data[cut:], final=True)
-        assert start is not None
-        assert cut + start == next(end for end in ends if end > cut), cut

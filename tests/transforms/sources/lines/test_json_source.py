@@ -17,7 +17,7 @@ from gristmill.transforms.sources.lines.schema import LineSchema, wanted_columns
 from gristmill.transforms.sources.record_source import source_of
 from tests.support.line_files import example_of
 
-WHOLE = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+WHOLE = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
 
 
 def written(folder: pathlib.Path, *files: list, compress=bytes) -> str:

@@ -32,9 +32,9 @@ from tests.support.conversion import (
     dataset_of,
     job_of,
     prepared_of,
-    quarantined,
     read_output,
     shards_of,
+    skipped_in,
     varied_records,
 )
 from tests.support.gcs_server import GcsServer
@@ -97,7 +97,7 @@ def test_any_cuts_give_every_record_once(files: pathlib.Path, data: Any) -> None
     edges = [0, *sorted(data.draw(drawn)), file.size_bytes]
     found, spans = [], []
     for begin, end in itertools.pairwise(edges):
-        cut = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end, exact=False)
+        cut = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end, cut=True)
         reader = source.read(file, cut)
         for batch in reader.batches():
             places = range(len(found), len(found) + len(batch.records))
@@ -136,7 +136,7 @@ def damage(path: pathlib.Path, *chunks: int) -> list[tuple[int, int]]:
     return [(offsets[chunk], offsets[chunk + 1]) for chunk in chunks]
 
 
-def test_damage_is_named_or_set_aside_by_chunk(tmp_path: pathlib.Path) -> None:
+def test_damage_is_named_or_left_out_by_chunk(tmp_path: pathlib.Path) -> None:
     records = [random.Random(n).randbytes(500) for n in range(1200)]
     path = tmp_path / "in" / "a.array_record"
     path.parent.mkdir()
@@ -144,7 +144,7 @@ def test_damage_is_named_or_set_aside_by_chunk(tmp_path: pathlib.Path) -> None:
     (first, _), (_, second), (third, end) = damage(path, 30, 31, 77)
     with pytest.raises(CorruptShardError, match=r"a\.array_record, chunk 30"):
         convert(job_of(path.parent, tmp_path / "fails", plan=("num_shards", 3)))
-    options = {"plan": ("num_shards", 3), "on_corrupt": "quarantine"}
+    options = {"plan": ("num_shards", 3), "on_corrupt": "skip"}
     with pytest.raises(CorruptInputError, match="--max-corrupt"):
         convert(job_of(path.parent, tmp_path / "few", max_corrupt=1, **options))
     result = convert(job_of(path.parent, tmp_path / "out", **options))
@@ -154,16 +154,12 @@ def test_damage_is_named_or_set_aside_by_chunk(tmp_path: pathlib.Path) -> None:
         *records[780:],
     ]
     # Neighbours are one region.
-    regions = quarantined(tmp_path / "out")
+    regions = skipped_in(tmp_path / "out")
     assert [
         (region["begin_bytes"], region["end_bytes"], region["reason"])
-        for region, _ in regions
+        for region in regions
     ] == [(first, second, "chunk"), (third, end, "chunk")]
-    assert [data for _, data in regions] == [
-        path.read_bytes()[first:second],
-        path.read_bytes()[third:end],
-    ]
-    assert result.manifest.splits["train"].quarantined_regions == 2
+    assert result.manifest.splits["train"].skipped_regions == 2
 
 
 @pytest.mark.parametrize("shards", [3, 17, 40])
@@ -173,12 +169,11 @@ def test_shards_that_are_cut_within_a_damaged_chunk(tmp_path, shards) -> None:
     write_array_records(path, records, options="group_size:10,zstd:3")
     begin, end = damage(path, 3, 8)[0]
     plan, output = ("num_shards", shards), tmp_path / "out"
-    result = convert(job_of(path, output, plan=plan, on_corrupt="quarantine"))
+    convert(job_of(path, output, plan=plan, on_corrupt="skip"))
     assert read_output(output) == [*records[:30], *records[40:80], *records[90:]]
-    regions = [region for region, _ in quarantined(output)]
+    regions = skipped_in(output)
     assert [region["begin_row"] for region in regions] == [30, 80]
     assert (regions[0]["begin_bytes"], regions[0]["end_bytes"]) == (begin, end)
-    assert result.repaired_shards == 0
 
 
 def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> None:
@@ -191,7 +186,7 @@ def test_a_record_that_is_not_the_one_of_the_index(tmp_path: pathlib.Path) -> No
     path.write_bytes(data)
     with pytest.raises(CorruptShardError, match=r"record \d+\n.*as in the shard's ind"):
         convert(job_of(str(dataset), tmp_path / "no"))
-    convert(job_of(str(dataset), tmp_path / "out2", on_corrupt="quarantine"))
+    convert(job_of(str(dataset), tmp_path / "out2", on_corrupt="skip"))
     found = read_output(tmp_path / "out2")
     lost = [record for record in records if record not in found]
     assert bytes([90]) * 500 in lost
@@ -216,7 +211,7 @@ def test_a_file_without_footer(tmp_path: pathlib.Path, kind: str) -> None:
             inputs,
             tmp_path / "out2",
             plan=("num_shards", 5),
-            on_corrupt="quarantine",
+            on_corrupt="skip",
         )
     )
     found = read_output(tmp_path / "out2")
@@ -225,8 +220,12 @@ def test_a_file_without_footer(tmp_path: pathlib.Path, kind: str) -> None:
     else:
         first = records.index(whole[0])
         assert found == [*records[:first], *records[first + len(whole) :]]
-        lost = b"".join(data for _, data in quarantined(tmp_path / "out2"))
-        assert lost == path.read_bytes()
+        lost = [
+            (region["begin_bytes"], region["end_bytes"])
+            for region in skipped_in(tmp_path / "out2")
+        ]
+        assert (lost[0][0], lost[-1][1]) == (0, len(data))
+        assert all(one[1] == two[0] for one, two in itertools.pairwise(lost))
 
 
 def test_a_dataset_whose_shard_was_cut(tmp_path: pathlib.Path) -> None:
@@ -237,14 +236,14 @@ def test_a_dataset_whose_shard_was_cut(tmp_path: pathlib.Path) -> None:
     path.write_bytes(path.read_bytes()[:70_000])
     with pytest.raises(InputError, match=r"wrong size.*\n.*00001-of"):
         convert(job_of(str(dataset), tmp_path / "no"))
-    job = job_of(str(dataset), tmp_path / "out2", on_corrupt="quarantine")
+    job = job_of(str(dataset), tmp_path / "out2", on_corrupt="skip")
     convert(job)
     found = read_output(job.output)
     first = records.index(whole[0])
     kept = len(found) - (len(records) - len(whole))
     assert 0 < kept < len(whole)
     assert found == [*records[: first + kept], *records[first + len(whole) :]]
-    assert len(quarantined(job.output)) == 1
+    assert len(skipped_in(job.output)) == 1
 
 
 def test_a_shard_that_is_replaced_meanwhile(tmp_path: pathlib.Path) -> None:
@@ -305,9 +304,7 @@ def test_what_is_damaged_in_transit_is_read_again(
         upload(server, dataset, "d")
         prepared = prepared_of(job_of(inputs, tmp_path / "new"))
         file = prepared.files[0]
-        whole = SourceRange(
-            file_index=0, begin_bytes=0, end_bytes=file.size_bytes, exact=True
-        )
+        whole = SourceRange(file_index=0, begin_bytes=0, end_bytes=file.size_bytes)
         for skip in range(5):
             open_shard_module.kept_shard.cache_clear()
             server.faults.clear()

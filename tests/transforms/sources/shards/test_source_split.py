@@ -121,7 +121,7 @@ def test_what_is_not_a_whole_dataset(
     with pytest.raises(InputError, match=r"1 of 3 shards.*missing"):
         convert(job)
     with pytest.raises(InputError, match=r"1 of 3 shards.*missing"):
-        convert(dataclasses.replace(job, on_corrupt="quarantine"))
+        convert(dataclasses.replace(job, on_corrupt="skip"))
     (dataset / "dataset.json").unlink()
     with pytest.raises(NotADatasetError, match="unfinished conversion"):
         reshard(dataset, tmp_path / "new")
@@ -154,14 +154,14 @@ def test_records_are_compared_with_the_digest_of_the_source() -> None:
     source = SourceSplit("d/", "train", "sha256:", 3, 30, "ab" * 16)
     read = RecordsDigest(records=3, raw_bytes=30, low=0xABABABABABABABAB, high=0)
     whole = dataclasses.replace(read, high=read.low)
-    source.check_read(whole, quarantined_regions=0)
+    source.check_read(whole, skipped_regions=0)
     for wrong in (read, dataclasses.replace(whole, records=2)):
         with pytest.raises(DataLossError, match="not those of the source"):
-            source.check_read(wrong, quarantined_regions=0)
+            source.check_read(wrong, skipped_regions=0)
     fewer = dataclasses.replace(whole, records=2)
-    source.check_read(fewer, quarantined_regions=1)
+    source.check_read(fewer, skipped_regions=1)
     with pytest.raises(DataLossError):
-        source.check_read(read, quarantined_regions=1)
+        source.check_read(read, skipped_regions=1)
     assert SourceSplit.of_spec(source.spec) == source
 
 

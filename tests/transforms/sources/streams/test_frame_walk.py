@@ -55,7 +55,7 @@ def read_ranges(path: str, ranges: list[tuple[int, int]]) -> list[tuple[int, byt
     size = pathlib.Path(path).stat().st_size
     found = []
     for begin, end in ranges:
-        source = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end, exact=True)
+        source = SourceRange(file_index=0, begin_bytes=begin, end_bytes=end)
         reader = source_of(TFRECORD).read(InputFile(path, size), source)
         for batch in reader.batches():
             found += zip(batch.places, batch.records, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import gzip
 import itertools
 import os
@@ -22,7 +23,6 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import (
     CorruptFrameError,
     CorruptInputError,
-    FalseStartError,
     StorageChangedError,
 )
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
@@ -31,9 +31,9 @@ from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.quarantine import DamageHandler
 from gristmill.transforms.sources.range_reader import KeptPass
-from gristmill.transforms.sources.record_source import certain_place, source_of
+from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.sources.skipped import SkippedRegions
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
 from tests.support.watched import at_storage
@@ -45,37 +45,12 @@ PACK: dict[str, Callable[..., bytes]] = {
 }
 
 
-class Regions:
-    """A handler that keeps what is damaged, by offset."""
-
-    def __init__(self) -> None:
-        self.found: list[tuple[int, int, bytes]] = []
-        self.reasons: list[str] = []
-        self.compressed: list[int | None] = []
-
-    def begin(self, error, path, *, compressed_begin_bytes=None) -> None:
-        begin = error.offset
-        if compressed_begin_bytes is not None:
-            begin = compressed_begin_bytes
-        self.found.append((begin, begin, b""))
-        self.reasons.append(error.reason)
-        self.compressed.append(compressed_begin_bytes)
-
-    def add(self, data: bytes) -> None:
-        begin, end, kept = self.found[-1]
-        self.found[-1] = (begin, end, kept + data)
-
-    def end(self, offset: int) -> None:
-        begin, _, kept = self.found[-1]
-        self.found[-1] = (begin, offset, kept)
-
-
 @dataclasses.dataclass
 class Read:
     """What reading gave."""
 
     records: list[bytes]
-    regions: list[tuple[int, int, bytes]]
+    regions: list[tuple[int, int]]
     span: SourceSpan
 
 
@@ -86,55 +61,45 @@ def read_range(
         file_index=0,
         begin_bytes=begin,
         end_bytes=end,
-        exact=options.pop("exact", begin == 0),
+        cut=options.pop("cut", False),
+        from_start=options.pop("from_start", False),
     )
-    regions = Regions()
+    skipped = SkippedRegions()
     kind = options.pop("compression", "none")
     reader = source_of(TFRECORD).read(
         InputFile(str(path), path.stat().st_size, compression=kind),
         source,
-        on_damage=regions if keep else None,
+        skipped=skipped if keep else None,
         **options,
     )
     records = [record for batch in reader.batches() for record in batch.records]
-    return Read(records, regions.found, reader.span)
+    regions = [(line["begin_bytes"], line["end_bytes"]) for line in skipped.found]
+    return Read(records, regions, reader.span)
 
 
 def read_in_ranges(
-    path: pathlib.Path, cuts: list[int], *, keep: bool
-) -> tuple[list[Read], int]:
-    """Reads a file range by range as a conversion does; returns how many were fooled.
+    path: pathlib.Path, cuts: list[int], *, keep: bool, whole: bool = False
+) -> list[Read] | None:
+    """Reads a file range by range as a conversion does; None if two do not meet.
 
-    The rules are those of `convert_shard` and `close_gaps`, in their shortest form.
+    With `whole`, each is read from the start of the file.
     """
     size = path.stat().st_size
-    reached, reads, fooled = 0, [], 0
-    edges = sorted({0, *cuts, size})
-    for begin, end in itertools.pairwise(edges):
-        try:
-            read = read_range(path, begin, end, keep=keep)
-        except FalseStartError:
-            fooled += 1
-            first = certain_place(
-                InputFile(str(path), size),
-                begin,
-                on_damage=DamageHandler() if keep else None,
-            )
-            # By induction, so it must be what the range before says.
-            assert first == reached
-            read = read_range(path, begin, end, keep=keep, first_place=first)
+    reached, reads = 0, []
+    for begin, end in itertools.pairwise(sorted({0, *cuts, size})):
+        if whole:
+            end = -1 if end == size else end
+            read = read_range(path, begin, end, keep=keep, from_start=True)
+        else:
+            read = read_range(path, begin, end, keep=keep, cut=True)
         start = read.span.start_bytes
-        meets = reached >= end if start is None else start == reached
-        if not meets:
-            fooled += 1
-            read = read_range(path, begin, end, keep=keep, first_place=reached)
-            start = read.span.start_bytes
-            assert reached >= end if start is None else start == reached
+        if not (reached >= end if start is None else start == reached):
+            return None
         if read.span.stop_bytes is not None:
             reached = read.span.stop_bytes
         reads.append(read)
     assert reached == size
-    return reads, fooled
+    return reads
 
 
 def outcome(read: Callable[[], Any]) -> Any:
@@ -172,17 +137,24 @@ PIECES = st.one_of(
 )
 
 
+def records_in(reads: list[Read]) -> list[bytes]:
+    return [record for read in reads for record in read.records]
+
+
 class TestCuts:
     @given(records=small_records(), cuts=st.lists(st.integers(0, 400), max_size=8))
-    def test_good_files_are_read_exactly_wherever_they_are_cut(
+    def test_good_files_are_read_exactly_or_refused_wherever_they_are_cut(
         self, path, records, cuts
     ):
         data = frames_of(records)
         path.write_bytes(data)
-        reads, _ = read_in_ranges(
-            path, [cut for cut in cuts if cut <= len(data)], keep=False
-        )
-        assert [record for read in reads for record in read.records] == records
+        cuts = [cut for cut in cuts if cut <= len(data)]
+        reads = outcome(lambda: read_in_ranges(path, cuts, keep=False))
+        if isinstance(reads, CorruptFrameError):
+            assert "--whole-files" in reads.cure
+        else:
+            assert reads is None or records_in(reads) == records
+        assert records_in(read_in_ranges(path, cuts, keep=False, whole=True)) == records
 
     @given(pieces=st.lists(PIECES, max_size=8), data=st.data())
     def test_damaged_files_lose_nothing_else_wherever_they_are_cut(
@@ -192,17 +164,20 @@ class TestCuts:
         good = [record for _, record in pieces if record is not None]
         path.write_bytes(content)
         cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=6))
-        whole = read_range(path, 0, len(content))
-        assert [record for record in whole.records if record in good] == good
-        reads, _ = read_in_ranges(path, cuts, keep=True)
-        assert [record for read in reads for record in read.records] == whole.records
-        regions = [region for read in reads for region in read.regions]
-        assert regions == whole.regions
-        for begin, end, kept in regions:
-            assert kept == content[begin:end]
-        # Bytes in = bytes of records + bytes set aside.
-        frames = sum(len(encode_frame(record)) for record in whole.records)
-        assert frames + sum(len(kept) for _, _, kept in regions) == len(content)
+        alone = read_range(path, 0, len(content))
+        assert [record for record in alone.records if record in good] == good
+        for whole in (False, True):
+            reads = read_in_ranges(path, cuts, keep=True, whole=whole)
+            if reads is None:
+                assert not whole
+                continue
+            assert records_in(reads) == alone.records
+            regions = [region for read in reads for region in read.regions]
+            assert regions == alone.regions
+        # Bytes in = bytes of records + bytes left out.
+        frames = sum(len(encode_frame(record)) for record in alone.records)
+        lost = sum(end - begin for begin, end in alone.regions)
+        assert frames + lost == len(content)
 
     @given(pieces=st.lists(PIECES, min_size=1, max_size=8), data=st.data())
     def test_damage_is_an_error_wherever_the_file_is_cut(self, path, pieces, data):
@@ -211,12 +186,30 @@ class TestCuts:
         cuts = data.draw(st.lists(st.integers(0, len(content)), max_size=6))
         expected = outcome(lambda: read_range(path, 0, len(content), keep=False))
         got = outcome(lambda: read_in_ranges(path, cuts, keep=False))
+        from_start = outcome(lambda: read_in_ranges(path, cuts, keep=False, whole=True))
         if isinstance(expected, CorruptFrameError):
-            assert isinstance(got, CorruptFrameError)
-            assert (got.offset, got.reason) == (expected.offset, expected.reason)
+            assert got is None or isinstance(got, CorruptFrameError)
+            found = from_start.offset, from_start.reason
+            assert found == (expected.offset, expected.reason)
         else:
-            reads, _ = got
-            assert [r for read in reads for r in read.records] == expected.records
+            assert records_in(from_start) == expected.records
+            if isinstance(got, CorruptFrameError):
+                assert "--whole-files" in got.cure
+            else:
+                assert got is None or records_in(got) == expected.records
+
+    def test_damage_at_a_cut_belongs_to_the_range_before(self, path):
+        records = [bytes([65 + number]) * 100 for number in range(12)]
+        for first in (1, 5):
+            data = frames_of(records)
+            for number in (first, first + 1, first + 2):
+                data = flipped(data, number * 116 + 50)
+            path.write_bytes(data)
+            for cut in range(1, len(data), 7):
+                reads = read_in_ranges(path, [cut], keep=True)
+                assert reads is not None
+                assert records_in(reads) == records[:first] + records[first + 3 :]
+                assert sum(len(read.regions) for read in reads) == 3
 
     def test_every_pair_of_cuts_in_nested_payloads(self, path):
         chance = random.Random(5)
@@ -230,15 +223,17 @@ class TestCuts:
         ]
         data = frames_of(records)
         path.write_bytes(data)
-        fooled_ranges = 0
+        refused = 0
         for first in range(0, len(data), 3):
             for width in (1, 20, 60, 200):
-                reads, fooled = read_in_ranges(
-                    path, [first, min(first + width, len(data))], keep=False
-                )
-                assert [r for read in reads for r in read.records] == records
-                fooled_ranges += fooled
-        assert fooled_ranges > 50  # Or this proves nothing.
+                cuts = [first, min(first + width, len(data))]
+                read = functools.partial(read_in_ranges, path, cuts, keep=False)
+                reads = outcome(read)
+                if reads is None or isinstance(reads, CorruptFrameError):
+                    refused += 1
+                    reads = read(whole=True)
+                assert records_in(reads) == records
+        assert refused > 50  # Or this proves nothing.
 
 
 def read_compressed(
@@ -264,7 +259,6 @@ def read_compressed(
                 begin,
                 end,
                 keep=keep,
-                exact=True,
                 compression=kind,
                 cuts=cuts,
                 kept=kept,
@@ -310,7 +304,7 @@ class TestCutsInCompressedFiles:
         assert [read.span.whole for read in once] == [False] * len(cuts) + [True]
 
     @given(seed=st.integers(0, 10_000), inside=st.booleans())
-    def test_damage_is_set_aside_once_wherever_the_file_is_cut(self, seed, inside):
+    def test_damage_is_left_out_once_wherever_the_file_is_cut(self, seed, inside):
         chance = random.Random(seed)
         records = [chance.randbytes(chance.randrange(900)) for _ in range(60)]
         data = bytearray(frames_of(records))
@@ -344,7 +338,7 @@ class TestWrittenMeanwhile:
 
     def read(self, path: pathlib.Path, change: Callable[[], Any]) -> list[bytes]:
         path.write_bytes(self.OLD)
-        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
         noted_ns = path.stat().st_ctime_ns
         file = InputFile(
             str(path), len(self.OLD), version_of(str(path)), noted_ns=noted_ns
@@ -422,19 +416,18 @@ class TestCompressedDamage:
         middle = len(data) // 2
         damaged = data[:middle] + b"\xff" * 70_000 + data[middle + 70_000 :]
         path.write_bytes(damaged)
-        regions = Regions()
-        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1, exact=True)
+        skipped = SkippedRegions()
+        source = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)
         file = InputFile(str(path), len(damaged), compression=kind)
-        reader = source_of(TFRECORD).read(file, source, on_damage=regions)
+        reader = source_of(TFRECORD).read(file, source, skipped=skipped)
         got = [record for batch in reader.batches() for record in batch.records]
         assert middle // 2016 - 1 <= len(got) < 100
         # Nothing is made up: neither a record twice nor one out of order.
         assert got == records[: len(got)]
-        ((begin, end, kept),) = regions.found
-        assert regions.compressed == [begin]
-        assert begin <= middle + 70_000
-        assert end == len(damaged)
-        assert kept == damaged[begin:]
+        (region,) = skipped.found
+        assert region["compressed"]
+        assert region["begin_bytes"] <= middle + 70_000
+        assert region["end_bytes"] == len(damaged)
         assert reader.span.whole
 
     def test_a_damaged_stream_that_repeats_records_is_not_believed(self, path):
@@ -459,10 +452,9 @@ class TestCompressedDamage:
         read = read_range(path, 0, -1, compression=kind)
         assert len(read.records) in (32, 33)
         assert read.records == records[: len(read.records)]
-        ((begin, end, kept),) = read.regions
-        # What there is of the last record is among the bytes set aside.
-        assert len(read.records) * 2016 - 140_000 < begin < len(cut)
-        assert (end, kept) == (len(cut), cut[begin:])
+        ((begin, end),) = read.regions
+        # What there is of the last record is among the bytes left out.
+        assert len(read.records) * 2016 - 140_000 < begin < end == len(cut)
         assert read.span.whole
         assert read.span.stop_bytes == len(read.records) * 2016
 
@@ -476,4 +468,4 @@ class TestCompressedDamage:
         assert str(path) in message
         assert "intact gzip, zlib or zstd stream" in message
         assert "compressed byte offset" in message
-        assert "--on-corrupt quarantine" in message
+        assert "--on-corrupt skip" in message
