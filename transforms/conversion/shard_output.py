@@ -180,7 +180,7 @@ def note_difference(prepared: PreparedJob, found: FastTokenizerDiffersError) -> 
 def _note_path(prepared: PreparedJob) -> str:
     """Returns the path of the note: among the files deleted by the commit."""
     job = prepared.job
-    split, _ = layout.parse_edition_key(job.split)
+    split, _ = layout.parse_write_key(job.split)
     path = layout.result_path(job.name, split, prepared.fingerprint)
     return layout.join(job.output, path)
 

@@ -170,11 +170,12 @@ def test_mutated_chunks_give_no_wrong_record(
         reader = source_of(prepared.files.spec).read(unchecked, whole)
         try:
             with ShardCopier(str(copy), options=options) as copier:
-                copied = reader.copy(copier, options)
+                copied, numbers = reader.copy(copier, options)
                 written = copier.finish()
         except GristmillError:
             refused += 1
             continue
         assert copied == written.digest
+        assert numbers.tolist() == list(range(written.digest.records))
         assert read_array_records(copy) == records
     assert refused > 0
