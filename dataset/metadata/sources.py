@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Texts, encode_texts, load_arrays
-from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
@@ -206,9 +206,23 @@ def _lists(path: str, digest: str) -> tuple[SourceFiles, SourceFiles] | None:
 
 
 def common_inputs(dataset: str, split: Split, paths: Iterable[str]) -> list[str]:
-    """Returns those of some files of which an edition was made, by absolute paths."""
+    """Returns those of some files of which an edition was made, by absolute paths.
+
+    Raises:
+        InvalidDatasetError: The list of its files is missing or damaged.
+    """
     inputs = read_inputs(dataset, split)
-    known = {_absolute(file.path) for file in inputs} if inputs is not None else set()
+    if inputs is None:
+        if "file_list" not in split.source:
+            return []
+        raise InvalidDatasetError(
+            "the list of the files that an edition was made of is missing or damaged",
+            where=f"{dataset}, edition {split.edition:,}",
+            expected="the list, so that no file is appended twice",
+            cure="restore it from a copy, or convert the dataset again with "
+            "--overwrite",
+        )
+    known = {_absolute(file.path) for file in inputs}
     return sorted(known.intersection(map(_absolute, paths)))
 
 

@@ -310,9 +310,10 @@ def test_a_worker_of_an_earlier_job_damages_nothing(
         commit_shards([old], results)
         done = dict(server.objects.buckets["out"])
         go_on.set()
-        with pytest.raises(JobChangedError, match="another command has made"):
-            zombie.result()
-    assert server.objects.buckets["out"] == done
+        # Its files have the id of its own write: nobody takes them for others.
+        zombie.result()
+    now = dict(server.objects.buckets["out"])
+    assert {name: now[name] for name in done} == done
     found, expected = shards_of("gs://out/c4"), expected_shards(local)
     assert [data for _, data in sorted(found.items())] == [
         data for _, data in sorted(expected.items())

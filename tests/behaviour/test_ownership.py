@@ -143,7 +143,7 @@ class TestInputs:
             commit_shards([other], map(make_shard, shard_tasks(taken.prepared)))
             names = [name for name in server.objects.buckets["bucket"] if "/a" in name]
             assert names == ["in/a"]
-            mark = open_manifest("gs://bucket/out").splits["train"].mark
+            mark = open_manifest("gs://bucket/out").splits["train"].write
             names = [n for n in server.objects.buckets["bucket"] if f"{mark}-" in n]
             assert names == [f"out/{mark}-a.x", f"out/index/{mark}-a.x.index"]
 

@@ -180,7 +180,8 @@ def _packed_part(
         method=method,
         counts=sum((r.packed for r in reports if r.packed), PackedCounts()),
     )
-    return dataclasses.replace(split, packed=packed.encode(), edition=part.edition)
+    named = {"edition": part.edition, "write": part.write}
+    return dataclasses.replace(split, packed=packed.encode(), **named)
 
 
 def _rows(
