@@ -12,16 +12,18 @@ from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
 from gristmill.dataset.commit.commit import commit, with_spent
 from gristmill.dataset.commit.editions import without_replaced
 from gristmill.dataset.commit.garbage import (
-    Over,
     delete_leftovers,
     find_garbage,
     find_leftovers,
     garbage_editions,
+)
+from gristmill.dataset.commit.listings import Listings, walk
+from gristmill.dataset.commit.unfinished import (
+    Over,
     splits_of,
     temporary_trees,
     unfinished_writes,
 )
-from gristmill.dataset.commit.listings import Listings, walk
 from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.kinds import JOB, TABLE

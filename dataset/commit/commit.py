@@ -31,10 +31,10 @@ from gristmill.dataset.commit.garbage import (
     delete_garbage,
     delete_leftovers,
     delete_strays,
-    unfinished_writes,
 )
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
+from gristmill.dataset.commit.unfinished import unfinished_writes
 from gristmill.dataset.commit.write import DAMAGED, check_not_spent
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import unlike_features

@@ -10,8 +10,8 @@ import json
 from typing import Any
 
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.commit.garbage import Over
 from gristmill.dataset.commit.listings import walk
+from gristmill.dataset.commit.unfinished import Over
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.kinds import JOB, VALUES
 from gristmill.dataset.metadata.manifest import Manifest

@@ -19,8 +19,8 @@ from gristmill.dataset.base.errors import (
     some_of,
 )
 from gristmill.dataset.commit.editions import newest_edition, stands
-from gristmill.dataset.commit.garbage import unfinished_files
 from gristmill.dataset.commit.listings import check_no_link
+from gristmill.dataset.commit.unfinished import unfinished_files
 from gristmill.dataset.commit.write import Write, described_writes
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.kinds import DIRECTORIES
