@@ -19,7 +19,7 @@ import numpy as np
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.sources import read_source_files
+from gristmill.dataset.metadata.sources import read_inputs
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.sources.input_files import InputFiles
 
@@ -64,7 +64,7 @@ def _enlarge(root: pathlib.Path, shards: int) -> None:
     table = ShardTable(paths=names, columns=columns)
     encoded = table.encode()
     (root / split.table).write_bytes(encoded)
-    (source,) = read_source_files(str(root), split)
+    (source,) = read_inputs(str(root), split) or ()
     count = -(-shards // PER_INPUT)
     files = InputFiles(
         paths=[f"{source.path}.{number:07d}" for number in range(count)],

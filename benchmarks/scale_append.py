@@ -8,6 +8,7 @@ opening read the tables of both.
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 import tempfile
 
@@ -17,7 +18,7 @@ from benchmarks.scale_steps import Steps
 from gristmill.transforms import ConversionJob
 from gristmill.transforms.conversion.begin_job import plan_job
 from gristmill.transforms.conversion.job_inputs import list_inputs
-from gristmill.transforms.jobs.appended_job import appended_job, open_to_append
+from gristmill.transforms.jobs.appended_job import open_to_append
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
 
@@ -52,5 +53,5 @@ def _convert(steps: Steps, directory: str, inputs: str, shards: int) -> None:
 
 
 def _appended(job: ConversionJob) -> ConversionJob:
-    manifest, _ = open_to_append(job.output, job.split)
-    return appended_job(job, manifest)
+    open_to_append(job.output, job.split)
+    return dataclasses.replace(job, appends=True)

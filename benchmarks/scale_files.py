@@ -15,7 +15,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-from gristmill.transforms.conversion.shard_tasks import ShardResult, ShardTask
+from gristmill.transforms.conversion.shard_tasks import ShardResult, task_of
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 RECORD_BYTES = 2_216  # With the 16 bytes of its frame.
@@ -75,7 +75,6 @@ def made_results(prepared: PreparedJob) -> Iterator[list[ShardResult]]:
 
 
 def _result(prepared: PreparedJob, shard: int) -> ShardResult:
-    job = prepared.job
     spans = []
     for part in prepared.plan.ranges(shard):
         size = int(prepared.files.sizes[part.file_index])
@@ -109,8 +108,7 @@ def _result(prepared: PreparedJob, shard: int) -> ShardResult:
         written=digest,
         spans=tuple(spans),
     )
-    task = ShardTask(job.output, job.name, job.split, prepared.fingerprint, shard)
-    return ShardResult(task, report)
+    return ShardResult(task_of(prepared, shard), report)
 
 
 def _frame_after(position: int) -> int:

@@ -19,10 +19,11 @@ from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill import loader
 from gristmill.dataset.base.columns import Gathered
 from gristmill.transforms import ConversionJob, ConvertFiles
-from gristmill.transforms.conversion.begin_job import plan_job, take_output
+from gristmill.transforms.conversion.begin_job import plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.conversion.shard_tasks import shard_tasks
+from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
@@ -45,6 +46,10 @@ def measure(shards: int) -> dict[str, float]:
     return steps.found
 
 
+def _begun(steps: Steps, planned: PreparedJob) -> PreparedJob:
+    return steps.timed("begin", lambda: take_output(planned)).prepared
+
+
 def finish(steps: Steps, prepared: PreparedJob, shards: int) -> None:
     """Begins a planned job, and commits it."""
     job = prepared.job
@@ -52,7 +57,7 @@ def finish(steps: Steps, prepared: PreparedJob, shards: int) -> None:
     if abs(prepared.plan.shards - shards) > shards // 1000:
         raise RuntimeError(f"planned {prepared.plan.shards}, wanted {shards}")
     steps.found["job_graph_bytes"] = graph_bytes(ConvertFiles(jobs=(job,)))
-    steps.timed("begin", lambda: take_output(prepared))
+    prepared = _begun(steps, prepared)
     # One after the other, as a runner takes them.
     last = functools.partial(collections.deque, shard_tasks(prepared), 1)
     task = steps.sent(steps.timed("tasks", last)[0])

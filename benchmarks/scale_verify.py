@@ -21,8 +21,7 @@ from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import VerifyDataset
 from gristmill.transforms.checking.metadata import VerifyTask, VerifyTasks, plan_verify
-from gristmill.transforms.checking.result import GatheredChecks
-from gristmill.transforms.checking.shard import ShardCheck
+from gristmill.transforms.checking.result import GatheredChecks, ShardCheck
 
 
 def measure(shards: int) -> dict[str, float]:
@@ -76,9 +75,9 @@ def make_dataset(directory: str, shards: int) -> None:
         "train",
         collector.reports().table,
         writer_options="group_size:1",
-        source={},
+        source={"job": "made up"},
     )
-    commit_dataset(directory, "c4", {"train": split})
+    commit_dataset(directory, "c4", {"train": split}, based_on={"train": 0})
 
 
 def _results(tasks: Iterable[VerifyTask]) -> Iterator[ShardCheck]:

@@ -122,8 +122,7 @@ def read_index(path, records, size):
     whole = data[:8] == b"GMINDEX\n" and crc32c(data[:68]) == head_crc
     require(whole and version == 1, path, "a damaged header, or another version")
     counted, chunks, end, file_bytes, _ = np.frombuffer(data, "<i8", 5, 16).tolist()
-    (places,) = np.frombuffer(data, "<u8", 1, 72).tolist()
-    body = data[80 : len(data) - places]
+    body = data[80 : len(data) - int.from_bytes(data[72:80], "little")]
     ours = (counted, file_bytes, crc32c(body)) == (records, size, body_crc)
     require(ours, path, "a damaged body, or of another shard")
     at = 80 + 8 * -(-chunks // stride)

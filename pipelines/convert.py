@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import (
-    alone_seconds,
     call_apart,
     default_workers,
     map_unordered,
+    run_job,
 )
 from gristmill.pipelines.local.progress import (
     conversion_shown,
@@ -30,7 +31,6 @@ from gristmill.pipelines.local.progress import (
 )
 from gristmill.pipelines.text.conversion import Outcome, edition_notes
 from gristmill.transforms.conversion.begin_job import (
-    TakenOutput,
     TryMap,
     begin_job,
     log_plan,
@@ -38,7 +38,7 @@ from gristmill.transforms.conversion.begin_job import (
 from gristmill.transforms.conversion.commit_shards import (
     CommitOptions,
     ConversionResult,
-    commit_shards,
+    MakeShards,
 )
 from gristmill.transforms.conversion.job_inputs import (
     input_notes,
@@ -46,12 +46,8 @@ from gristmill.transforms.conversion.job_inputs import (
     split_notes,
 )
 from gristmill.transforms.conversion.shard_output import try_function
-from gristmill.transforms.conversion.shard_tasks import (
-    ShardResult,
-    list_made_shards,
-    plan_notes,
-    shard_tasks,
-)
+from gristmill.transforms.conversion.shard_tasks import plan_notes
+from gristmill.transforms.conversion.take_output import TakenOutput
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     check_jobs,
@@ -157,16 +153,27 @@ def convert(
                 result = _run_beam(left, todo, directory, options, beam_options)
         manifest = result.manifest
         for prepared in todo:
-            notes += edition_notes(manifest, prepared.job.split)
+            notes += edition_notes(manifest, prepared.split, prepared.fingerprint)
     assert manifest is not None  # Nothing was to do, or it is done.
     return Outcome(
         output=jobs[0].output,
         manifest=manifest,
-        splits=tuple(job.split for job in jobs),
-        committed_before=before,
+        splits=tuple(_made_key(manifest, p.prepared) for p in preparations),
+        committed_before=tuple(
+            _made_key(manifest, p.prepared) for p in preparations if p.committed
+        ),
         notes=tuple(notes),
         seconds=time.monotonic() - started,
     )
+
+
+def _made_key(manifest: Manifest, prepared: PreparedJob) -> str:
+    """Returns the split that a job made, or what it appended to one, by its key."""
+    if prepared.job.appends:
+        for part in manifest.splits[prepared.split].parts:
+            if part.source.get("job") == prepared.fingerprint:
+                return layout.write_key(prepared.split, part.write)
+    return prepared.split
 
 
 def _prepare(
@@ -275,37 +282,16 @@ def _run_here(
     options: CommitOptions,
     workers: int | None,
 ) -> ConversionResult:
-    tasks = itertools.chain.from_iterable(map(shard_tasks, prepared))
     threads = max(map(_shards_at_once, prepared))
-    make = functools.partial(
-        list_made_shards, progress_dir=progress_dir, one_at_a_time=threads > 1
+    job = MakeShards(
+        jobs=jobs,
+        options=options,
+        prepared=prepared,
+        progress_dir=progress_dir,
+        one_at_a_time=threads > 1,
     )
-    passes = sum(len(job.plan.pass_begins) for job in prepared)
-    stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
-    alone = alone_seconds(
-        workers, stored_bytes, remote=any(map(waits_for_storage, jobs))
-    )
-    made = map_unordered(
-        make,
-        tasks,
-        workers=min(workers or default_workers(), passes),
-        threads=threads,
-        alone_seconds=0.0 if any(map(_calls_function, jobs)) else alone,
-    )
-    results = map(_noted, itertools.chain.from_iterable(made))
-    return commit_shards(
-        jobs,
-        results,
-        options,
-        prepared={job.job.split: job for job in prepared},
-    )
-
-
-def _noted(result: ShardResult) -> ShardResult:
-    if (report := result.report) is not None:
-        done = "there already" if result.resumed else "written"
-        _log.info("%s: %d records %s", report.path, report.written.records, done)
-    return result
+    apart = any(map(_calls_function, jobs))
+    return run_job(job, workers=workers, threads=threads, apart=apart)
 
 
 def _run_beam(
@@ -315,7 +301,7 @@ def _run_beam(
     options: CommitOptions,
     beam_options: Sequence[str],
 ) -> ConversionResult:
-    from gristmill.pipelines.beam.run_pipeline import run_pipeline
+    from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
     from gristmill.transforms.beam.convert_files import ConvertFiles
 
     transform = ConvertFiles(
@@ -327,6 +313,7 @@ def _run_beam(
         keep_replaced=options.keep_replaced,
     )
     first = prepared[0]
-    result = layout.result_path(first.job.name, first.job.split, first.fingerprint)
-    result_path = layout.join(jobs[0].output, result)
-    return run_pipeline(transform, beam_options, result_path=result_path)
+    path = result_path_of(
+        jobs[0].output, first.job.name, first.job.split, first.fingerprint
+    )
+    return run_pipeline(transform, beam_options, result_path=path)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import posixpath
 import tempfile
 import time
 import uuid
 from collections.abc import Sequence
 
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import path_text
-from gristmill.pipelines.local.pool import Done, run_tasks
+from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.local.progress import preparing_shown
 from gristmill.pipelines.text.verification import Verification
-from gristmill.transforms.checking.metadata import plan_verify
-from gristmill.transforms.checking.result import GatheredChecks
-from gristmill.transforms.checking.shard import ShardCheck, verify_shard
-
-_log = logging.getLogger(__name__)
+from gristmill.transforms.checking.result import VerifyResult
+from gristmill.transforms.checking.verify_job import VerifyJob
 
 
 def verify(
@@ -55,56 +49,36 @@ def verify(
         found = _verify_on_beam(dataset, quick, report, beam_options)
     else:
         found = _verify_here(dataset, quick, workers, show_progress)
-    return dataclasses.replace(found, seconds=time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return Verification(quick=quick, seconds=seconds, **found._asdict())
 
 
 def _verify_here(
     dataset: str, quick: bool, workers: int | None, show_progress: bool
-) -> Verification:
+) -> VerifyResult:
+    job = VerifyJob(dataset, quick)
     with preparing_shown(show=show_progress):
-        plan = plan_verify(dataset, shards_too=quick)
-    tasks = plan.tasks
-    gathered = GatheredChecks(plan, quick=quick)
-    if not quick:
-        checks = run_tasks(
-            verify_shard,
-            tasks,
-            label="verifying",
-            noun="shards",
-            stored_bytes=tasks.file_bytes,
-            remote=storage_for(dataset).remote,
-            workers=workers,
-            show_progress=show_progress,
-            done=_done,
-        )
-        for check in checks:
-            gathered.add(check)
-            _log.info("%s: %d records compared", check.path, check.records)
-    return Verification(quick=quick, **gathered.result(dataset)._asdict())
-
-
-def _done(check: ShardCheck) -> Done:
-    return Done(check.file_bytes, check.records, check.raw_bytes)
+        begun = job.begin()
+    return run_job(job, begun, workers=workers, show_progress=show_progress)
 
 
 def _verify_on_beam(
     dataset: str, quick: bool, report: str | None, beam_options: Sequence[str]
-) -> Verification:
+) -> VerifyResult:
     from apache_beam.options.pipeline_options import (
         GoogleCloudOptions,
         PipelineOptions,
     )
 
     from gristmill.pipelines.beam.run_pipeline import run_pipeline
-    from gristmill.transforms.beam.verify_dataset import VerifyDataset
+    from gristmill.transforms.beam.run_job import RunJob
 
     # Not in the dataset: the account may have read access only.
     cloud = PipelineOptions(list(beam_options)).view_as(GoogleCloudOptions)
     shared_dir = cloud.temp_location or (report and posixpath.dirname(report))
     with tempfile.TemporaryDirectory(prefix="gristmill-") as directory:
-        found = run_pipeline(
-            VerifyDataset(dataset, quick=quick),
+        return run_pipeline(
+            RunJob(VerifyJob(dataset, quick)),
             beam_options,
             result_path=f"{shared_dir or directory}/.result-{uuid.uuid4().hex}",
         )
-    return Verification(quick=quick, **found._asdict())

@@ -324,7 +324,12 @@ def is_ours(value: Any) -> bool:
 
 def types_in(value: Any) -> dict[str, set[type]]:
     """Returns the types that a function's or a class's annotations name."""
-    names = {**vars(sys.modules[value.__module__]), **type_checking(value.__module__)}
+    names: dict[str, Any] = {}
+    # A base is annotated with the names of its own module.
+    for part in reversed(getattr(value, "__mro__", (value,))):
+        home = part.__module__
+        if is_ours(part):
+            names |= {**vars(sys.modules[home]), **type_checking(home)}
     hints = typing.get_type_hints(value, globalns=names)
     if isinstance(value, type):
         # The schedule of batches is internal.

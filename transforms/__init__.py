@@ -13,7 +13,7 @@ from gristmill.dataset.base.lazy_names import lazy_names
 if TYPE_CHECKING:
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.findings import Finding
-    from gristmill.transforms.beam.attach_columns import AttachColumns, AttachResult
+    from gristmill.transforms.beam.attach_columns import AttachColumns
     from gristmill.transforms.beam.convert_files import ConvertFiles
     from gristmill.transforms.beam.find_duplicates import FindDuplicates
     from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.beam.verify_dataset import VerifyDataset
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.checking.result import VerifyResult
+    from gristmill.transforms.columns.attach_job import AttachResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
     from gristmill.transforms.duplicates.commit_certificate import DuplicatesResult
     from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames

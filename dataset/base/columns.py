@@ -8,7 +8,7 @@ import io
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -193,6 +193,27 @@ def last_of_each(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return len(numbers) - 1 - found
 
 
+class Done(NamedTuple):
+    """What a result adds to a progress bar, to the log and to metrics.
+
+    Attributes:
+        path: The file that it is about.
+        said: What the log says of it.
+        stored_bytes: Size of the files that were read.
+        records: Records in them.
+        raw_bytes: Size of these.
+        counts: What it adds to `job_metrics.COUNTERS` and `DISTRIBUTIONS`.
+    """
+
+    path: str
+    said: str
+    stored_bytes: int
+    records: int
+    raw_bytes: int
+    counts: Mapping[str, int] = {}
+
+
+@runtime_checkable
 class Gatherable(Protocol):
     """A small result of a worker, which knows what is kept of it."""
 

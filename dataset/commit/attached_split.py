@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy.typing as npt
 
 from gristmill import __version__
-from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.columns.column_file import encode_column
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.commit.attachment import Attachment
+from gristmill.dataset.commit.write import write_ids
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     ColumnTable,
@@ -73,6 +73,15 @@ class Written(NamedTuple):
         place = self.task.edition, self.task.number
         gathered.notes["files"][place] = self.files
 
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        task, digest = self.task, self.task.digest
+        said = f"values of {digest.records} records"
+        return Done(
+            *(task.shard, said, task.file_bytes, digest.records, digest.raw_bytes)
+        )
+
 
 Typed = Mapping[str, tuple[ColumnType, npt.NDArray[Any]]]
 """Types and values of columns, by name."""
@@ -109,17 +118,20 @@ class AttachedSplit:
             InputError: A column of this name is there, and is to stay.
         """
         editions = {part.edition: part.shards_digest for part in self.split.parts}
-        text = json.dumps([how, sorted(columns), sorted(editions.items())])
-        key = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
-        found = Attachment(
-            dataset=self.dataset,
-            name=self.manifest.name,
-            split=self.name,
-            editions=editions,
-            columns=tuple(columns),
-            key=key,
-            replaces=self.overwrite,
-        )
+        used = self.manifest.spent | self.split.writes
+        ids = write_ids(self.name, how, sorted(columns), sorted(editions.items()))
+        for key in ids:
+            found = Attachment(
+                dataset=self.dataset,
+                name=self.manifest.name,
+                split=self.name,
+                editions=editions,
+                columns=tuple(columns),
+                key=key,
+                replaces=self.overwrite,
+            )
+            if key not in used or (columns and self.has(found)):
+                break
         taken = [n for n in columns if any(n in p.columns for p in self.split.parts)]
         if taken and not self.overwrite and not self.has(found):
             raise InputError(
@@ -133,10 +145,13 @@ class AttachedSplit:
         """Returns whether the split has these columns already."""
         return all(
             part.columns.get(column, {}).get("table")
-            == attachment.table_path(part.edition, column)
+            == attachment.table_path(self._key(part), column)
             for part in self.split.parts
             for column in attachment.columns
         )
+
+    def _key(self, part: Split) -> str:
+        return layout.write_key(self.name, part.write)
 
     def entries(self) -> list[dict[str, ColumnEntry]]:
         """Returns the columns of each edition."""
@@ -193,7 +208,7 @@ class AttachedSplit:
             made[number] = {
                 name: write_column_table(
                     self.dataset,
-                    attachment.table_path(number, name),
+                    attachment.table_path(self._key(part), name),
                     kind,
                     ColumnTable.of((each[name] for each in own), shards),
                     source=source,

@@ -1,33 +1,28 @@
 """Columns that are being attached: described beside the dataset, written, committed.
 
-The number of the edition stays: the records do. So the description, which other
-commands leave alone, has a name of its own. It is written before the first file and
-deleted after the commit; files that neither it nor `dataset.json` names are garbage.
+The edition stays: the records do. The description is written before the first file and
+deleted after the commit.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import google_crc32c
 
 from gristmill import __version__
 from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
-from gristmill.dataset.commit.claim import fence
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import with_columns
-from gristmill.dataset.commit.listings import walk
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     StoredColumn,
 )
-from gristmill.dataset.metadata.kinds import ATTACHMENT
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
 
 _FORMAT = "gristmill attachment"
@@ -43,7 +38,7 @@ class Attachment:
         split: The split.
         editions: The `shards_digest` of each edition, by number.
         columns: The names of the columns.
-        key: 16 digits that identify what is attached to which records.
+        key: The id of the write.
         replaces: Whether columns of these names are replaced.
     """
 
@@ -56,33 +51,40 @@ class Attachment:
     replaces: bool = False
 
     @property
-    def _place(self) -> str:
-        path = layout.attachment_path(self.name, self.split, self.key)
-        return layout.join(self.dataset, path)
+    def _write(self) -> Write:
+        return Write(
+            output=self.dataset,
+            name=self.name,
+            split=self.split,
+            id=self.key,
+            mark=self.key,
+        )
 
     def begin(self) -> None:
         """Describes the work beside the dataset."""
-        fields = {
-            "format": _FORMAT,
-            "columns": list(self.columns),
-            "editions": {str(n): digest for n, digest in self.editions.items()},
-        }
-        text = json.dumps(fields, indent=2) + "\n"
-        storage_for(self.dataset).write(self._place, text.encode())
+        editions = {str(n): digest for n, digest in self.editions.items()}
+        self._write.describe(
+            {"columns": {"names": list(self.columns), "editions": editions}}
+        )
 
     def check_current(self) -> None:
         """Raises JobChangedError if the work was given up, or is done."""
-        if storage_for(self.dataset).stat(self._place) is None:
+        self._write.check_current()
+        if storage_for(self.dataset).stat(self._write.description) is None:
             raise JobChangedError(
-                "another command has finished attaching these columns, or given it up",
-                where=self._place,
+                "another command has finished attaching these columns",
+                where=self._write.where,
                 cure="run this command again, one at a time: it says if all is done",
             )
 
-    def table_path(self, edition: int, column: str) -> str:
-        """Returns the path of a column's table, relative to the dataset."""
-        key = layout.edition_key(self.split, edition)
-        return layout.column_table_path(self.name, key, column, self.key)
+    def table_path(self, edition: str, column: str) -> str:
+        """Returns the path of a column's table, relative to the dataset.
+
+        Args:
+            edition: The `layout.write_key` of the edition.
+            column: The column's name.
+        """
+        return layout.column_table_path(self.name, edition, column, self.key)
 
     def publish(self, shard: str, column: str, data: bytes) -> StoredColumn:
         """Writes the values of a shard."""
@@ -123,19 +125,5 @@ class Attachment:
             )
 
         manifest = commit(self.dataset, change, check=self.check_current)
-        storage_for(self.dataset).delete(self._place)
+        storage_for(self.dataset).delete(self._write.description)
         return manifest
-
-
-def give_up_attachments(
-    dataset: str, manifest: Manifest, split: str
-) -> Iterator[FileInfo]:
-    """Deletes the descriptions of columns that are being attached, and yields them.
-
-    Who attaches them still, fails; their files are garbage.
-    """
-    found = walk(dataset, (ATTACHMENT,), layout.parts_of(manifest.name, split))
-    if begun := [one.info for one in found]:
-        storage_for(dataset).delete_all(begun)
-        fence(dataset)  # Who has found its description by now cannot commit any more.
-    yield from begun

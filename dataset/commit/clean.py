@@ -5,17 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Iterator
+import json
+from collections.abc import Callable, Iterator
 
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError
-from gristmill.dataset.commit.attachment import give_up_attachments
-from gristmill.dataset.commit.commit import commit
-from gristmill.dataset.commit.editions import (
-    files_by_edition,
-    last_begun,
-    part_trees,
-    without_replaced,
-)
+from gristmill.dataset.commit.commit import commit, with_spent
+from gristmill.dataset.commit.editions import without_replaced
 from gristmill.dataset.commit.garbage import (
     delete_leftovers,
     find_garbage,
@@ -23,11 +18,21 @@ from gristmill.dataset.commit.garbage import (
     garbage_editions,
 )
 from gristmill.dataset.commit.listings import Listings, walk
+from gristmill.dataset.commit.unfinished import (
+    Over,
+    splits_of,
+    temporary_trees,
+    unfinished_writes,
+)
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import ATTACHMENT, TABLE
-from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.metadata.open_manifest import not_a_dataset, open_manifest
-from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.metadata.kinds import JOB, TABLE
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    read_manifest,
+    read_versioned_manifest,
+)
+from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo, is_unfinished
 from gristmill.dataset.storage.lookup import storage_for
 
@@ -39,12 +44,12 @@ class Cleaned:
     """What a cleaning deletes.
 
     Attributes:
-        editions: Editions that are kept no longer, by `layout.edition_key`.
+        editions: Editions that are kept no longer: each its split and its number.
         files: How many files go.
         file_bytes: Their size.
     """
 
-    editions: tuple[str, ...]
+    editions: tuple[tuple[str, int], ...]
     files: int
     file_bytes: int
 
@@ -58,14 +63,14 @@ def clean(
 ) -> Cleaned:
     """Deletes the replaced editions of a dataset, and files that no edition names.
 
-    Work that is not finished stays, whose editions have greater numbers than any that
-    was given out. So a command that writes to the dataset meanwhile loses nothing.
+    Work that is not finished stays, which is described beside the dataset and neither
+    committed nor given up. So a command that writes meanwhile loses nothing.
 
     Args:
         output: The dataset's directory.
-        unfinished: Whether work that is not finished goes, too. Its numbers count as
-            given out then: a command that still runs fails, and none writes files of
-            these names again.
+        unfinished: Whether work that is not finished goes, too. It is given up first,
+            by the same write of `dataset.json`, which is made where there is none: a
+            command that still runs fails, and none writes files of these names again.
         delete: Whether to delete it. If not, it is only found.
         seen: Called with each file, relative to the dataset, and its size.
 
@@ -77,14 +82,16 @@ def clean(
     """
 
     def change(old: Manifest | None) -> Manifest:
+        old = old or (_described_dataset(output) if unfinished else None)
         if old is None:
             raise not_a_dataset(output)
         splits = {name: without_replaced(one) for name, one in old.splits.items()}
-        for name, split in splits.items() if unfinished else ():
-            splits[name] = _given_up(output, old.name, name, split)
-        return dataclasses.replace(old, splits=splits)
+        spent = old.spent
+        for name in splits_of(output, old) if unfinished else ():
+            spent |= unfinished_writes(output, old, name)
+        return with_spent(old, dataclasses.replace(old, splits=splits, spent=spent))
 
-    before = open_manifest(output)
+    before = read_manifest(output)
     found: dict[str, int] = {}
 
     def noted(files: Iterator[FileInfo]) -> Iterator[FileInfo]:
@@ -99,37 +106,46 @@ def clean(
         if delete:
             after = commit(output, change, delete=False)
         else:
-            after = change(open_manifest(output))
+            after = change(read_versioned_manifest(output)[0])
         try:
-            for name in after.splits:
-                if unfinished and delete:
-                    _ = [*noted(give_up_attachments(output, after, name))]
-                given_up = unfinished and not delete
-                files = noted(_all_files(output, after, name, given_up=given_up))
+            for name in splits_of(output, after):
+                files = noted(_all_files(output, after, name))
                 _delete(output, after, name, files) if delete else [*files]
             break
         except (InvalidDatasetError, StorageError):
             # Another command may have replaced what was read.
-            if not left or change(open_manifest(output)) == after:
+            if not left or change(read_versioned_manifest(output)[0]) == after:
                 raise
     if delete:
         delete_leftovers(output, after.name, after.splits if unfinished else ())
     return Cleaned(
-        editions=tuple(sorted(before.known.keys() - after.known.keys())),
+        editions=tuple(sorted({*_numbers(before)} - {*_numbers(after)})),
         files=len(found),
         file_bytes=sum(found.values()),
     )
 
 
-def _given_up(output: str, name: str, key: str, split: Split) -> Split:
-    last = max(split.last_edition, last_begun(output, name, key))
-    return dataclasses.replace(split, last_edition=last)
+def _numbers(manifest: Manifest | None) -> Iterator[tuple[str, int]]:
+    for name, split in manifest.splits.items() if manifest else ():
+        for number in split.known:
+            yield name, number
+
+
+def _described_dataset(output: str) -> Manifest | None:
+    """Returns a dataset without splits, of which only unfinished work tells."""
+    for found in walk(output, (JOB,)):
+        content = storage_for(output).load(found.info.path)
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            name = json.loads(content.data)["name"] if content else ""
+            if name:
+                return Manifest(name=str(name), splits={})
+    return None
 
 
 def give_up(output: str, split: str) -> Manifest:
     """Gives up the work on a split that is not finished; its files become garbage.
 
-    Who is at it still, fails.
+    A command that still works on it fails.
 
     Returns:
         The dataset as it is then.
@@ -138,31 +154,20 @@ def give_up(output: str, split: str) -> Manifest:
     def change(old: Manifest | None) -> Manifest:
         if old is None:
             raise not_a_dataset(output)
-        given_up = _given_up(output, old.name, split, old.splits[split])
-        return dataclasses.replace(old, splits={**old.splits, split: given_up})
+        given_up = unfinished_writes(output, old, split)
+        return dataclasses.replace(old, spent=old.spent | given_up)
 
-    manifest = commit(output, change, delete=False)
-    _ = [*give_up_attachments(output, manifest, split)]
-    return manifest
+    return commit(output, change, delete=False)
 
 
-def unfinished_files(
-    output: str, manifest: Manifest, name: str, *, own: Collection[int] = ()
-) -> Iterator[str]:
-    """Yields files of work on a split that is not finished, relative to the dataset.
+def give_up_write(write: Write) -> None:
+    """Gives up one write, also where nothing is committed yet."""
 
-    Args:
-        output: The dataset's directory.
-        manifest: What it says of itself.
-        name: The split.
-        own: The editions that the caller makes, whose files are left out.
-    """
-    for one in walk(output, (ATTACHMENT,), layout.parts_of(manifest.name, name)):
-        yield one.path
-    last = manifest.splits[name].last_edition
-    for edition, path in files_by_edition(output, manifest.name, name):
-        if edition > last and edition not in own:
-            yield path
+    def change(old: Manifest | None) -> Manifest:
+        old = old or Manifest(name=write.name, splits={})
+        return dataclasses.replace(old, spent=old.spent | {write.id})
+
+    commit(write.output, change, delete=False)
 
 
 def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
@@ -171,33 +176,32 @@ def sweep(output: str, manifest: Manifest, name: str) -> tuple[str, ...]:
     Returns:
         What it leaves, as a process of this machine writes there.
     """
-    known = manifest.splits[name].known
-    keys = {layout.edition_key(name, edition) for edition in known}
+    parts = manifest.splits[name].known.values()
+    keys = {layout.write_key(name, part.write) for part in parts}
     _delete(output, manifest, name, _all_files(output, manifest, name))
     delete_leftovers(output, manifest.name, {name, *keys})
     left = find_leftovers(output, manifest, Listings(output))
     return tuple(sorted(path for path in left if is_unfinished(layout.base_name(path))))
 
 
-def _all_files(
-    output: str, manifest: Manifest, name: str, *, given_up: bool = False
-) -> Iterator[FileInfo]:
+def _all_files(output: str, manifest: Manifest, name: str) -> Iterator[FileInfo]:
     trees = map(storage_for(output).list_tree, _trees(output, manifest, name))
-    garbage = find_garbage(output, manifest, name, given_up=given_up)
-    yield from itertools.chain(*trees, garbage)
+    yield from itertools.chain(*trees, find_garbage(output, manifest, name))
 
 
 def _delete(
     output: str, manifest: Manifest, name: str, files: Iterator[FileInfo]
 ) -> None:
-    """Deletes the garbage of a split, the tables last: they tell what else there is."""
+    """Deletes the garbage of a split; last what tells of it, and tables after that."""
     storage = storage_for(output)
-    tables = []
+    last: dict[str, list[FileInfo]] = {JOB.suffix: [], TABLE.suffix: []}
 
     def others() -> Iterator[FileInfo]:
         for info in files:
-            if info.path.endswith(TABLE.suffix):
-                tables.append(info)
+            for suffix, telling in last.items():
+                if info.path.endswith(suffix):
+                    telling.append(info)
+                    break
             else:
                 yield info
 
@@ -206,18 +210,18 @@ def _delete(
     for tree in trees:  # What is left of them: directories.
         with contextlib.suppress(StorageError):  # A command makes files there.
             storage.delete_tree(tree)
-    storage.delete_all(tables)
+    for telling in last.values():
+        storage.delete_all(telling)
 
 
 def _trees(output: str, manifest: Manifest, name: str) -> list[str]:
     """Returns the directories of unfinished files of editions that are not to come."""
-    storage, last = storage_for(output), manifest.splits[name].last_edition
-    trees = part_trees(output, manifest.name, name)
-    for edition in garbage_editions(output, manifest, name).editions:
-        key = layout.edition_key(name, edition)
-        trees[edition] = layout.temporary_dir(output, manifest.name, key)
+    trees = temporary_trees(output, manifest.name, name)
+    for key in garbage_editions(output, manifest, name).keys:
+        trees[key] = layout.temporary_dir(output, manifest.name, key)
+    is_over = Over(output, manifest, name)
     return [
         tree
-        for edition, tree in sorted(trees.items())
-        if edition <= last and not storage.is_in_use(tree)
+        for key, tree in sorted(trees.items())
+        if is_over(key) and not storage_for(output).is_in_use(tree)
     ]

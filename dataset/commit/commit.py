@@ -26,14 +26,18 @@ from gristmill.dataset.base.errors import (
     StorageChangedError,
     some_of,
 )
-from gristmill.dataset.commit.editions import with_edition
+from gristmill.dataset.commit.editions import with_write
 from gristmill.dataset.commit.garbage import (
     delete_garbage,
     delete_leftovers,
+    delete_strays,
 )
 from gristmill.dataset.commit.listings import check_split
 from gristmill.dataset.commit.ownership import check_dataset_name, check_other_splits
+from gristmill.dataset.commit.unfinished import unfinished_writes
+from gristmill.dataset.commit.write import DAMAGED, check_not_spent
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.features import unlike_features
 from gristmill.dataset.metadata.manifest import (
     Manifest,
     read_replaced_manifest,
@@ -41,6 +45,7 @@ from gristmill.dataset.metadata.manifest import (
     read_versioned_manifest,
 )
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import common_inputs, read_inputs
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.metadata.tfds_info import FILEPATH_TEMPLATE, path_template
 from gristmill.dataset.storage.lookup import storage_for, version_of
@@ -79,7 +84,7 @@ def write_table(
     Args:
         output: The dataset's directory.
         name: Its name.
-        split: The split, or the edition by its `layout.edition_key`.
+        split: The split, or the edition by its `layout.write_key`.
         table: All shards of it.
         writer_options: How the shards are encoded.
         source: Where the records come from, as plain values.
@@ -100,7 +105,7 @@ def write_table(
         path=path,
         writer_options=writer_options,
         source={**source, "gristmill_version": __version__},
-        edition=layout.parse_edition_key(split)[1],
+        write=layout.parse_write_key(split)[1],
     )
 
 
@@ -176,6 +181,7 @@ def commit(
         except StorageChangedError:
             check()  # Who has lost the output is told by whom.
             raise
+        manifest = with_spent(old, manifest)
         if old == manifest and not names:
             break
         check()
@@ -201,11 +207,21 @@ def commit(
     return manifest
 
 
+def with_spent(old: Manifest | None, new: Manifest) -> Manifest:
+    """Returns a dataset that remembers the writes that it has lost."""
+    had, has = (
+        {one for split in manifest.splits.values() for one in split.writes}
+        for manifest in (old or new, new)
+    )
+    return dataclasses.replace(new, spent=new.spent | (had - has))
+
+
 def commit_dataset(
     output: str,
     name: str,
     splits: Mapping[str, Split],
     *,
+    based_on: Mapping[str, int],
     replaces: Collection[str] = (),
     keep_replaced: bool = False,
     keeps: Iterable[str] = (),
@@ -219,7 +235,9 @@ def commit_dataset(
     Args:
         output: The dataset's directory.
         name: Its name.
-        splits: The finished editions, by `layout.edition_key`.
+        splits: The finished editions, by `layout.write_key`.
+        based_on: The newest edition of the split of each when it began, as
+            `Write.base`.
         replaces: Those that replace their split; others are appended to it.
         keep_replaced: Whether what they replace is kept, to go back to.
         keeps: Editions that are there already, as far as the caller knows.
@@ -231,26 +249,37 @@ def commit_dataset(
     Raises:
         InputError: The directory holds a dataset of another name, or another split
             has a file of these.
+        JobChangedError: One of the writes was given up.
         DataLossError: A split of `keeps` is not there, or there is no split at all.
         StorageChangedError: Another process has changed one of the splits meanwhile.
     """
 
     def change(old: Manifest | None) -> Manifest:
         check_kept(output, old, splits, keeps=keeps)
-        old = old or Manifest(name=name, splits={})
+        if old is None:
+            old = Manifest(name=name, splits={})
+            if DAMAGED in based_on.values():
+                old = _with_begun(output, old, splits)
         check_dataset_name(output, old, name)
         made = dict(old.splits)
         for key, split in splits.items():
-            only, number = layout.parse_edition_key(key)
-            split = dataclasses.replace(split, edition=number)
+            only, _ = layout.parse_write_key(key)
+            check_not_spent(output, old, {only: split.source["job"]})
             there = made.get(only)
-            made[only] = with_edition(
-                there, split, replaces=key in replaces, keep=keep_replaced
+            made[only] = with_write(
+                there,
+                split,
+                base=based_on[key],
+                replaces=key in replaces,
+                keep=keep_replaced,
             )
+            if key not in replaces and there is not None:
+                since = [part for part in there.parts if part.edition > based_on[key]]
+                check_together(output, only, split, since)
         # What they replace may have their own files, where these are indexed again.
-        own = {*splits, *(layout.parse_edition_key(key)[0] for key in replaces)}
+        own = {*splits, *(layout.parse_write_key(key)[0] for key in replaces)}
         if any(
-            key not in own and layout.parse_edition_key(key)[0] not in own
+            key not in own and layout.parse_write_key(key)[0] not in own
             for key in old.editions
         ):
             tables = [read_table(output, split) for split in splits.values()]
@@ -272,9 +301,59 @@ def commit_dataset(
         delete=delete,
     )
     delete_leftovers(
-        output, name, {*splits, *(layout.parse_edition_key(key)[0] for key in splits)}
+        output, name, {*splits, *(layout.parse_write_key(key)[0] for key in splits)}
     )
+    for key in splits:
+        if key in replaces and not keep_replaced:
+            continue  # Who deletes what it replaced finds them, too.
+        with contextlib.suppress(GristmillError):
+            delete_strays(output, manifest, key)
     return manifest
+
+
+def _with_begun(output: str, manifest: Manifest, made: Mapping[str, Split]) -> Manifest:
+    """Returns a dataset that has given up all writes of some splits but these.
+
+    Where `dataset.json` was lost, their editions would be those of other records.
+    """
+    keys = map(layout.parse_write_key, made)
+    begun = (unfinished_writes(output, manifest, split) for split, _ in keys)
+    own = {split.source["job"] for split in made.values()}
+    return dataclasses.replace(manifest, spent=frozenset().union(*begun) - own)
+
+
+def check_together(
+    output: str, name: str, made: Split, others: Iterable[Split]
+) -> None:
+    """Checks that an append and those that came while it ran may both stand.
+
+    Args:
+        output: The dataset's directory.
+        name: The split.
+        made: What is appended.
+        others: The other editions; what was made by the same write does not count.
+
+    Raises:
+        StorageChangedError: They have an input in common, or features that do not go
+            together.
+    """
+    job = made.source["job"]
+    for other in (part for part in others if part.source.get("job") != job):
+        paths = [file.path for file in read_inputs(output, made) or ()]
+        common = common_inputs(output, other, paths)
+        unlike = unlike_features(other.features, made.features)
+        if common or unlike:
+            raise StorageChangedError(
+                "another command has changed the split while this one ran",
+                where=f"{output}, split {name}",
+                expected="an append of other inputs, with the same features",
+                got=f"edition {other.edition:,} of the same {some_of(common)}"
+                if common
+                else f"edition {other.edition:,} with another feature "
+                f"{some_of(unlike)}",
+                cure="give the new files only, with the features of the split; "
+                "gristmill clean --unfinished deletes what this command has made",
+            )
 
 
 def check_kept(
@@ -312,7 +391,7 @@ def withdraw_tfds_info(output: str, manifest: Manifest) -> None:
         split = manifest.splits.get(name)
         if split is None or any("indexed" in part.source for part in split.parts):
             continue  # Files that were indexed have the names that TFDS gave them.
-        wanted = path_template(layout.edition_key(name, split.edition))
+        wanted = path_template(layout.write_key(name, split.write))
         template = fields.get("filepathTemplate") or FILEPATH_TEMPLATE
         lengths = fields["shardLengths"]
         if (

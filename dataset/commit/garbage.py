@@ -1,9 +1,9 @@
 """Files of editions that a dataset names no more: found, and deleted.
 
-An edition is garbage when its number was given out (it is at most `last_edition`) and
-`dataset.json` names it neither as current nor as replaced. Greater numbers are of work
-that is not finished. The table of an edition is deleted last: as long as it is there,
-whoever comes next finds what is left of the edition.
+A write is garbage when it was committed or given up, and `dataset.json` names no
+edition of it, or when nothing describes it. Other writes are not finished. The table of
+a write is deleted last, and before it its description: as long as they are there,
+whoever comes next finds what is left.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import glob
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Self
 
 import numpy as np
@@ -22,7 +22,6 @@ from gristmill.dataset.base.errors import (
     InvalidDatasetError,
     StorageError,
 )
-from gristmill.dataset.commit.editions import fingerprint_of
 from gristmill.dataset.commit.listings import (
     Listings,
     Names,
@@ -34,21 +33,32 @@ from gristmill.dataset.commit.listings import (
     find_names,
     walk,
 )
+from gristmill.dataset.commit.unfinished import (
+    Over,
+    splits_of,
+    unfinished_files,
+)
+from gristmill.dataset.commit.write import id_in
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import named_values
 from gristmill.dataset.metadata.kinds import (
-    ATTACHMENT,
     COLUMN,
     DESCRIBING,
     DIRECTORIES,
     JOB,
     RESULT,
+    SHARD_NAME,
     TABLE,
+    TEMPORARY,
     VALUES,
-    Kind,
+    parser,
 )
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
-from gristmill.dataset.metadata.parts import part_count
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    is_over,
+    read_manifest,
+    read_table,
+)
 from gristmill.dataset.metadata.shard_index import parse_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB
 from gristmill.dataset.metadata.shard_table import ShardTable
@@ -104,28 +114,25 @@ class Garbage:
     """What can be deleted of one split.
 
     Attributes:
-        described: Files that describe editions which are not named, without tables.
+        described: Files that describe editions which are not named, but for these:
+        jobs: What is said of their writes.
         tables: Their tables.
         columns: Tables of columns that are not named.
-        editions: The numbers of all these editions.
-        written: The numbers of those that more than a table describes: what is indexed
-            has nothing else.
+        keys: The `layout.write_key` of each of these editions.
+        written: Those of them that more than a table describes: what is indexed has
+            nothing else.
     """
 
     described: tuple[FileInfo, ...]
+    jobs: tuple[FileInfo, ...]
     tables: tuple[FileInfo, ...]
     columns: tuple[FileInfo, ...]
-    editions: frozenset[int]
-    written: frozenset[int]
+    keys: frozenset[str]
+    written: frozenset[str]
 
 
 def garbage_editions(
-    output: str,
-    manifest: Manifest,
-    name: str,
-    *,
-    listings: Listings | None = None,
-    given_up: bool = False,
+    output: str, manifest: Manifest, name: str, *, listings: Listings | None = None
 ) -> Garbage:
     """Finds editions of a split that are not named, by the files that describe them.
 
@@ -134,39 +141,36 @@ def garbage_editions(
         manifest: What it says of itself.
         name: The split.
         listings: As in `walk`.
-        given_up: Whether columns count that are being attached.
     """
-    split = manifest.splits[name]
     named = NamedFiles.of(manifest, ()).described
     described: list[FileInfo] = []
+    jobs: list[FileInfo] = []
     tables: list[FileInfo] = []
     columns: dict[str, list[FileInfo]] = {}
     begun = set()
-    editions, written = set(), set()
-    kinds = (*DESCRIBING, COLUMN, ATTACHMENT)
+    keys, written = set(), set()
+    kinds = (*DESCRIBING, COLUMN)
     known = layout.parts_of(manifest.name, name)
+    is_over = Over(output, manifest, name)
     for info, path, kind, parts in walk(output, kinds, known, listings=listings):
-        edition = layout.edition_in(parts)
-        if kind is ATTACHMENT and given_up:
-            described.append(info)
-        elif kind is ATTACHMENT:
-            begun.add(parts["KEY"])
-        elif edition > split.last_edition or path in named:
-            continue
-        elif kind is COLUMN:
+        key = layout.key_in(parts)
+        if kind is COLUMN and path not in named:
             columns.setdefault(parts["KEY"], []).append(info)
-        else:
-            (tables if kind is TABLE else described).append(info)
-            if edition not in split.known:
-                editions.add(edition)
+        elif kind is JOB and not is_over(key):
+            begun.add(parts.get("WRITE", ""))
+        elif path not in named and is_over(key):
+            {TABLE: tables, JOB: jobs}.get(kind, described).append(info)
+            if key not in manifest.known:
+                keys.add(key)
                 if kind is not TABLE:
-                    written.add(edition)
+                    written.add(key)
     lost = [tables for one, tables in columns.items() if one not in begun]
     return Garbage(
         described=tuple(described),
+        jobs=tuple(jobs),
         tables=tuple(tables),
         columns=tuple(itertools.chain(*lost)),
-        editions=frozenset(editions),
+        keys=frozenset(keys),
         written=frozenset(written),
     )
 
@@ -178,7 +182,6 @@ def find_garbage(
     *,
     listings: Listings | None = None,
     named: NamedFiles | None = None,
-    given_up: bool = False,
 ) -> Iterator[FileInfo]:
     """Yields the files of a split that can be deleted, in the order to delete them.
 
@@ -190,29 +193,23 @@ def find_garbage(
         name: The split.
         listings: As in `walk`.
         named: All that the dataset names, where that was read.
-        given_up: Whether columns count that are being attached.
 
     Raises:
         InvalidDatasetError: The table of an edition that it names cannot be read: what
             belongs to that is not known.
         StorageError: The same, or files cannot be listed.
     """
-    found = garbage_editions(
-        output, manifest, name, listings=listings, given_up=given_up
-    )
+    found = garbage_editions(output, manifest, name, listings=listings)
     yield from found.described
-    yield from _lost_values(output, manifest, listings, given_up=given_up)
+    yield from _lost_values(output, manifest, listings)
     yield from _lost_shards(output, manifest, name, found, listings, named)
     yield from found.columns
+    yield from found.jobs
     yield from found.tables
 
 
 def _lost_values(
-    output: str,
-    manifest: Manifest,
-    listings: Listings | None = None,
-    *,
-    given_up: bool = False,
+    output: str, manifest: Manifest, listings: Listings | None
 ) -> Iterator[FileInfo]:
     """Yields the files of values that no table names, and nobody is about to name.
 
@@ -224,8 +221,7 @@ def _lost_values(
         return
     named = _named_values(output, manifest)
     lost = [one for one in itertools.chain((first,), found) if one.path not in named]
-    kinds = (JOB,) if given_up else (JOB, ATTACHMENT)
-    begun = _begun(output, manifest, kinds, listings) if lost else set[str]()
+    begun = _begun(output, manifest, listings) if lost else set[str]()
     lost = [one for one in lost if one.parts["KEY"] not in begun]
     if lost and (now := read_manifest(output)) not in (None, manifest):
         named = _named_values(output, now)
@@ -237,19 +233,15 @@ def _named_values(output: str, manifest: Manifest) -> set[str]:
     return set[str]().union(*(named_values(output, split) for split in splits))
 
 
-def _begun(
-    output: str, manifest: Manifest, kinds: Sequence[Kind], listings: Listings | None
-) -> set[str]:
+def _begun(output: str, manifest: Manifest, listings: Listings | None) -> set[str]:
     """Returns the keys of the values that unfinished work writes."""
     begun = set()
-    for name, split in manifest.splits.items():
+    for name in manifest.splits:
         known = layout.parts_of(manifest.name, name)
-        for one in walk(output, kinds, known, listings=listings):
-            if one.kind is ATTACHMENT:
-                begun.add(one.parts["KEY"])
-            elif layout.edition_in(one.parts) > split.last_edition:
+        for one in walk(output, (JOB,), known, listings=listings):
+            if not is_over(manifest, layout.key_in(one.parts)):
                 content = storage_for(output).load(one.info.path)
-                begun.add((content and fingerprint_of(content.data)) or "")
+                begun.add((content and id_in(content.data)) or "")
     return begun
 
 
@@ -261,68 +253,104 @@ def _lost_shards(
     listings: Listings | None = None,
     named: NamedFiles | None = None,
 ) -> Iterator[FileInfo]:
-    split = manifest.splits[name]
+    split = manifest.splits.get(name)
     if named is None:
         tables = [read_table(output, edition) for edition in manifest.known.values()]
         named = NamedFiles.of(manifest, tables)
     lost: set[str] = set()
-    for info in () if _is_indexed(split) else garbage.tables:
+    for info in () if split and _is_indexed(split) else garbage.tables:
         # Shards of a damaged one are found if TFDS would name them so.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             data = storage_for(output).read(info.path)
             paths = ShardTable.decode(data, where=info.path).paths
             path = info.path.removeprefix(layout.join(output, ""))
-            number = layout.edition_in(TABLE.parse(path) or {})
-            # Others may use the names of a first edition.
-            others = [
-                shard
-                for shard in paths
-                if number == 1
-                or layout.named_edition(shard, manifest.name, name) != number
-            ]
-            indexed = next(_jobs(output, others), "") == INDEXED_JOB
-            lost.update({*paths}.difference(others if indexed else ()))
+            parts = TABLE.parse(path, NAME=manifest.name, SPLIT=name) or {}
+            own, others = _named_by(paths, parts.get("WRITE", ""), manifest.name, name)
+            lost.update(own)
+            if next(_jobs(output, others), "") != INDEXED_JOB:
+                lost.update(others)
     left: dict[str, bool] = {}
+    is_over = Over(output, manifest, name)
+    given_up = _given_up(output, manifest, name, garbage)
     prefix = layout.shard_prefix(manifest.name, name)
-    prefix *= all(shard.startswith(prefix) for shard in lost)
+    prefix *= not given_up and all(shard.startswith(prefix) for shard in lost)
     for block in blocks(files_of_shards(output, prefix, listings=listings)):
         kept = named.has_shards(shard for _, shard in block)
         for (info, shard), keep in zip(block, kept, strict=True):
             if keep:
                 continue
             if shard not in left:
-                edition = layout.named_edition(shard, manifest.name, name)
+                mark = layout.shard_mark(shard, manifest.name, name)
+                # Nobody else had TFDS's plain names when a write with them began.
                 left[shard] = shard in lost or (
-                    edition is not None
-                    and edition <= split.last_edition
-                    and (
-                        (edition > 1 and edition in garbage.written)
-                        or is_left(output, split, shard, edition)
-                    )
+                    _is_of(output, shard, given_up - {""})
+                    if mark is None
+                    else is_over(layout.write_key(name, mark))
+                    and (mark in given_up or is_left(output, shard, mark))
                 )
             if left[shard]:
                 yield info
+
+
+def _given_up(output: str, manifest: Manifest, name: str, garbage: Garbage) -> set[str]:
+    """Returns marks and ids of writes given up that have no table of their shards."""
+    place = layout.join(output, "")
+    tables = {info.path for info in garbage.tables}
+    marks = set()
+    for info in garbage.jobs:
+        parts = JOB.parse(info.path.removeprefix(place), NAME=manifest.name, SPLIT=name)
+        key = layout.key_in(parts or {"SPLIT": name})
+        content = storage_for(output).load(info.path)
+        id_ = None if content is None else id_in(content.data)
+        if (
+            id_
+            and is_over(manifest, layout.write_key(name, id_))
+            and layout.join(output, layout.table_path(manifest.name, key)) not in tables
+        ):
+            marks |= {id_, key.partition(".")[2]}
+    return marks
+
+
+def _is_of(output: str, shard: str, ids: set[str]) -> bool:
+    """Returns whether a shard without a name of TFDS's is of one of some writes."""
+    if parser(SHARD_NAME)(shard):
+        return False
+    return any(id_ in shard for id_ in ids) or next(_jobs(output, [shard]), "") in ids
 
 
 def _is_indexed(split: Split) -> bool:
     return any("indexed" in edition.source for edition in split.known.values())
 
 
-def is_left(output: str, split: Split, shard: str, edition: int) -> bool:
+def is_left(output: str, shard: str, mark: str) -> bool:
     """Returns whether a shard that no edition has is one that a job has left.
 
-    Others may use the names of a first edition, and those of files that are indexed:
-    there, the index of the shard tells it, which only jobs write.
+    Others may use TFDS's plain names, and those of files that are indexed: there, the
+    index of the shard tells it, which only jobs write.
 
     Args:
         output: The dataset's directory.
-        split: The split.
         shard: The shard, which has the name of one of the split.
-        edition: The edition that it is named by.
+        mark: The mark in its name.
     """
-    if not _is_indexed(split) and (edition > 1 or edition not in split.known):
+    if mark:
         return True
     return next(_jobs(output, [shard]), INDEXED_JOB) != INDEXED_JOB
+
+
+def _named_by(
+    paths: Iterable[str], mark: str, name: str, split: str
+) -> tuple[list[str], list[str]]:
+    """Returns the shards of a table that its edition alone can have named, and others.
+
+    Others may use the names of a first edition.
+    """
+    own: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        named = layout.shard_mark(path, name, split)
+        (own if mark and named == mark else others).append(path)
+    return own, others
 
 
 def _jobs(output: str, shards: Iterable[str]) -> Iterator[str]:
@@ -353,15 +381,35 @@ def delete_garbage(output: str, manifest: Manifest, name: str) -> None:
     storage = storage_for(output)
     storage.delete_all(found.described)
     if found.columns:
-        storage.delete_all(_lost_values(output, manifest))
+        storage.delete_all(_lost_values(output, manifest, None))
     storage.delete_all(found.columns)
-    if found.editions:
+    if found.keys:
         storage.delete_all(_lost_shards(output, manifest, name, found))
-        for edition in found.editions:
-            key = layout.edition_key(name, edition)
+        for key in found.keys:
             if not storage.remote:
                 storage.delete_tree(layout.temporary_dir(output, manifest.name, key))
+    storage.delete_all(found.jobs)
     storage.delete_all(found.tables)
+
+
+def delete_strays(output: str, manifest: Manifest, key: str) -> None:
+    """Deletes shards named like those of an edition that do not belong to it.
+
+    Those who had claimed the edition before may have published one at the last moment.
+    Nothing of a first edition is deleted, as others may use its names.
+
+    Args:
+        output: The dataset's directory.
+        manifest: What it says of itself.
+        key: The edition, which was committed just now.
+    """
+    _, mark = layout.parse_write_key(key)
+    edition = manifest.known.get(key)
+    if not mark or edition is None:
+        return
+    shards = {*read_table(output, edition).paths}
+    files = files_of_shards(output, layout.shard_prefix(manifest.name, key))
+    storage_for(output).delete_all(i for i, shard in files if shard not in shards)
 
 
 def delete_leftovers(output: str, name: str, splits: Iterable[str]) -> None:
@@ -403,13 +451,9 @@ def tidy_split(output: str, manifest: Manifest, name: str) -> None:
         name: The split.
     """
     split = manifest.splits[name]
-    keys = [layout.edition_key(name, edition) for edition in split.numbers]
+    keys = [layout.write_key(name, part.write) for part in split.parts]
     delete_leftovers(output, manifest.name, {name, *keys})
     with contextlib.suppress(GristmillError):
-        for key, part in zip(keys, split.parts, strict=True):
-            if part_count(part) is not None:
-                place = layout.temporary_dir(output, manifest.name, key)
-                storage_for(output).delete_tree(place)
         delete_garbage(output, manifest, name)
 
 
@@ -440,23 +484,17 @@ def find_leftovers(
             if is_unfinished(file) or RESULT.parse(path):
                 yield path
     own = layout.join(dataset, "")
-    for split, committed in manifest.splits.items():
-        known = layout.parts_of(manifest.name, split)
-        for one in walk(dataset, (ATTACHMENT,), known, listings=listings):
-            yield one.path
+    for split in splits_of(dataset, manifest, listings=listings):
         # Where a table cannot be read, that is a finding, and nothing is deleted.
         with contextlib.suppress(InvalidDatasetError, StorageError):
             for info in find_garbage(
                 dataset, manifest, split, listings=listings, named=named
             ):
                 yield info.path.removeprefix(own)
-        marked = f"{layout.shard_prefix(manifest.name, split)}e"
-        for name in listings.of("").with_prefix(marked):
-            file = decode_name(name)
-            # Of a change that is not finished.
-            if layout.edition_of(file, manifest.name, split) > committed.last_edition:
-                yield file
-    # Unfinished files, also of splits that are not there yet.
+        for path, _ in unfinished_files(dataset, manifest, split, listings=listings):
+            if not TEMPORARY.parse(f"{path}/"):
+                yield path
+    # What is in such directories, also of splits that nothing describes yet.
     prefix = layout.temporary_dir("", manifest.name, "")
     for info in storage.scan(dataset, deep=True, prefix=prefix):
         yield info.path.removeprefix(own)

@@ -149,7 +149,7 @@ def check_other_splits(
         takes: Returns whether a file is meant, by its path relative to the dataset.
     """
     for name, split in sorted(manifest.editions.items()):
-        if name in splits or layout.parse_edition_key(name)[0] in splits:
+        if name in splits or layout.parse_write_key(name)[0] in splits:
             continue
         paths: Sequence[str] = ()
         # A split that cannot be read must not prevent work on others.
@@ -181,7 +181,8 @@ def check_no_strangers(
     Args:
         output: The dataset's directory.
         name: Its name.
-        split: The split. All names that TFDS gives to its shards are looked for.
+        split: The split. All names that TFDS gives to its shards are looked for, not
+            those with the id of a write.
         shards: Other names to look for.
         written: Files that may be there.
     """
@@ -190,7 +191,10 @@ def check_no_strangers(
     # In order, so that the message names the same file every time.
     for info in sorted(storage_for(output).scan(output, prefix=prefix * own)):
         file = posixpath.basename(info.path)
-        if file not in written and (file in shards or file.startswith(prefix)):
+        if file in written:
+            continue
+        plain = layout.shard_mark(file, name, split) in (None, "")
+        if file in shards or (file.startswith(prefix) and plain):
             raise InputError(
                 "a file with the name of a shard is there already",
                 where=info.path,

@@ -201,14 +201,14 @@ def _is_json(line: str) -> bool:
     return True
 
 
-# As TFDS names files: NAME-SPLIT.FORMAT-00000-of-00010. Names of a later edition have
-# its number before their own.
+# As TFDS names files: NAME-SPLIT.FORMAT-00000-of-00010. Those of a later write have its
+# id before the number.
 _TFDS = re.compile(
-    r"(.+)-(\w+)\.(?:array_record|tfrecords?)-(?:e(\d{5,})-)?\d{5,}-of-(\d{5,})"
+    r"(.+)-(\w+)\.(?:array_record|tfrecords?)-(?:([0-9a-f]{16})-)?\d{5,}-of-(\d{5,})"
 )
 # As others do: NAME-00000-of-00010, with or without an ending.
 _NUMBERED = re.compile(r"(.+?)[-_.]\d{5,}-of-\d{5,}(?:\..+)?")
-_SHARD = re.compile(r"\d{5,}")
+_SHARD = re.compile(r"(?<![0-9a-f])\d{5,}(?![0-9a-f])")
 _SPLITS = frozenset(
     ("train", "training", "val", "valid", "validation", "dev", "test", "eval")
 )
@@ -221,29 +221,29 @@ class FileName(NamedTuple):
         dataset: Name of the dataset.
         split: Name of the split.
         split_files: Number of files of the split, which only names in the style of TFDS
-            have; of its edition, if the split has several.
-        edition: The edition that the file belongs to.
+            have; of the write, if the split has several.
+        write: The id of the write that the file belongs to, "" for none.
     """
 
     dataset: str | None
     split: str | None
     split_files: int | None = None
-    edition: int = 1
+    write: str = ""
 
 
 def parse_file_name(path: str) -> FileName:
     """Returns the parts of a file name, and of its directory.
 
     >>> parse_file_name("c4/c4-train_small.tfrecord-00003-of-00008")
-    FileName(dataset='c4', split='train_small', split_files=8, edition=1)
+    FileName(dataset='c4', split='train_small', split_files=8, write='')
     >>> parse_file_name("imagenet/validation-00003-of-00128.gz")
-    FileName(dataset=None, split='validation', split_files=None, edition=1)
+    FileName(dataset=None, split='validation', split_files=None, write='')
     >>> parse_file_name("texts/dev/part-7.tfrecord")
-    FileName(dataset=None, split='dev', split_files=None, edition=1)
+    FileName(dataset=None, split='dev', split_files=None, write='')
     """
     parent, _, file = path.rpartition("/")
     if named := _TFDS.fullmatch(file):
-        return FileName(named[1], named[2], int(named[4]), int(named[3] or 1))
+        return FileName(named[1], named[2], int(named[4]), named[3] or "")
     words = re.findall("[a-z]+", file.lower())
     folder = parent.rpartition("/")[2].lower()
     found = _SPLITS.intersection(words) or _SPLITS.intersection([folder])

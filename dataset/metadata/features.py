@@ -173,6 +173,20 @@ def joined_descriptions(
     return None if features is None else encode_features(features)
 
 
+def unlike_features(
+    first: Mapping[str, Any] | None, second: Mapping[str, Any] | None
+) -> list[str]:
+    """Returns the features that two descriptions have, and none that fits both has."""
+    if first is None or second is None:
+        return []
+    return sorted(
+        name
+        for name in first.keys() & second.keys()
+        if joined_descriptions([{name: fields[name]} for fields in (first, second)])
+        is None
+    )
+
+
 def _joined(first: FeatureSpec, second: FeatureSpec) -> FeatureSpec | None:
     """Returns the common description of two features, None if there is none."""
     if (first.kind, first.shape[1:]) != (second.kind, second.shape[1:]):

@@ -20,11 +20,13 @@ SPLIT_PATTERN = "[A-Za-z0-9_]+(-[A-Za-z0-9_]+)*"
 _PARTS = {
     "NAME": NAME_PATTERN,
     "SPLIT": SPLIT_PATTERN,
-    "EDITION": "[0-9]{5,9}",
     "INDEX": "[0-9]{5,}",
     "COUNT": "[0-9]{5,}",
+    "PART": "[0-9]{5,}",
+    "ATTEMPT": "[0-9]{4,}",
     "SHARD": "[^/]+",
     "COLUMN": "[A-Za-z0-9_]+",
+    "WRITE": "[0-9a-f]{16}",
     "KEY": "[0-9a-f]{16}",
 }
 _WORD = re.compile("|".join(_PARTS))
@@ -32,7 +34,8 @@ _TOKEN = re.compile(f"{_WORD.pattern}|.")
 _OPTIONAL = re.compile(r"\[(.*?)\]")
 
 # How TFDS names shards. A table of shards can have others, of files that were there.
-SHARD_NAME = "NAME-SPLIT.array_record-[eEDITION-]INDEX-of-COUNT"
+SHARD_NAME = "NAME-SPLIT.array_record-[WRITE-]INDEX-of-COUNT"
+PART_SHARD_NAME = "NAME-SPLIT.array_record-WRITE-PART-ATTEMPT-INDEX"
 
 
 class Kind(NamedTuple):
@@ -122,7 +125,7 @@ def parser(pattern: str, **known: str) -> Callable[[str], Mapping[str, str] | No
     return parse
 
 
-_SPLIT = "index/NAME-SPLIT[.eEDITION]"
+_SPLIT = "index/NAME-SPLIT[.WRITE]"
 
 DATASET = Kind("dataset.json", "what the dataset is, written last")
 TFDS_INFO = Kind("dataset_info.json", "how TFDS reads it, only where TFDS can")
@@ -131,25 +134,24 @@ SHARD = Kind("SHARD", "a shard", "records")
 INDEX = Kind("index/SHARD.index", "the index of a shard")
 SEGMENTS = Kind("index/SHARD.segments", "the documents of a shard of packed rows")
 TABLE = Kind(f"{_SPLIT}.shards.npz", "the table of shards of an edition")
-JOB = Kind(f"{_SPLIT}.job.json", "what is, or was, converted or removed")
+JOB = Kind(f"{_SPLIT}.job.json", "what is, or was, written")
 INPUTS = Kind(f"{_SPLIT}.inputs.npz", "the files that were converted")
 REMOVED = Kind(f"{_SPLIT}.removed.npz", "the records that an edition leaves out")
-WRITE = Kind(f"{_SPLIT}.write.json", "a write that is not finished")
+PART = Kind(f"{_SPLIT}.part-PART-of-COUNT.npz", "a part of an unfinished write")
 COLUMN = Kind(f"{_SPLIT}.COLUMN-KEY.columns.npz", "the table of a column")
-ATTACHMENT = Kind("index/NAME-SPLIT.attach-KEY.json", "columns that are being attached")
 RESULT = Kind("index/.result-NAME-SPLIT-KEY", "the result of a run, until it is read")
 VALUES = Kind("columns/SHARD.COLUMN-KEY", "the values of a shard's records", "values")
 ERRORS = Kind("errors/SHARD.jsonl", "what is left out of a shard's damaged inputs")
-PARTS = Kind("tmp-NAME-SPLIT[.eEDITION]/", "shards that are being written", "records")
+TEMPORARY = Kind("tmp-NAME-SPLIT[.WRITE]/", "shards that are being written", "records")
 UNFINISHED = Kind(".KEY.tmp", "a file being written, in any directory", "records")
 
 KINDS = (
     *(DATASET, TFDS_INFO, TFDS_FEATURES, SHARD, INDEX, SEGMENTS, TABLE, JOB, INPUTS),
-    *(REMOVED, WRITE, COLUMN, ATTACHMENT, RESULT, VALUES, ERRORS, PARTS, UNFINISHED),
+    *(REMOVED, PART, COLUMN, RESULT, VALUES, ERRORS, TEMPORARY, UNFINISHED),
 )
 OF_SHARDS = tuple(kind for kind in KINDS if "SHARD" in kind.pattern)
-# What is there of an edition, whatever its shards are called.
-DESCRIBING = (TABLE, JOB, INPUTS, REMOVED, WRITE)
+# What is there of a write, whatever its shards are called.
+DESCRIBING = (TABLE, JOB, INPUTS, REMOVED, PART)
 DIRECTORIES = tuple(
     dict.fromkeys(kind.directory for kind in KINDS if not kind.pattern.endswith("/"))
 )

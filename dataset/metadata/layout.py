@@ -63,68 +63,60 @@ def check_split(split: str) -> str:
     return split
 
 
-def edition_key(split: str, edition: int) -> str:
-    """Returns the key of an edition of a split, for file names and jobs.
+def write_key(split: str, mark: str) -> str:
+    """Returns the key of a write, by which its files and its work are named.
 
-    The key of the first edition is the split's name. Functions of this module that take
-    a split take such a key as well.
+    Functions of this module that take a split take such a key as well.
 
-    >>> edition_key("train", 1), edition_key("train", 2)
-    ('train', 'train.e00002')
+    Args:
+        split: The split.
+        mark: The id of the write, 16 hex digits; "" where its shards have the names
+            that TFDS gives to those of a split.
+
+    >>> write_key("train", ""), write_key("train", "0123456789abcdef")
+    ('train', 'train.0123456789abcdef')
     """
-    return split if edition == 1 else f"{split}.e{edition:05d}"
+    return f"{split}.{mark}" if mark else split
 
 
-def parse_edition_key(key: str) -> tuple[str, int]:
-    """Returns the split and the number of the edition that a key stands for.
+def parse_write_key(key: str) -> tuple[str, str]:
+    """Returns the split and the mark of a write's key.
 
     Raises InputError if it is not such a key.
 
-    >>> parse_edition_key("train.e00002")
-    ('train', 2)
+    >>> parse_write_key("train.0123456789abcdef")
+    ('train', '0123456789abcdef')
     """
-    split, _, mark = key.partition(".")
+    split, dot, mark = key.partition(".")
     check_split(split)
-    edition = int(mark[1:]) if re.fullmatch(r"e[0-9]{5,9}", mark) else 1
-    if edition_key(split, edition) != key:
+    if dot and not re.fullmatch("[0-9a-f]{16}", mark):
         check_split(key)  # Raises, as no split has a "." in its name.
-    return split, edition
-
-
-def edition_mark(key: str) -> str:
-    """Returns the mark in shard names for the edition that a key stands for.
-
-    >>> edition_mark("train.e00002"), edition_mark("train")
-    ('e00002-', '')
-    """
-    _, _, mark = key.partition(".")
-    return mark and f"{mark}-"
+    return split, mark
 
 
 def parts_of(name: str, key: str) -> dict[str, str]:
-    """Returns the parts of `kinds` that a dataset's name and an edition's key give."""
+    """Returns the parts of `kinds` that a dataset's name and a write's key give."""
     split, _, mark = key.partition(".")
     parts = {"NAME": name, "SPLIT": split}
-    return {**parts, "EDITION": mark[1:]} if mark else parts
+    return {**parts, "WRITE": mark} if mark else parts
 
 
-def edition_in(parts: Mapping[str, str]) -> int:
-    """Returns the edition that such parts name."""
-    return int(parts.get("EDITION", 1))
+def key_in(parts: Mapping[str, str]) -> str:
+    """Returns the write's key that such parts name."""
+    return write_key(parts["SPLIT"], parts.get("WRITE", ""))
 
 
 def shard_name(name: str, split: str, index: int, count: int) -> str:
     """Returns the file name of one shard.
 
-    Globs that match the shards of a split match those of its editions, and sort them
-    after it.
+    Globs that match the shards of a split match those of all its writes.
 
     >>> shard_name("c4", "train", 3, 64)
     'c4-train.array_record-00003-of-00064'
     >>> shard_name("c4", "train", 3, 123_456)
     'c4-train.array_record-000003-of-123456'
-    >>> shard_name("c4", "train.e00002", 3, 64)
-    'c4-train.array_record-e00002-00003-of-00064'
+    >>> shard_name("c4", "train.0123456789abcdef", 3, 64)
+    'c4-train.array_record-0123456789abcdef-00003-of-00064'
     """
     digits = max(5, len(str(count)))
     return f"{shard_prefix(name, split)}{index:0{digits}d}-of-{count:0{digits}d}"
@@ -136,40 +128,60 @@ def shard_prefix(name: str, split: str) -> str:
 
     >>> shard_prefix("c4", "train")
     'c4-train.array_record-'
-    >>> shard_prefix("c4", "train.e00002")
-    'c4-train.array_record-e00002-'
+    >>> shard_prefix("c4", "train.0123456789abcdef")
+    'c4-train.array_record-0123456789abcdef-'
     """
     return kinds.filled(kinds.SHARD_NAME, **parts_of(name, split))
 
 
 def shard_glob(name: str, split: str) -> str:
-    """Returns a glob that matches the shards of one edition, and of no other.
+    """Returns a glob that matches the shards of one write, and of no other.
 
-    >>> shard_glob("c4", "train"), shard_glob("c4", "train.e00002")
-    ('c4-train.array_record-[0-9]*', 'c4-train.array_record-e00002-*')
+    >>> shard_glob("c4", "train")
+    'c4-train.array_record-?????-of-*'
     """
-    marked = "." in split
-    return shard_prefix(name, split) + ("*" if marked else "[0-9]*")
+    return shard_prefix(name, split) + ("*" if "." in split else "?????-of-*")
 
 
-def edition_of(shard_path: str, name: str, split: str) -> int:
-    """Returns the edition of a shard, by its name; 1 without a mark.
+def shard_mark(path: str, name: str, split: str) -> str | None:
+    """Returns the mark in a shard's name, None if it is not one of the split.
 
-    >>> edition_of("c4-train.array_record-e00002-00003-of-00064", "c4", "train")
-    2
+    >>> shard_mark("c4-train.array_record-00003-of-00064", "c4", "train")
+    ''
+    >>> shard_mark("c4-train.array_record-00003-of-00064.md5", "c4", "train")
     """
-    return named_edition(shard_path, name, split) or 1
+    for pattern in (kinds.SHARD_NAME, kinds.PART_SHARD_NAME):
+        found = kinds.parser(pattern, NAME=name, SPLIT=split)(path)
+        if found is not None:
+            return found.get("WRITE", "")
+    return None
 
 
-def named_edition(path: str, name: str, split: str) -> int | None:
-    """Returns the edition that has a shard of this name, None if there is none.
+def part_prefix(name: str, key: str, part: int) -> str:
+    """Returns the prefix of the names of the shards of a part."""
+    return f"{shard_prefix(name, key)}{part:05d}-"
 
-    >>> named_edition("c4-train.array_record-00003-of-00064", "c4", "train")
-    1
-    >>> named_edition("c4-train.array_record-00003-of-00064.md5", "c4", "train")
+
+def part_shard_name(name: str, key: str, part: int, attempt: int, index: int) -> str:
+    """Returns the file name of a shard that a `Writer` makes.
+
+    Args:
+        name: The dataset's name.
+        key: The `write_key` of the write.
+        part: Number of the part.
+        attempt: How often the part was begun anew before.
+        index: Number of the shard in the part.
+
+    >>> part_shard_name("c4", "train.0123456789abcdef", 1, 0, 7)
+    'c4-train.array_record-0123456789abcdef-00001-0000-00007'
     """
-    found = kinds.parser(kinds.SHARD_NAME, NAME=name, SPLIT=split)(path)
-    return None if found is None else edition_in(found)
+    return f"{part_prefix(name, key, part)}{attempt:04d}-{index:05d}"
+
+
+def part_path(name: str, key: str, part: int, parts: int) -> str:
+    """Returns the path of the file that describes a part of an unfinished write."""
+    numbers = {"PART": f"{part:05d}", "COUNT": f"{parts:05d}"}
+    return kinds.PART.path(**parts_of(name, key), **numbers)
 
 
 def index_path(shard_path: str) -> str:
@@ -188,7 +200,7 @@ def segments_path(shard_path: str) -> str:
 
 def temporary_dir(dataset: str, name: str, split: str) -> str:
     """Returns the directory of a split's unfinished files."""
-    place = kinds.PARTS.path(**parts_of(name, split)).rstrip("/")
+    place = kinds.TEMPORARY.path(**parts_of(name, split)).rstrip("/")
     return join(dataset, place)
 
 
@@ -207,18 +219,13 @@ def table_path(name: str, split: str) -> str:
 
 
 def job_path(name: str, split: str) -> str:
-    """Returns the path of a conversion's description, relative to the dataset."""
+    """Returns the path of a write's description, relative to the dataset."""
     return kinds.JOB.path(**parts_of(name, split))
 
 
 def inputs_path(name: str, split: str) -> str:
     """Returns the path of the list of input files, relative to the dataset."""
     return kinds.INPUTS.path(**parts_of(name, split))
-
-
-def write_path(name: str, split: str) -> str:
-    """Returns the path of the description of an unfinished write of records."""
-    return kinds.WRITE.path(**parts_of(name, split))
 
 
 def removed_path(name: str, split: str) -> str:
@@ -241,7 +248,7 @@ def result_path(name: str, split: str, job: str) -> str:
 
 def split_paths(name: str, split: str) -> list[str]:
     """Returns the paths of the files that describe a split, relative to the dataset."""
-    paths = (job_path, inputs_path, table_path, write_path)
+    paths = (job_path, inputs_path, table_path)
     return [path(name, split) for path in paths]
 
 
@@ -251,7 +258,7 @@ def column_path(shard_path: str, column: str, attachment: str) -> str:
     Args:
         shard_path: The shard.
         column: The column's name.
-        attachment: 16 digits that identify what attached it.
+        attachment: The id of the write that attached it.
 
     >>> column_path("c4-train.array_record-00000-of-00064", "score", "0" * 16)
     'columns/c4-train.array_record-00000-of-00064.score-0000000000000000'
@@ -263,11 +270,6 @@ def column_table_path(name: str, split: str, column: str, attachment: str) -> st
     """Returns the path of the table of a column's files, relative to the dataset."""
     parts = parts_of(name, split)
     return kinds.COLUMN.path(**parts, COLUMN=column, KEY=attachment)
-
-
-def attachment_path(name: str, split: str, attachment: str) -> str:
-    """Returns the path of the description of columns that are being attached."""
-    return kinds.ATTACHMENT.path(NAME=name, SPLIT=split, KEY=attachment)
 
 
 def check_shard(file: str, *, where: str) -> str:

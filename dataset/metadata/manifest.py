@@ -44,6 +44,8 @@ class Manifest:
         splits: Splits by name.
         features: The schema, where known: `features.json` as TFDS writes it.
         created_by: The version of gristmill that wrote it.
+        spent: Ids of writes that were given up, or whose editions are kept no longer:
+            their files are garbage, and no write has such an id again.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -51,6 +53,7 @@ class Manifest:
     splits: Mapping[str, Split]
     features: Mapping[str, Any] | None = None
     created_by: str = ""
+    spent: frozenset[str] = frozenset()
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
@@ -64,9 +67,9 @@ class Manifest:
 
     @property
     def editions(self) -> dict[str, Split]:
-        """All editions of all splits, by `layout.edition_key`: at least one of each."""
+        """All editions of all splits, by `layout.write_key`: at least one of each."""
         return {
-            layout.edition_key(name, part.edition): part
+            layout.write_key(name, part.write): part
             for name, split in self.splits.items()
             for part in split.parts
         }
@@ -75,13 +78,13 @@ class Manifest:
     def known(self) -> dict[str, Split]:
         """The same, and the editions of the states that splits have replaced."""
         return {
-            layout.edition_key(name, number): part
+            layout.write_key(name, part.write): part
             for name, split in self.splits.items()
-            for number, part in split.known.items()
+            for part in split.known.values()
         }
 
     def find(self, key: str) -> Split | None:
-        """Returns a split, or an edition by `layout.edition_key`; or None."""
+        """Returns a split, or an edition by `layout.write_key`; or None."""
         return self.splits.get(key) or self.editions.get(key)
 
     def encode(self) -> bytes:
@@ -97,6 +100,7 @@ class Manifest:
             "splits": encode_splits(self.splits),
             "features": self.features,
             "created_by": self.created_by,
+            **({"spent": sorted(self.spent)} if self.spent else {}),
             "extra": dict(self.extra),
         }
         text = json.dumps(merge_extra(document), indent=2, ensure_ascii=False)
@@ -136,12 +140,13 @@ class Manifest:
                 splits=splits,
                 features=mapping_or_none(document.get("features"), "features"),
                 created_by=str(document.get("created_by", "")),
+                spent=frozenset(map(str, document.get("spent", ()))),
                 extra=unknown_fields(document, _DOCUMENT_FIELDS),
             )
         except (TypeError, KeyError, ValueError, AttributeError) as e:
             raise invalid("dataset.json lacks a field, or has a bad one", got=e) from e
-        if not splits:
-            raise invalid("dataset.json has no split")
+        if not splits and not manifest.spent:
+            raise invalid("dataset.json has no split, and no write was given up")
         for name, split in splits.items():
             for part in split.known.values():
                 layout.check_relative(part.table, where=f"{where}, split {name}")
@@ -162,19 +167,36 @@ class Manifest:
         return manifest
 
 
+def is_over(manifest: Manifest, key: str) -> bool:
+    """Returns whether a write is committed or given up: no work on it is to come.
+
+    Args:
+        manifest: The dataset.
+        key: The `layout.write_key` by which the files of the write are named.
+    """
+    split, mark = layout.parse_write_key(key)
+    there = manifest.splits.get(split)
+    if not mark:
+        return there is not None
+    return mark in manifest.spent or (there is not None and mark in there.writes)
+
+
 _DOCUMENT_FIELDS = {
     *("format", "format_version", "name", "records", "raw_bytes", "file_bytes"),
-    *("content_digest", "splits", "features", "created_by"),
+    *("content_digest", "splits", "features", "created_by", "spent"),
 }
 
 
 def read_manifest(dataset: StrPath) -> Manifest | None:
-    """Returns the manifest of a dataset's directory, None if there is none."""
-    return read_versioned_manifest(path_text(dataset, "dataset"))[0]
+    """Returns the manifest of a dataset's directory, None if nothing is committed."""
+    manifest, _ = read_versioned_manifest(path_text(dataset, "dataset"))
+    return manifest if manifest is not None and manifest.splits else None
 
 
 def read_versioned_manifest(dataset: str) -> tuple[Manifest | None, str]:
     """Returns the manifest or None, and the version of the file or "".
+
+    It has no split where all that was begun was given up.
 
     A writer names that version as the one to replace, so that changes by others are not
     lost.
@@ -210,7 +232,7 @@ def check_not_replaced(dataset: str, name: str, split: Split) -> None:
             deleted.
     """
     manifest = read_manifest(dataset)
-    only, _ = layout.parse_edition_key(name)
+    only, _ = layout.parse_write_key(name)
     found = None if manifest is None else manifest.splits.get(only)
     known = {} if found is None else found.known
     for part in split.parts:
@@ -239,7 +261,7 @@ def _instead(found: Split | None, there: Split | None) -> str:
 def read_split_table(dataset: str, manifest: Manifest, name: str) -> ShardTable:
     """Reads the table of a split of a committed dataset, and checks its paths.
 
-    The name can be the `layout.edition_key` of one edition.
+    The name can be the `layout.write_key` of one edition.
 
     Raises:
         InvalidDatasetError: It is damaged.

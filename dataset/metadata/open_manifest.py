@@ -15,7 +15,7 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.dataset.formats.file_formats import HEAD_BYTES, FileFormat, format_of
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.kinds import WRITE
+from gristmill.dataset.metadata.kinds import PART
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.base import FileInfo
@@ -41,7 +41,7 @@ def open_manifest(dataset: StrPath) -> Manifest:
     """
     dataset = path_text(dataset, "dataset")
     manifest = read_manifest(dataset)
-    if manifest is None:
+    if manifest is None or not manifest.splits:
         raise not_a_dataset(dataset)
     return manifest
 
@@ -57,14 +57,19 @@ def not_a_dataset(path: str) -> NotADatasetError:
         )
     storage = storage_for(path)
     got, cure = "none", _CURE
-    if (file := storage.stat(path)) is not None:
+    if storage.stat(layout.join(path, layout.DATASET_JSON)) is not None:
+        got = "one that names no split: what was begun was given up"
+    elif (file := storage.stat(path)) is not None:
         found = _format(file)
         got = "a file" if found is None else f"a file: {found.name}"
         cure = "give a directory" if found is None else found.cure
+    elif storage.stat(layout.join(path, layout.DATASET_JSON)) is not None:
+        got = "one without a split: what was begun was given up"
     elif begun := storage.list(layout.join(path, layout.INDEX_DIR)):
         got = "an unfinished conversion"
         cure = "run the same `gristmill convert` again: it does what is missing"
-        if any(info.path.endswith(WRITE.suffix) for info in begun):
+        own = layout.join(path, "")
+        if any(PART.parse(info.path.removeprefix(own)) for info in begun):
             got = "a split that is not committed"
             cure = (
                 "run the program that writes it again, a Writer with resume=True; "

@@ -427,6 +427,7 @@ def _parse(
         or not 0 <= decoded <= MAX_CHUNK_DECODED_BYTES
         or stride < 1
         or (group_size and chunks != -(-records // group_size))
+        or (magic == _FOOTER_MAGIC and places_bytes)  # It has none.
     ):
         raise invalid("shard index contradicts itself")
     sizes = _sizes(data)

@@ -87,6 +87,17 @@ class ShardReport:
     segments_crc32c: int = 0
     index_bytes: int = 0
 
+    def counts(self, *, resumed: bool = False) -> dict[str, int]:
+        """Returns the counts it adds to metrics: made just now, or there already."""
+        if resumed:
+            return {"resumed-shards": 1}
+        return {
+            "made-shards": 1,
+            "records": self.written.records,
+            "raw-bytes": self.written.raw_bytes,
+            "shard-bytes": self.file_bytes,
+        }
+
     def to_json(self) -> bytes:
         """Returns the report as compact JSON."""
         fields = dataclasses.asdict(self)

@@ -10,14 +10,15 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Texts, encode_texts, load_arrays
-from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS, Compression
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
@@ -110,9 +111,13 @@ class SourceFiles(Sequence[SourceFile]):
         encoded = lines.encode("utf-8", "surrogateescape")
         return f"sha256:{hashlib.sha256(encoded).hexdigest()}"
 
-    def numbers_of(self, path: str) -> list[int]:
-        """Returns the numbers of the files of a path."""
-        return [number for number, other in enumerate(self._paths) if other == path]
+    def numbers_of(self, paths: Iterable[str]) -> dict[str, list[int]]:
+        """Returns the numbers of the files of each path."""
+        found: dict[str, list[int]] = {path: [] for path in paths}
+        for number, path in enumerate(self._paths):
+            if path in found:
+                found[path].append(number)
+        return found
 
     def taken(self, numbers: npt.NDArray[np.int64]) -> SourceFiles:
         """Returns a list of some of the files."""
@@ -157,70 +162,69 @@ class SourceFiles(Sequence[SourceFile]):
         }
 
 
-def place_of_inputs(dataset: str, split: Split) -> tuple[str, str] | None:
-    """Returns the path of a split's list of inputs, and its digest if known."""
+def read_inputs(dataset: str, split: Split) -> SourceFiles | None:
+    """Returns the files that an edition was made of; None if there is no list.
+
+    Also None if it is damaged or another list: records can be read without it.
+    """
+    lists = _read_lists(dataset, split)
+    return None if lists is None else lists[0]
+
+
+def read_sources(dataset: str, split: Split) -> SourceFiles | None:
+    """Returns the sources of the records of an edition, as `read_inputs` does."""
+    lists = _read_lists(dataset, split)
+    return None if lists is None else lists[1]
+
+
+def _read_lists(dataset: str, split: Split) -> tuple[SourceFiles, SourceFiles] | None:
     relative, digest = map(split.source.get, ("file_list", "file_list_digest"))
     if not isinstance(relative, str) or not isinstance(digest, str):
         return None
     place = layout.join(dataset, layout.DATASET_JSON)
-    return layout.join(dataset, layout.check_relative(relative, where=place)), digest
+    layout.check_relative(relative, where=place)
+    return _lists(layout.join(dataset, relative), digest)
 
 
-def load_inputs(path: str, digest: str) -> dict[str, Any] | None:
-    """Returns a list of input files as named arrays; None if it is missing.
-
-    Also None if it is damaged or another list: records can be read without it.
-
-    Args:
-        path: The list.
-        digest: Digest of the names and sizes in it.
-    """
+@functools.lru_cache(maxsize=8)
+def _lists(path: str, digest: str) -> tuple[SourceFiles, SourceFiles] | None:
     found = storage_for(path).load(path)
     if found is None:
         return None
     try:
         arrays = load_arrays(found.data, where=path, version=_INPUTS_VERSION)
-        known = SourceFiles(arrays).digest
+        own = {
+            name.removeprefix(SOURCES_PREFIX): array
+            for name, array in arrays.items()
+            if name.startswith(SOURCES_PREFIX)
+        }
+        inputs = SourceFiles(arrays)
+        sources = SourceFiles(own) if own else inputs
     except (GristmillError, IndexError, KeyError, TypeError, ValueError):
         return None
-    return arrays if known == digest else None
+    return (inputs, sources) if inputs.digest == digest else None
 
 
-@functools.lru_cache(maxsize=8)
-def kept_inputs(path: str, digest: str) -> Mapping[str, Any] | None:
-    """Returns the cached result of `load_inputs`: callers locate many records."""
-    return load_inputs(path, digest)
+def common_inputs(dataset: str, split: Split, paths: Iterable[str]) -> list[str]:
+    """Returns those of some files of which an edition was made, by absolute paths.
+
+    Raises:
+        InvalidDatasetError: The list of its files is missing or damaged.
+    """
+    inputs = read_inputs(dataset, split)
+    if inputs is None:
+        if "file_list" not in split.source:
+            return []
+        raise InvalidDatasetError(
+            "the list of the files that an edition was made of is missing or damaged",
+            where=f"{dataset}, edition {split.edition:,}",
+            expected="the list, so that no file is appended twice",
+            cure="restore it from a copy, or convert the dataset again with "
+            "--overwrite",
+        )
+    known = {_absolute(file.path) for file in inputs}
+    return sorted(known.intersection(map(_absolute, paths)))
 
 
-def read_source_files(dataset: str, split: Split) -> Sequence[SourceFile]:
-    """Returns the files that an edition was made of, empty if there is no list."""
-    place = place_of_inputs(dataset, split)
-    return () if place is None else _source_files(*place)
-
-
-@functools.lru_cache(maxsize=8)
-def _source_files(path: str, digest: str) -> Sequence[SourceFile]:
-    arrays = kept_inputs(path, digest)
-    return () if arrays is None else SourceFiles(arrays)
-
-
-def read_sources(dataset: str, split: Split) -> SourceFiles | None:
-    """Returns the sources of the records of an edition; None if there is no list."""
-    place = place_of_inputs(dataset, split)
-    return None if place is None else _sources(*place)
-
-
-@functools.lru_cache(maxsize=8)
-def _sources(path: str, digest: str) -> SourceFiles | None:
-    arrays = kept_inputs(path, digest)
-    if arrays is None:
-        return None
-    own = {
-        name.removeprefix(SOURCES_PREFIX): array
-        for name, array in arrays.items()
-        if name.startswith(SOURCES_PREFIX)
-    }
-    try:
-        return SourceFiles(own or arrays)
-    except (IndexError, KeyError, TypeError, ValueError):
-        return None
+def _absolute(path: str) -> str:
+    return path if "://" in path or path.startswith("/") else os.path.abspath(path)

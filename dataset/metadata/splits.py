@@ -14,6 +14,7 @@ import google_crc32c
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import joined_descriptions
+from gristmill.dataset.metadata.kinds import COLUMN
 from gristmill.dataset.metadata.shard_table import ShardTable
 
 
@@ -55,6 +56,8 @@ class Split:
             docs/reference/format.md. Otherwise None.
         columns: The columns beside the records of an edition, by name, as
             `column_table.ColumnEntry` describes them; none of several editions.
+        write: The id of the write that made an edition, 16 hex digits, which is in the
+            names of its files; "" where these have TFDS's plain names.
         extra: Fields that this version does not know. They survive a rewrite.
     """
 
@@ -81,6 +84,7 @@ class Split:
     last_edition: int = 0
     removed: Mapping[str, Any] | None = None
     columns: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    write: str = ""
     extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,6 +118,16 @@ class Split:
     def numbers(self) -> tuple[int, ...]:
         """The numbers of the editions, in the order of their records."""
         return tuple(part.edition for part in self.parts)
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """The ids of the writes of its editions, also of replaced ones, and columns."""
+        known = self.known.values()
+        made = {part.source.get("job") for part in known}
+        tables = (entry.get("table") for p in known for entry in p.columns.values())
+        found = (COLUMN.parse(str(table)) for table in tables)
+        made |= {parts["KEY"] for parts in found if parts}
+        return frozenset(one for one in made if isinstance(one, str))
 
     @property
     def known(self) -> dict[int, Split]:
@@ -200,6 +214,7 @@ class Split:
             editions=editions,
             removed=None,
             columns={},
+            write="",
             extra=extra or {},
             **totals,
         )
@@ -214,6 +229,7 @@ class Split:
         writer_options: str,
         source: Mapping[str, Any],
         edition: int = 1,
+        write: str = "",
     ) -> Self:
         """Describes an edition by its table and the table's encoded form."""
         totals: dict[str, Any] = {name: table.total(name) for name in TOTALS}
@@ -227,6 +243,7 @@ class Split:
             writer_options=writer_options,
             source=source,
             edition=edition,
+            write=write,
             **totals,
         )
 
@@ -252,6 +269,7 @@ _EDITION_FIELDS = (
     *("table", "table_bytes", "table_crc32c", "writer_options", "source", "features"),
     "packed",
     "columns",
+    "write",
 )
 
 
@@ -293,8 +311,9 @@ def _encode_split(split: Split, position: int = 1) -> dict[str, Any]:
     for name in ("features", "packed"):
         if fields[name] is None:
             del fields[name]
-    if not fields["columns"]:
-        del fields["columns"]
+    for name in ("columns", "write"):
+        if not fields[name]:
+            del fields[name]
     if split.editions:
         for name in _EDITION_FIELDS:
             fields.pop(name, None)
@@ -324,6 +343,8 @@ def _parse_split(fields: Mapping[str, Any]) -> Split:
         for part in state.parts:
             if part != known[part.edition]:
                 raise ValueError(f"edition {part.edition} is described in two ways")
+    if len({part.write for part in known.values()}) != len(known):
+        raise ValueError("two editions of a split have files of the same names")
     return split
 
 

@@ -25,7 +25,8 @@ FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 
 def path_template(split: str) -> str:
     """Returns how TFDS names the shards of a split, or of an edition by its key."""
-    mark = layout.edition_mark(split)
+    mark = layout.parse_write_key(split)[1]
+    mark = mark and f"{mark}-"
     return FILEPATH_TEMPLATE.replace("{SHARD_X_OF_Y}", f"{mark}{{SHARD_X_OF_Y}}")
 
 

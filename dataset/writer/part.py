@@ -3,23 +3,92 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import secrets
-from collections.abc import Iterator
+import dataclasses
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
-from gristmill.dataset.base.errors import JobChangedError
-from gristmill.dataset.commit.claim import again_if_changed, fence
+from gristmill.dataset.base.columns import load_arrays
+from gristmill.dataset.base.errors import (
+    InvalidDatasetError,
+    JobChangedError,
+    StorageChangedError,
+)
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.manifest import read_replaced_manifest
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.base import FileInfo, is_unfinished, map_all
+from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.writer.parts_job import OWNER_JSON, PartsJob, staged_name
+from gristmill.dataset.writer.parts_job import PartsJob
 
-_READ_AT_ONCE = 16
+_VERSION = 1
+_AT_ONCE = 16
+_BLOCK = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PartState:
+    """What the file of a part says.
+
+    Attributes:
+        attempt: How often it was begun anew before, which is in the names of shards.
+        table: The shards, once the part is finished.
+        version: The version of the file.
+    """
+
+    attempt: int
+    table: ShardTable | None
+    version: str
+
+    @classmethod
+    def load_all(cls, job: PartsJob, parts: Sequence[int]) -> list[PartState | None]:
+        """Returns the states of parts; None for those that nobody has begun."""
+        paths = [job.part_file(part) for part in parts]
+        states: list[PartState | None] = []
+        contents = storage_for(job.output).load_all(paths)
+        for path, content in zip(paths, contents, strict=True):
+            if content is None:
+                states.append(None)
+                continue
+            try:
+                arrays = load_arrays(content.data, where=path, version=_VERSION)
+                attempt, data = int(arrays["attempt"]), arrays["table"].tobytes()
+                table = ShardTable.decode(data, where=path) if data else None
+            except (InvalidDatasetError, KeyError, TypeError) as e:
+                raise InvalidDatasetError(
+                    "the file of an unfinished part cannot be read",
+                    where=path,
+                    got=str(e),
+                    cure="delete the unfinished parts with gristmill clean "
+                    "--unfinished, then write them again",
+                ) from e
+            states.append(cls(attempt=attempt, table=table, version=content.version))
+        return states
+
+    def store(self, job: PartsJob, part: int) -> PartState:
+        """Writes the file; returns the state with its version.
+
+        Raises:
+            StorageChangedError: Another writer has written it meanwhile.
+        """
+        out = io.BytesIO()
+        table = b"" if self.table is None else self.table.encode()
+        np.savez(
+            out,
+            version=np.array(_VERSION),
+            attempt=np.array(self.attempt),
+            table=np.frombuffer(table, np.uint8),
+        )
+        storage, path = storage_for(job.output), job.part_file(part)
+        storage.write(path, out.getvalue(), replaces=self.version)
+        info = storage.stat(path)
+        return dataclasses.replace(self, version="" if info is None else info.version)
 
 
 class Part:
@@ -28,7 +97,8 @@ class Part:
     Args:
         job: The job.
         part: Number of the part.
-        resume: Whether to keep what an earlier writer has finished; else it is deleted.
+        resume: Whether to keep what an earlier writer has finished, up to the first
+            shard that is not whole; all else of the part is deleted.
         overwrite: Whether to begin again also where the part was finished.
 
     Attributes:
@@ -44,61 +114,50 @@ class Part:
     def __init__(self, job: PartsJob, part: int, *, resume: bool, overwrite: bool):
         self._job = job
         self._part = part
-        self._directory = job.part_dir(part)
         self._storage = storage_for(job.output)
-        self._owner_path = layout.join(self._directory, OWNER_JSON)
-        self._owner = json.dumps(
-            {"fingerprint": job.fingerprint, "writer": secrets.token_hex(8)}
-        ).encode()
-        self._reports = ReportCollector(job.fingerprint)
+        self._reports = ReportCollector(job.taken.id)
         self.shards = self.records = 0
-        # What another job left may be being deleted, by the writer of another part.
-        there = again_if_changed(lambda: self._take(resume=resume, overwrite=overwrite))
-        table_path = job.part_table(part)
-        self.finished = resume and table_path in there
-        if self.finished:
-            table = ShardTable.decode(self._storage.read(table_path), where=table_path)
-            self.shards, self.records = len(table), table.total("records")
-            return
-        # First: without its table, a part is not finished.
-        if (found := there.pop(table_path, None)) is not None:
-            self._storage.delete(table_path, version=found.version)
-            # Another writer may be committing what it found finished.
-            again_if_changed(lambda: fence(job.output))
-        if resume:
-            for report in self._kept(there):
-                self._add(report)
-        self._storage.delete_all(there.values())
-
-    def _take(self, *, resume: bool, overwrite: bool) -> dict[str, FileInfo]:
-        """Takes possession of the part; returns this job's own earlier result."""
-        # Before it is taken: nothing is listed that this very writer makes.
-        there = {
-            info.path: info
-            for info in self._storage.list_tree(self._directory)
-            # The writer that lost the part may live, and is told where it checks.
-            if not is_unfinished(layout.base_name(info.path))
-        }
-        listed = there.pop(self._owner_path, None)
-        owner = self._storage.load(self._owner_path) if listed else None
-        if owner is None or not self._is_of_job(owner.data):
-            self._storage.delete_all(there.values())
-            there = {}
-        if self._job.part_table(self._part) in there and not (resume or overwrite):
+        (found,) = PartState.load_all(job, [part])
+        done = found is not None and found.table is not None
+        if done and not (resume or overwrite):
             raise JobChangedError(
                 f"{self._name} has been written already, and not committed",
-                where=self._job.where,
+                where=job.where,
                 cure="keep it with resume=True and commit it, or write it again with "
                 "overwrite=True",
             )
-        version = "" if owner is None else owner.version
-        self._storage.write(self._owner_path, self._owner, replaces=version)
-        return there
+        self.finished = resume and done
+        if found is not None and resume:
+            self._state = found
+            if found.table is not None:
+                self.shards = len(found.table)
+                self.records = found.table.total("records")
+                return
+            for report in self._kept():
+                self._add(report)
+            self._delete_rest()
+            return
+        begun = PartState(attempt=0, table=None, version="")
+        if found is not None:
+            begun = dataclasses.replace(found, attempt=found.attempt + 1, table=None)
+        # What writers before have left stays until the commit: one of them may be
+        # committed at this moment.
+        self._state = begun.store(job, part)
+        self._check_not_committed()
 
-    def _is_of_job(self, owner: bytes) -> bool:
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            return bool(json.loads(owner)["fingerprint"] == self._job.fingerprint)
-        return False
+    def _delete_rest(self) -> None:
+        """Deletes what this writer has left after the first shard that is not whole."""
+        self.check_current()
+        kept = {self._path(shard) for shard in range(self.shards)}
+        kept |= {layout.base_name(layout.index_path(shard)) for shard in kept}
+        prefix = layout.part_prefix(self._job.name, self._job.taken.key, self._part)
+        for directory in ("", layout.INDEX_DIR):
+            place = layout.join(self._job.output, directory)
+            self._storage.delete_all(
+                info
+                for info in self._storage.scan(place, prefix=prefix)
+                if layout.base_name(info.path) not in kept
+            )
 
     @property
     def _name(self) -> str:
@@ -106,37 +165,23 @@ class Part:
             return "the split"
         return f"part {self._part} of {self._job.parts}"
 
-    def _kept(self, there: dict[str, FileInfo]) -> Iterator[ShardReport]:
-        """Yields the reports of finished shards, and takes these out of a listing."""
-        paths = [staged_name(shard) for shard in range(len(there))]
-        files = [
-            (layout.join(self._directory, path), layout.join(self._directory, index))
-            for path, index in zip(paths, map(layout.index_path, paths), strict=True)
-        ]
-        count = next(
-            (i for i, pair in enumerate(files) if not there.keys() >= {*pair}),
-            len(files),
-        )
+    def _path(self, shard: int) -> str:
+        job, attempt = self._job, self._state.attempt
+        key = job.taken.key
+        return layout.part_shard_name(job.name, key, self._part, attempt, shard)
 
-        def report(shard: int) -> ShardReport | None:
-            seen = {
-                path: there[file]
-                for path, file in zip(
-                    (paths[shard], layout.index_path(paths[shard])),
-                    files[shard],
-                    strict=True,
-                )
-            }
-            place = ShardPlace(output=self._directory, path=paths[shard], seen=seen)
-            return place.finished(self._job.fingerprint)
+    def _kept(self) -> Iterator[ShardReport]:
+        """Yields the reports of finished shards."""
+        for first in itertools.count(0, _BLOCK):
+            shards = range(first, first + _BLOCK)
+            for report in map_all(self._finished, shards, at_once=_AT_ONCE):
+                if report is None:
+                    return
+                yield report
 
-        reports = map_all(report, range(count), at_once=_READ_AT_ONCE)
-        for shard, found in enumerate(reports):
-            if found is None:
-                return
-            for file in files[shard]:
-                del there[file]
-            yield found
+    def _finished(self, shard: int) -> ShardReport | None:
+        place = ShardPlace.at(self._job.output, self._path(shard))
+        return place.finished(self._job.taken.id)
 
     def _add(self, report: ShardReport) -> None:
         self._reports.add(report)
@@ -146,24 +191,39 @@ class Part:
     @contextlib.contextmanager
     def temporary(self) -> Iterator[str]:
         """Gives a local path for a shard that is to be published."""
-        # Not where the aside has unfinished files: it deletes them when the writer of
-        # another part begins, where a file system does not tell that they are in use.
-        with self._storage.temporary(layout.join(self._directory, "tmp")) as path:
+        with self._storage.temporary(self._job.directory) as path:
             yield path
 
     def check_current(self) -> None:
         """Checks that the part still belongs to this writer.
 
         Raises:
-            JobChangedError: Another writer has taken over the part, or the output.
+            JobChangedError: Another writer has taken over the part, or the write was
+                given up.
         """
-        self._job.marker.check_current(version=self._job.taken)
-        owner = self._storage.load(self._owner_path)
-        if owner is None or owner.data != self._owner:
+        self._job.taken.check_current()
+        self._check_not_committed()
+        (found,) = PartState.load_all(self._job, [self._part])
+        if found is None or found.attempt != self._state.attempt:
             raise JobChangedError(
-                f"another writer has taken over {self._name}",
+                f"another writer has taken over {self._name}"
+                if found
+                else f"{self._name} is committed, or was given up",
                 where=self._job.where,
                 cure="give each part to one writer at a time",
+            )
+
+    def _check_not_committed(self) -> None:
+        """Raises JobChangedError if an equal writer has committed the split."""
+        job = self._job
+        manifest, _ = read_replaced_manifest(job.output)
+        split = None if manifest is None else manifest.splits.get(job.split)
+        if split is not None and job.taken.id in split.writes:
+            raise JobChangedError(
+                "an equal writer has committed the split meanwhile",
+                where=job.where,
+                got=f"{split.records:,} records",
+                cure="keep it with resume=True, or write it again with overwrite=True",
             )
 
     def publish(self, local: str, written: WrittenShard) -> None:
@@ -172,16 +232,17 @@ class Part:
         Raises as `check_current` does, and StorageError.
         """
         report = ShardReport(
-            path=staged_name(self.shards),
+            path=self._path(self.shards),
             shard_index=self.shards,
-            job=self._job.fingerprint,
+            job=self._job.taken.id,
             file_bytes=written.file_bytes,
             file_crc32c=written.file_crc32c,
             read=written.digest,
             written=written.digest,
         )
         self.check_current()
-        place = ShardPlace(output=self._directory, path=report.path, seen={})
+        # Not over what is there: a writer that continues makes the same bytes.
+        place = ShardPlace(output=self._job.output, path=report.path, seen={})
         place.publish(local, written, report)
         self._add(report)
 
@@ -189,6 +250,10 @@ class Part:
         """Writes the table: the part is finished. Raises as `publish` does."""
         self.check_current()
         table = self._reports.reports().table
-        place = self._job.part_table(self._part)
-        self._storage.write(place, table.encode(), replaces="")
+        done = dataclasses.replace(self._state, table=table)
+        try:
+            self._state = done.store(self._job, self._part)
+        except StorageChangedError:
+            self.check_current()
+            raise
         self.finished = True

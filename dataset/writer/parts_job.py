@@ -1,15 +1,14 @@
 """The split that writers of Python loops make together, in one or more parts.
 
-The number of shards is part of their names, and known when the last part is finished.
-So the shards of a part are numbered by themselves until the commit:
+Parts are written at the same time, and no writer knows how many shards the others make.
+So a shard is named by its part and its number in the part, and by how often the part
+was begun anew: what a writer leaves that was killed is never taken for another one's.
 
 ```
-tmp-c4-train/                     unfinished files of the split
-  00001-of-00004/                 the second of four parts
-    owner.json                    who makes it
-    00000.array_record            its shards
-    index/00000.array_record.index
-    shards.npz                    their table, written last: the part is finished
+c4-train.array_record-0123456789abcdef-00001-0000-00000   the first shard of part 1
+index/c4-train.0123456789abcdef.job.json                  what is being written
+index/c4-train.0123456789abcdef.part-00001-of-00004.npz   a part, and its table
+                                                          once it is finished
 ```
 """
 
@@ -19,24 +18,33 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Any
 
+from gristmill.dataset.arrayrecord.chunk_encoder import (
+    check_versions,
+    settled,
+)
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
-from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.commit.claim import Claim
-from gristmill.dataset.commit.write_marker import BegunWrite, WriteMarker
+from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
+from gristmill.dataset.commit.commit import check_files
+from gristmill.dataset.commit.option_differences import option_differences
+from gristmill.dataset.commit.ownership import (
+    check_dataset_name,
+    check_removal,
+    committed_shards,
+)
+from gristmill.dataset.commit.write import Write, described_writes, next_write
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.parts import PARTS_FIELD
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    is_over,
+    read_replaced_manifest,
+    read_versioned_manifest,
+)
+from gristmill.dataset.metadata.parts import PARTS_FIELD, part_count
+from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-
-OWNER_JSON = "owner.json"
-_PLACE_FIELDS = ("output", "edition", "taken")  # They decide no bytes.
-
-
-def staged_name(shard: int) -> str:
-    """Returns the name of a shard in the directory of its part."""
-    return f"{shard:05d}.array_record"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,9 +60,7 @@ class PartsJob:
         records_per_shard: Maximum records in a shard; None for no bound.
         writer: How shards are encoded.
         features: What the records hold, as `encode_features` gives it, where known.
-        edition: Number of the edition of the split that it makes.
-        taken: The version of its marker when a writer took the output, None for any. An
-            equal job that takes it later deletes what was finished before.
+        write: Its write, once it has an output.
     """
 
     output: str
@@ -65,58 +71,38 @@ class PartsJob:
     records_per_shard: int | None
     writer: WriterOptions
     features: Mapping[str, Any] | None
-    edition: int = 1
-    taken: str | None = None
+    write: Write | None = None
 
     def options(self) -> dict[str, Any]:
         """Returns the options that decide the bytes of the dataset, as plain values."""
         fields = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(self)
-            if field.name not in _PLACE_FIELDS
+            if field.name not in ("output", "write")
         }
         return fields | {"writer": dataclasses.asdict(self.writer)}
 
     @functools.cached_property
-    def fingerprint(self) -> str:
+    def content(self) -> str:
         """16 hex digits over these options."""
         text = json.dumps(self.options(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
-    def key(self) -> str:
-        """The edition, as names of files have it."""
-        return layout.edition_key(self.split, self.edition)
-
-    @property
-    def marker(self) -> WriteMarker:
-        """The marker by which the edition belongs to the job."""
-        return WriteMarker(
-            output=self.output,
-            name=self.name,
-            split=self.key,
-            fingerprint=self.fingerprint,
-            repeats=False,
-        )
+    def taken(self) -> Write:
+        """The write of a job that has an output."""
+        assert self.write is not None
+        return self.write
 
     @property
     def directory(self) -> str:
-        """The directory that the parts are in until the commit."""
-        return layout.temporary_dir(self.output, self.name, self.key)
+        """The directory of unfinished files."""
+        return layout.temporary_dir(self.output, self.name, self.taken.key)
 
-    def part_dir(self, part: int) -> str:
-        """Returns the directory of a part."""
-        return layout.join(self.directory, f"{part:05d}-of-{self.parts:05d}")
-
-    def part_table(self, part: int) -> str:
-        """Returns the path of a part's table, once it is finished."""
-        return layout.join(self.part_dir(part), "shards.npz")
-
-    def finished_parts(self) -> list[int]:
-        """Returns the parts that are finished."""
-        paths = [self.part_table(part) for part in range(self.parts)]
-        found = storage_for(self.output).stat_all(paths)
-        return [part for part, info in enumerate(found) if info is not None]
+    def part_file(self, part: int) -> str:
+        """Returns the path of the file that describes a part."""
+        path = layout.part_path(self.name, self.taken.key, part, self.parts)
+        return layout.join(self.output, path)
 
     @property
     def where(self) -> str:
@@ -129,33 +115,137 @@ class PartsJob:
         options = self.options()
         del options["features"]  # They are in `dataset.json` already.
         return {
-            "write": self.fingerprint,
+            "job": self.taken.id,
+            "content": self.content,
             PARTS_FIELD: self.parts,
             "options": options,
         }
 
-    @classmethod
-    def described(cls, claim: Claim, begun: BegunWrite) -> Self:
-        """Returns the job that has begun an edition.
 
-        Raises:
-            InvalidDatasetError: Its options are not those of such a job.
-        """
-        options = begun.options
+def described_jobs(
+    output: str, name: str, split: str, manifest: Manifest | None
+) -> Iterator[PartsJob]:
+    """Yields the jobs of writers that have begun a split, and not committed it.
+
+    Raises:
+        InvalidDatasetError: The description of one cannot be read.
+    """
+    for key in described_writes(output, name, split):
+        if manifest is not None and is_over(manifest, key):
+            continue
+        path = layout.join(output, layout.job_path(name, key))
+        found = storage_for(output).load(path)
+        if found is None:
+            continue  # It was committed just now.
         try:
-            fields = {
-                field.name: options[field.name]
-                for field in dataclasses.fields(cls)
-                if field.name not in _PLACE_FIELDS
-            }
-            writer = WriterOptions(**fields.pop("writer"))
-            return cls(
-                output=claim.output, edition=claim.edition, writer=writer, **fields
+            document = json.loads(found.data)
+            if "parts" not in document:
+                continue  # It is that of another command.
+            fields = document["parts"] | {"output": output}
+            fields["writer"] = WriterOptions(**fields["writer"])
+            job = PartsJob(**fields)
+            write = Write(
+                output=output,
+                name=name,
+                split=split,
+                id=document["fingerprint"],
+                mark=document["fingerprint"],
+                base=document["base"],
+                replaces=document["replaces"],
             )
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "the description of unfinished parts cannot be read",
-                where=begun.where,
+                where=path,
                 got=repr(e),
-                cure="begin again with overwrite=True",
+                cure="delete this file, then begin again",
             ) from e
+        yield dataclasses.replace(job, write=write)
+
+
+def begin_parts(
+    job: PartsJob, *, resume: bool, overwrite: bool
+) -> tuple[PartsJob, Split | None]:
+    """Gives a job its write, which writers of all its parts share.
+
+    Args:
+        job: The job.
+        resume: Whether to continue with what the same job has begun, or committed.
+        overwrite: Whether to replace what the output holds of the split.
+
+    Returns:
+        The job with its writer's versions and its write, and the split, if it has
+        committed that.
+
+    Raises:
+        InputError: The output holds a dataset of another name.
+        JobChangedError: It holds the split already, or, to continue with, parts with
+            other options.
+        DataLossError: The split was committed by this job, and has lost files.
+    """
+    read = read_replaced_manifest if overwrite else read_versioned_manifest
+    manifest, _ = read(job.output)
+    if manifest is not None:
+        check_dataset_name(job.output, manifest, job.name)
+    there = None if manifest is None else manifest.splits.get(job.split)
+    if there is not None and not overwrite:
+        options = there.source.get("options", {})
+        made = dataclasses.replace(
+            job, writer=settled(job.writer, options.get("writer"))
+        )
+        first = there.parts[0]  # Later editions are of others.
+        if not (resume and first.source.get("content") == made.content):
+            raise _not_free(made, there)
+        check_files(job.output, {job.split: there})
+        return made, first
+    begun = [*described_jobs(job.output, job.name, job.split, manifest)]
+    for other in begun:
+        # Who starts over has the versions of this machine.
+        afresh = overwrite and not resume
+        begun_with = None if afresh else dataclasses.asdict(other.writer)
+        same = dataclasses.replace(job, writer=settled(job.writer, begun_with))
+        if same.content == other.content and _is_next(other, there):
+            check_versions(same.writer, where=job.where)
+            return dataclasses.replace(same, write=other.write), None
+    if resume and begun:
+        raise JobChangedError(
+            "unfinished parts were written with other options",
+            where=job.where,
+            got="; ".join(option_differences(begun[0].options(), job.options())),
+            cure="give the same options to continue, or resume=False to begin again",
+        )
+    job = dataclasses.replace(job, writer=settled(job.writer, None))
+    check_versions(job.writer, where=job.where)
+    if there is not None and manifest is not None:
+        shards = committed_shards(job.output, manifest, job.split)
+        where = job.output, job.name, job.split
+        check_removal(*where, manifest=manifest, shards=shards)
+    write = next_write(
+        *(job.output, job.name, job.split, job.content),
+        manifest=manifest,
+        replaces=True,
+        plain=False,
+    )
+    fields = {"parts": job.options(), "base": write.base, "replaces": write.replaces}
+    return dataclasses.replace(job, write=write.describe(fields)), None
+
+
+def _is_next(job: PartsJob, there: Split | None) -> bool:
+    """Returns whether an unfinished job can still be committed."""
+    return job.taken.base == (0 if there is None else there.edition)
+
+
+def _not_free(job: PartsJob, there: Split) -> JobChangedError:
+    """Returns the error for a split that is there."""
+    own, origin = there.source.get("content") == job.content, "from another source"
+    if part_count(there) is not None:
+        changed = option_differences(there.source["options"], job.options())
+        changed = [line for line in changed if not line.startswith("features")]
+        origin = f"of a Writer: {'; '.join(changed) or 'with the same options'}"
+    cure = "choose another split or output, or replace it with overwrite=True"
+    return JobChangedError(
+        "the output holds this split already",
+        where=job.where,
+        got=f"{there.records:,} records, {origin}",
+        cure=cure + (", or keep it with resume=True" if own else ""),
+    )

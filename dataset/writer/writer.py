@@ -22,8 +22,7 @@ from gristmill.dataset.metadata.parts import part_column
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.dataset.writer.commit_parts import commit_job
 from gristmill.dataset.writer.part import Part
-from gristmill.dataset.writer.parts_job import PartsJob
-from gristmill.dataset.writer.take_output import take_output
+from gristmill.dataset.writer.parts_job import PartsJob, begin_parts
 
 DEFAULT_SHARD_BYTES = 256 << 20
 # As many are encoded together: fewer cost more time a record, more take more memory.
@@ -153,7 +152,7 @@ class Writer:
         """
         if self._closed != _NOT_BEGUN:
             raise self._refused()
-        job, committed = take_output(
+        job, committed = begin_parts(
             self._job, resume=self._resume, overwrite=self._overwrite
         )
         self._job = job
@@ -201,9 +200,7 @@ class Writer:
             self._pool.shutdown()
         self._closed = "its `with` statement has ended"
         if self._commits:
-            commit_job(
-                self._job, overwrite=self._overwrite, keep_replaced=self._keep_replaced
-            )
+            commit_job(self._job, keep_replaced=self._keep_replaced)
 
     def write(self, record: bytes) -> None:
         """Appends a record.

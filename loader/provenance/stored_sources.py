@@ -13,6 +13,7 @@ from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.tar.find_sample import sample_at
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.parts import part_count
 from gristmill.dataset.metadata.shard_index import decode_places
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.sources import SourceFile, SourceFiles, read_sources
@@ -29,6 +30,7 @@ _NOT_STORED = (
     "the sources of these records were not stored: only datasets that gristmill made "
     "from files have them"
 )
+_WRITTEN = "written by a Python program, with gristmill.dataset.Writer"
 _NO_LIST = "the dataset's list of source files is missing or damaged"
 
 
@@ -96,7 +98,8 @@ def stored_sources(dataset: Dataset, number: int) -> StoredSources | str:
         return _NOT_STORED
     places = shard_places(dataset.path, table, number)
     if places is None:
-        return _NOT_STORED
+        written = part_count(committed.part(edition)) is not None
+        return _WRITTEN if written else _NOT_STORED
     files = read_sources(dataset.path, committed.part(edition))
     if files is None or int(places.files.max(initial=-1)) >= len(files):
         return _NO_LIST
@@ -200,7 +203,7 @@ def find_places(
     files = read_sources(dataset, split)
     if files is None:
         return
-    numbers = {path: files.numbers_of(path) for path in {path for path, _ in wanted}}
+    numbers = files.numbers_of(path for path, _ in wanted)
     by_place: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number, (path, place) in enumerate(wanted):
         for file in numbers[path]:

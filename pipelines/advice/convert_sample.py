@@ -27,7 +27,7 @@ from gristmill.pipelines.local.pool import map_unordered
 from gristmill.transforms.conversion.begin_job import plan_job
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import DescriptionVersions, PreparedJob
+from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
@@ -153,7 +153,7 @@ def convert_sample(
             max_corrupt=_MOST_REGIONS,
         )
         prepared = dataclasses.replace(plan_job(job, files), plan=plan)
-        prepared.store(replaces=DescriptionVersions("", ""))
+        prepared.store()
         # The first one in any case, a few unless that takes much longer.
         seconds = [math.inf, *[size.most_seconds] * (_LEAST_PARTS - 1)]
         seconds += [size.seconds] * len(parts)

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.columns.column_type import ColumnType
-from gristmill.dataset.commit.attached_split import (
-    AttachedSplit,
-    ShardTask,
-    Written,
-)
-from gristmill.dataset.commit.attachment import Attachment
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.commit.attached_split import AttachedSplit, ShardTask
 from gristmill.dataset.storage.directory_lock import scratch_directory
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.columns.attached import SHOWN, Attached
 from gristmill.pipelines.columns.column_values import (
     Matched,
@@ -37,28 +26,15 @@ from gristmill.pipelines.columns.row_keys import (
 )
 from gristmill.pipelines.columns.row_store import RowStore, RowWriter
 from gristmill.pipelines.columns.table_files import Tables
-from gristmill.pipelines.local.pool import Done, run_tasks
+from gristmill.pipelines.local.pool import run_job, run_steps
 from gristmill.pipelines.text.formatting import plural
-from gristmill.transforms.columns.computed_values import (
-    begin_columns,
-    commit_columns,
-    write_computed,
+from gristmill.transforms.columns.attach_job import (
+    BegunColumns,
+    WriteColumns,
+    attached_before,
 )
-
-_log = logging.getLogger(__name__)
-
-
-def _done_before(target: AttachedSplit, attachment: Attachment) -> Attached:
-    """Returns the result of attaching columns that are there already."""
-    parts = target.entries()
-    names = attachment.columns
-    return Attached(
-        manifest=target.manifest,
-        split=target.name,
-        columns={name: parts[0][name].kind for name in names},
-        file_bytes=sum(part[name].file_bytes for part in parts for name in names),
-        done_before=True,
-    )
+from gristmill.transforms.columns.computed_values import ComputeJob
+from gristmill.transforms.jobs.job import Begun
 
 
 def attach_tables(
@@ -105,7 +81,8 @@ def attach_tables(
         how = [dataclasses.asdict(by), tables.identity, repr(fill)]
         attachment = target.attachment([*kinds], how)
         if target.has(attachment):
-            return _done_before(target, attachment)
+            before = attached_before(target, attachment)
+            return Attached(**before._asdict())
         last = by.repeated == "last"
         problems = writer.finish(*keys_of(writer, by))
         if problems.repeated and by.repeated == "error":
@@ -114,10 +91,6 @@ def attach_tables(
                 problems.shown,
                 cure="take out the others, or choose with --repeated first or last",
             )
-        run = functools.partial(
-            _run, target, workers=workers, show_progress=show_progress
-        )
-        tasks = [*target.tasks(attachment)]
         match = functools.partial(
             match_shard,
             directory=directory,
@@ -125,10 +98,14 @@ def attach_tables(
             texts=has_texts(writer),
             last=last,
         )
-        matched: list[Matched] = [*run(match, tasks, "matching")]
+        run: Any = {"workers": workers, "show_progress": show_progress}
+        begun: Begun[ShardTask] = Begun.on(
+            dataset, "matching", target.tasks(attachment)
+        )
+        matched: list[Matched] = [*run_steps(match, begun, **run)]
         matched.sort(key=lambda one: one.task.first_record)
         found = sum(one.found for one in matched)
-        missing = sum(task.digest.records for task in tasks) - found
+        missing = target.split.records - found
         shown = [
             f"record {number:,}" + (f" ({key})" if by.feature else "")
             for one in matched
@@ -155,13 +132,10 @@ def attach_tables(
             write_joined, directory=directory, fill=fill or {}, last=last
         )
         source = {"files": [*inputs][:SHOWN], "rows": writer.rows, "key": by.key}
-        gathered = _written(target, attachment, run, write)
-        manifest, size = target.commit(attachment, kinds, gathered, source=source)
+        begun_columns = BegunColumns(target, attachment, kinds, source)
+        made = run_job(WriteColumns(begun_columns, write), **run)
     return Attached(
-        manifest=manifest,
-        split=target.name,
-        columns=kinds,
-        file_bytes=size,
+        **made._asdict(),
         rows=writer.rows,
         records=found,
         missing=missing,
@@ -202,92 +176,15 @@ def attach_computed(
         InputError: There is no such function, or no record; or the columns are there.
         UserFunctionError: It failed, or returned something else.
     """
-    if beam_options is not None:
-        return _computed_on_beam(dataset, function, split, overwrite, beam_options)
-    target = AttachedSplit(dataset, split, overwrite=overwrite)
-    computed = begin_columns(target, function)
-    if target.has(computed.attachment):
-        return _done_before(target, computed.attachment)
-    run = functools.partial(_run, target, workers=workers, show_progress=show_progress)
-    write = functools.partial(write_computed, function=function, kinds=computed.kinds)
-    gathered = _written(target, computed.attachment, run, write)
-    manifest, size = commit_columns(target, computed, gathered)
-    return _attached_to_all(manifest, target.name, computed.kinds, size)
+    job = ComputeJob(dataset, function, split, overwrite)
+    if beam_options is None:
+        made = run_job(job, workers=workers, show_progress=show_progress)
+    else:
+        from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
+        from gristmill.transforms.beam.run_job import RunJob
 
-
-def _computed_on_beam(
-    dataset: str,
-    function: str,
-    split: str | None,
-    overwrite: bool,
-    beam_options: Sequence[str],
-) -> Attached:
-    from gristmill.pipelines.beam.run_pipeline import run_pipeline
-    from gristmill.transforms.beam.attach_columns import AttachColumns
-
-    target = AttachedSplit(dataset, split, overwrite=overwrite)
-    command = target.attachment([], [function, "beam"]).key
-    handed_over = layout.result_path(target.manifest.name, target.name, command)
-    transform = AttachColumns(
-        dataset=dataset, function=function, split=target.name, overwrite=overwrite
-    )
-    result = run_pipeline(
-        transform, beam_options, result_path=layout.join(dataset, handed_over)
-    )
-    if result.done_before:
-        attachment = begin_columns(AttachedSplit(dataset, split), function).attachment
-        return _done_before(AttachedSplit(dataset, split), attachment)
-    return _attached_to_all(
-        result.manifest, result.split, result.columns, result.file_bytes
-    )
-
-
-def _attached_to_all(
-    manifest: Manifest, split: str, kinds: Mapping[str, ColumnType], size: int
-) -> Attached:
-    records = manifest.splits[split].records
-    return Attached(
-        manifest=manifest, split=split, columns=kinds, file_bytes=size, records=records
-    )
-
-
-def _run(
-    target: AttachedSplit,
-    step: Callable[[ShardTask], Any],
-    tasks: Sequence[ShardTask],
-    label: str,
-    *,
-    workers: int | None,
-    show_progress: bool,
-) -> Iterator[Any]:
-    return run_tasks(
-        step,
-        tasks,
-        label=label,
-        noun="shards",
-        stored_bytes=sum(task.file_bytes for task in tasks),
-        remote=storage_for(target.dataset).remote,
-        workers=workers,
-        show_progress=show_progress,
-        done=_done,
-    )
-
-
-def _done(result: Matched | Written) -> Done:
-    digest = result.task.digest
-    return Done(result.task.file_bytes, digest.records, digest.raw_bytes)
-
-
-def _written(
-    target: AttachedSplit,
-    attachment: Attachment,
-    run: Callable[..., Iterator[Written]],
-    write: Callable[[ShardTask], Written],
-) -> Gathered:
-    """Writes the values of all shards."""
-    attachment.begin()
-    gathered = Gathered()
-    for one in run(write, [*target.tasks(attachment)], "writing"):
-        gathered.add(one)
-        _log.info("%s: values of %d records", one.task.shard, one.task.digest.records)
-    return gathered
+        target = AttachedSplit(dataset, split)
+        path = result_path_of(dataset, target.manifest.name, target.name, job)
+        made = run_pipeline(RunJob(job), beam_options, result_path=path)
+    records = made.manifest.splits[made.split].records
+    return Attached(**made._asdict(), records=0 if made.done_before else records)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.base.columns import Done
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.commit.attached_split import (
@@ -36,6 +37,11 @@ class Matched(NamedTuple):
     task: ShardTask
     found: int
     missing: Sequence[tuple[int, str]]
+
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        return Written(self.task, {}).done
 
 
 @functools.lru_cache(maxsize=2)

@@ -65,7 +65,6 @@ def clean(options: CleanOptions, *, as_json: bool) -> None:
     stays: its files belong to future editions.
     """
     from gristmill.dataset.commit.clean import clean as clean_dataset
-    from gristmill.dataset.metadata.layout import parse_edition_key
     from gristmill.pipelines.text.formatting import plural, size_text
 
     dry_run, unfinished = options.dry_run, options.unfinished
@@ -87,8 +86,7 @@ def clean(options: CleanOptions, *, as_json: bool) -> None:
         click.echo(json.dumps(fields, indent=2))
         return
     gone = "would be kept no longer" if dry_run else "is kept no longer"
-    for key in found.editions:
-        split, edition = parse_edition_key(key)
+    for split, edition in found.editions:
         click.echo(f"split {split}: edition {edition:,} {gone}")
     done = "to delete" if dry_run else "deleted"
     click.echo(f"{done}: {plural(found.files, 'file')}, {size_text(found.file_bytes)}")

@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.commit.attached_split import (
@@ -19,7 +18,8 @@ from gristmill.dataset.commit.attached_split import (
 from gristmill.dataset.duplicates.certificate import open_certificate
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.columns.attached import Attached
-from gristmill.pipelines.local.pool import default_workers, map_unordered
+from gristmill.pipelines.local.pool import run_job
+from gristmill.transforms.columns.attach_job import BegunColumns, WriteColumns
 
 _NAME, _KIND = "duplicate_of", ColumnType("int64")
 
@@ -61,27 +61,12 @@ def attach_duplicates(
             expected=f"the shards that {certificate} lists",
             cure="run one command at a time on a dataset, and this one again",
         )
-    manifest, size = target.manifest, 0
-    done_before = target.has(attachment)
-    if done_before:
-        size = sum(part[_NAME].file_bytes for part in target.entries())
-    else:
-        firsts = np.array([task.first_record for task in tasks])
-        write = functools.partial(_write, certificate=certificate, firsts=firsts)
-        attachment.begin()
-        processes = max(1, min(workers or default_workers(), len(tasks) // 8))
-        gathered = Gathered.of(map_unordered(write, tasks, workers=processes))
-        source = {"duplicates": certificate, "by": found.searched.by}
-        kinds = {_NAME: _KIND}
-        manifest, size = target.commit(attachment, kinds, gathered, source=source)
-    return Attached(
-        manifest=manifest,
-        split=target.name,
-        columns={_NAME: _KIND},
-        file_bytes=size,
-        records=target.split.records,
-        done_before=done_before,
-    )
+    firsts = np.array([task.first_record for task in tasks])
+    write = functools.partial(_write, certificate=certificate, firsts=firsts)
+    source = {"duplicates": certificate, "by": found.searched.by}
+    columns = BegunColumns(target, attachment, {_NAME: _KIND}, source)
+    made = run_job(WriteColumns(columns, write), workers=workers)
+    return Attached(**made._asdict(), records=target.split.records)
 
 
 def _write(

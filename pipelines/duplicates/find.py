@@ -5,19 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import operator
 from collections.abc import Sequence
 
-from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.duplicates.spooled_steps import Spool
-from gristmill.pipelines.local.pool import (
-    Done,
-    default_workers,
-    map_unordered,
-    run_tasks,
-)
+from gristmill.pipelines.local.pool import default_workers, map_unordered, run_steps
 from gristmill.transforms.conversion.shard_tasks import ShardTask, task_of
 from gristmill.transforms.duplicates.commit_certificate import (
     DuplicatesResult,
@@ -25,12 +18,11 @@ from gristmill.transforms.duplicates.commit_certificate import (
     commit_certificate,
 )
 from gristmill.transforms.duplicates.digest_shards import (
-    DigestedShard,
-    DigestTask,
     digest_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob, waits_for_storage
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.duplicate_comparison import Comparison
+from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _log = logging.getLogger(__name__)
@@ -64,25 +56,21 @@ def find_duplicates(
         StorageError: Reading or writing failed.
     """
     tasks = {task.first_shard: task for task in digest_tasks(prepared, by)}
-    stored_bytes = sum(task.stored_bytes for task in tasks.values())
     processes = workers or default_workers()
     with scratch_directory() as directory:
         spool = Spool(directory)
-        shards = [
-            shard
-            for _, some in run_tasks(
-                spool.digest,
-                [*tasks.values()],
-                label="comparing",
-                noun="parts",
-                stored_bytes=stored_bytes,
-                remote=waits_for_storage(prepared.job),
-                workers=workers,
-                show_progress=show_progress,
-                done=_done,
-            )
-            for shard in some
-        ]
+        begun = Begun(
+            label="comparing",
+            noun="parts",
+            tasks=tasks.values(),
+            parts=len(tasks),
+            stored_bytes=sum(task.stored_bytes for task in tasks.values()),
+            sources=(*prepared.job.inputs, prepared.job.output),
+        )
+        digested = run_steps(
+            spool.digest, begun, workers=workers, show_progress=show_progress
+        )
+        shards = [shard for some in digested for shard in some.shards]
         shards = checked_shards(prepared, shards)
         spool = spool.of(shards)
         spread = functools.partial(map_unordered, workers=processes)
@@ -98,12 +86,6 @@ def find_duplicates(
     storage_for(certificate).delete_tree(work_dir)
     _log.info("%s: %d of %d records removed", certificate, *found[3:1:-1])
     return found
-
-
-def _done(result: tuple[DigestTask, list[DigestedShard]]) -> Done:
-    task, shards = result
-    read = RecordsDigest.total(map(operator.attrgetter("read"), shards))
-    return Done(task.stored_bytes, read.records, read.raw_bytes)
 
 
 def find_on_beam(

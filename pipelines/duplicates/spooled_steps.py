@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gristmill.dataset.base.columns import Done
+from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.duplicates.certificate import REMOVAL, Removals
 from gristmill.dataset.storage.base import explained
 from gristmill.transforms.duplicates.digest_shards import (
@@ -30,6 +32,20 @@ from gristmill.transforms.duplicates.runs import (
 _PARTITION_ENTRIES = 1 << 21
 _INT64 = np.dtype("<i8")
 _FENCES_BYTES = (MOST_PARTITIONS + 1) * _INT64.itemsize
+
+
+class Digested(NamedTuple):
+    """The shards of a task, which are digested."""
+
+    task: DigestTask
+    shards: Sequence[DigestedShard]
+
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        read = RecordsDigest.total(shard.read for shard in self.shards)
+        size = self.task.stored_bytes
+        return Done("", "records digested", size, read.records, read.raw_bytes)
 
 
 class Spool(NamedTuple):
@@ -65,9 +81,9 @@ class Spool(NamedTuple):
                 file.write(run.entries.tobytes())
             run.copies.tofile(self.path("copies", shard, number))
 
-    def digest(self, task: DigestTask) -> tuple[DigestTask, list[DigestedShard]]:
+    def digest(self, task: DigestTask) -> Digested:
         """Digests the shards of a task."""
-        return task, [*digest_pass(task, self.keep)]
+        return Digested(task, [*digest_pass(task, self.keep)])
 
     def resolve(self, partition: int) -> int:
         """Finds the entries of a partition that others stand for, and counts them."""

@@ -1,4 +1,4 @@
-"""A pool of worker processes on this machine, and tasks done by it under a bar.
+"""A pool of worker processes on this machine, and jobs that it carries out.
 
 Beam's own multi-processing mode divides the work before it starts, and hangs when a
 worker is killed. This pool hands out one item at a time and detects dead workers. The
@@ -8,17 +8,24 @@ threads of a process can wait for storage while one computes.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Any, TypeVar
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.system_limits import usable_cores
+from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.progress import counter_shown
 from gristmill.pipelines.local.workers import Outcome, Workers, call
+from gristmill.transforms.jobs.job import Begun, Job, list_results
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -177,58 +184,58 @@ def _map_in_threads(
             todo.put(None)
 
 
-class Done(NamedTuple):
-    """What a finished task adds to a bar.
-
-    Attributes:
-        stored_bytes: Size of the files that were read.
-        records: Records in them.
-        raw_bytes: Size of these.
-    """
-
-    stored_bytes: int
-    records: int
-    raw_bytes: int
-
-
-def run_tasks(
-    step: Callable[[T], R],
-    tasks: Sequence[T],
+def run_steps(
+    step: Callable[[Any], Any],
+    begun: Begun[Any],
     *,
-    label: str,
-    noun: str,
-    stored_bytes: int,
-    remote: bool,
-    workers: int | None,
-    show_progress: bool,
-    done: Callable[[R], Done],
-) -> Iterator[R]:
+    workers: int | None = None,
+    threads: int = 1,
+    apart: bool = False,
+    show_progress: bool = False,
+) -> Iterator[Any]:
     """Yields the results of all tasks, in the order in which they finish.
 
     Args:
-        step: What is done with a task in a worker process. Must be picklable.
-        tasks: The tasks.
-        label: What is being done, such as `verifying`.
-        noun: What there are many of, such as `shards`.
-        stored_bytes: Size of all that is read.
-        remote: Whether it is where answers take a while.
+        step: What is done with each: it returns a result with `done`, or yields some.
+        begun: The tasks.
         workers: Number of processes; None for the number of cores, which start where
             there is enough to do.
+        threads: Concurrent steps in each process.
+        apart: Whether this process takes no step if there are several workers.
         show_progress: Whether to show progress on standard error.
-        done: Returns the amount that a result adds to the bar.
 
     Raises:
         WorkerDiedError: A worker process was killed, or ended itself.
     """
+    parts, size = begun.parts, begun.stored_bytes
+    places = (*begun.sources, *filter(None, [begun.sink]))
+    remote = any(storage_for(path).remote for path in places)
     made = map_unordered(
-        step,
-        tasks,
-        workers=max(1, min(workers or default_workers(), len(tasks))),
-        alone_seconds=alone_seconds(workers, stored_bytes, remote=remote),
+        functools.partial(list_results, step),
+        begun.tasks,
+        workers=max(1, min(workers or default_workers(), parts)),
+        threads=threads,
+        alone_seconds=0.0 if apart else alone_seconds(workers, size, remote=remote),
     )
-    with counter_shown(
-        label, noun, len(tasks), stored_bytes, show=show_progress
-    ) as counter:
-        for result in made:
-            counter.add(*done(result))
+    shown = show_progress and parts > 0
+    with counter_shown(begun.label, begun.noun, parts, size, show=shown) as counter:
+        for result in itertools.chain.from_iterable(made):
+            done = result.done
+            counter.add(done.stored_bytes, done.records, done.raw_bytes)
             yield result
+
+
+def run_job(job: Job[R], begun: Begun[Any] | None = None, **how: Any) -> R:
+    """Runs all steps of a job, and returns the result of its commit.
+
+    Args:
+        job: The job.
+        begun: What it has begun, if it has.
+        how: As for `run_steps`.
+    """
+    begun = begun or job.begin()
+    gathered = Gathered.of(begun.known)
+    for result in run_steps(job.step, begun, **how):
+        gathered.add(result)
+        _log.info("%s: %s", result.done.path, result.done.said)
+    return job.commit(gathered)

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.shard_tasks import PlannedShards
 from gristmill.transforms.jobs.conversion_job import ConversionJob
@@ -140,7 +139,7 @@ def _label(job: ConversionJob) -> str:
     """Says what a job does, as the name of its command does."""
     if job.pack is not None:
         return "packing"
-    appends = layout.parse_edition_key(job.split)[1] > 1
+    appends = job.appends
     return "appending" if appends else "converting"
 
 

@@ -23,7 +23,6 @@ from gristmill.transforms.directories.hugging_face_directory import (
 from gristmill.transforms.directories.tfds_directory import tfds_jobs
 from gristmill.transforms.functions.user_functions import split_name
 from gristmill.transforms.jobs.appended_job import (
-    appended_job,
     first_writer,
     open_to_append,
 )
@@ -76,7 +75,7 @@ def _conversion_of(options: ConvertOptions) -> Conversion:
     if isinstance(options, AppendOptions):
         return _append_of(options, inputs, output)
     if options.split is not None:
-        layout.check_split(options.split)  # Jobs have keys of editions as well.
+        layout.check_split(options.split)  # Jobs have keys of writes as well.
     job = _job_of(options, inputs, output)
     found = _splits_of(job, options.name, options.split)
     if found is not None:
@@ -133,10 +132,8 @@ def _append_of(
         (job,) = found.jobs
     else:
         job = dataclasses.replace(job, name=manifest.name, split=split)
-    job = appended_job(job, manifest)
-    # What is committed is not started over.
-    overwrite = options.overwrite and job.split not in manifest.editions
-    return Conversion((job,), None, None, overwrite)
+    job = dataclasses.replace(job, appends=True)
+    return Conversion((job,), None, None, options.overwrite)
 
 
 def _job_of(

@@ -266,8 +266,8 @@ class AppendOptions(ConvertOptions):
     overwrite: bool = like(
         ConvertOptions,
         "overwrite",
-        help="Delete the unfinished work of an append with other inputs or options. "
-        "Never deletes anything that is committed.",
+        help="Make finished shards of this append again if their inputs have other "
+        "records now. Never deletes anything that is committed.",
     )
     keep_replaced: None = None  # Nothing is replaced.
 

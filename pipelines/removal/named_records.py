@@ -177,11 +177,15 @@ def _made_of(
     first = 0
     for part in split.parts:
         files = read_sources(dataset, part)
+        if files is None:
+            first += part.records
+            continue
+        of_path = files.numbers_of(place.path for place in places)
         numbers, wanted = [], []
         for number, place in enumerate(places):
             at: int | None = place.number
-            if place.is_line and files is not None:
-                own = [files[n] for n in files.numbers_of(place.path)]
+            if place.is_line:
+                own = (files[n] for n in of_path[place.path])
                 at = line_offset(own, place.number)
             if at is not None:
                 numbers.append(number)

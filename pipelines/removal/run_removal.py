@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
-import logging
 from collections.abc import Sequence
 from typing import Any
 
-from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError, some_of
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.local.pool import Done, run_tasks
+from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.removal.named_records import Asked
 from gristmill.pipelines.text.formatting import plural, size_text
-from gristmill.transforms.removal.begin_removal import (
-    BegunRemoval,
-    begin_removal,
-    tasks_of,
-)
-from gristmill.transforms.removal.commit_removal import (
-    RemovalResult,
-    commit_removal,
-)
-from gristmill.transforms.removal.cut_shard import CutShard, cut_shard
+from gristmill.transforms.removal.begin_removal import BegunRemoval
+from gristmill.transforms.removal.commit_removal import RemovalJob, RemovalResult
 
 _SHOWN = 20
 
@@ -134,9 +121,6 @@ class Removed:
         return json.dumps(fields, ensure_ascii=False)
 
 
-_log = logging.getLogger(__name__)
-
-
 def remove(
     dataset: str,
     asked: dict[str, Any],
@@ -162,52 +146,18 @@ def remove(
     Raises:
         GristmillError: It failed. Finished shards are kept.
     """
-    begun = begin_removal(dataset, **asked, erase=erase, give_up=give_up)
-    if beam_options is not None:
-        return _remove_on_beam(dataset, asked, begun, erase, beam_options)
-    gathered = Gathered.of([begun])
-    if begun.removal is not None:
-        tasks = list(tasks_of(begun.removal))
-        cuts = run_tasks(
-            cut_shard,
-            tasks,
-            label="cutting",
-            noun="shards",
-            stored_bytes=sum(task.file_bytes for task in tasks),
-            remote=storage_for(dataset).remote,
-            workers=workers,
-            show_progress=show_progress,
-            done=_done,
-        )
-        for cut in cuts:
-            gathered.add(cut)
-            records = cut.report.written.records
-            _log.info("%s: %d records left", cut.report.path, records)
-    return commit_removal(dataset, gathered, erase=erase)
+    job = RemovalJob(dataset, {**asked, "erase": erase, "give_up": give_up})
+    begun = job.begin()
+    if beam_options is None:
+        return run_job(job, begun, workers=workers, show_progress=show_progress)
+    from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
+    from gristmill.transforms.beam.run_job import RunJob
 
-
-def _done(cut: CutShard) -> Done:
-    written = cut.report.written
-    return Done(cut.task.file_bytes, written.records, written.raw_bytes)
-
-
-def _remove_on_beam(
-    dataset: str,
-    asked: dict[str, Any],
-    begun: BegunRemoval,
-    erase: bool,
-    beam_options: Sequence[str],
-) -> RemovalResult:
-    from gristmill.pipelines.beam.run_pipeline import run_pipeline
-    from gristmill.transforms.beam.remove_records import RemoveRecords
-
-    command = hashlib.sha256(repr(begun.removal).encode()).hexdigest()[:16]
-    handed_over = layout.result_path(begun.manifest.name, begun.split, command)
-    return run_pipeline(
-        RemoveRecords.asked(dataset, asked, erase=erase),
-        beam_options,
-        result_path=layout.join(dataset, handed_over),
-    )
+    (known,) = begun.known
+    assert isinstance(known, BegunRemoval)
+    path = result_path_of(dataset, known.manifest.name, known.split, known.removal)
+    job = RemovalJob(dataset, {**asked, "erase": erase})
+    return run_pipeline(RunJob(job), beam_options, result_path=path)
 
 
 def check_found(asked: Asked, file: str, *, allow_missing: bool) -> None:

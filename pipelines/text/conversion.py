@@ -56,9 +56,9 @@ class Outcome:
             split = self.manifest.find(name)
             assert split is not None  # It was committed.
             noun = "record" if split.packed is None else "row"
-            only, edition = layout.parse_edition_key(name)
+            only, _ = layout.parse_write_key(name)
             head = f"{self.manifest.name}/{only}"
-            head += f", edition {edition:,}" if edition > 1 else ""
+            head += f", edition {split.edition:,}" if name != only else ""
             if name in self.committed_before:
                 lines.append(
                     f"{head}: committed already, {plural(split.records, noun)} in "
@@ -109,7 +109,7 @@ class Outcome:
 
     def _globs(self) -> list[str]:
         """Says which globs match files of editions that were replaced and are kept."""
-        names = dict.fromkeys(layout.parse_edition_key(key)[0] for key in self.splits)
+        names = dict.fromkeys(layout.parse_write_key(key)[0] for key in self.splits)
         return [
             glob_warning(self.manifest, name)
             for name in names
@@ -135,10 +135,14 @@ class Outcome:
         )
 
 
-def edition_notes(manifest: Manifest, key: str) -> list[str]:
-    """Returns notes for the user about an edition beside those before it."""
-    name, number = layout.parse_edition_key(key)
-    *before, own = manifest.splits[name].until(number).parts
+def edition_notes(manifest: Manifest, name: str, write: str) -> list[str]:
+    """Returns notes for the user about what a write made, beside what was before it."""
+    parts = manifest.splits[name].parts
+    made = [one for one in parts if one.source.get("job") == write]
+    if not made:
+        return []  # Another command has replaced it meanwhile.
+    number = made[0].edition
+    *before, own = parts[: 1 + parts.index(made[0])]
     notes = []
     for edition in before:
         pair = f"edition {number:,} of {name} and edition {edition.edition:,}"

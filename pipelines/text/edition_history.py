@@ -83,7 +83,7 @@ def glob_warning(manifest: Manifest, name: str) -> str:
     split = manifest.splits[name]
     instead = "give the files that `gristmill inspect --files` prints"
     if all(part.removed is None for part in split.parts):
-        keys = (layout.edition_key(name, number) for number in split.numbers)
+        keys = (layout.write_key(name, part.write) for part in split.parts)
         instead = "give " + " and ".join(
             layout.shard_glob(manifest.name, key) for key in keys
         )

@@ -151,7 +151,7 @@ def listed_sources(datasets: Iterable[Dataset], path: str) -> Iterator[SourceFil
             for split in part.committed.parts if part.committed else ():
                 files = read_sources(part.path, split)
                 if files is not None:
-                    yield from (files[number] for number in files.numbers_of(path))
+                    yield from (files[n] for n in files.numbers_of([path])[path])
 
 
 def _is_there(path: str) -> bool:
@@ -162,7 +162,7 @@ def _is_there(path: str) -> bool:
 
 
 def _details(file: SourceFile, places: Sequence[SourcePlace]) -> Iterable[Detail]:
-    """Returns what a file tells of places in it."""
+    """Returns the details of places in a file."""
     if file.format in LINE_FORMATS:
         offsets = [place.source_offset_bytes or 0 for place in places]
         rising = sorted(set(offsets))

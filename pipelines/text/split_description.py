@@ -13,7 +13,7 @@ from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.base.errors import InvalidDatasetError, StorageError, some_of
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.parts import part_count
-from gristmill.dataset.metadata.sources import SourceFiles, read_source_files
+from gristmill.dataset.metadata.sources import read_inputs
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedSplit
 from gristmill.pipelines.text.formatting import plural, size_text
@@ -115,8 +115,8 @@ def _larger(split: Split, input_bytes: int) -> list[str]:
 
 
 def _input_bytes(dataset: str, split: Split) -> int | None:
-    found = [read_source_files(dataset, part) for part in split.parts]
-    sizes = [files.stored_bytes for files in found if isinstance(files, SourceFiles)]
+    found = [read_inputs(dataset, part) for part in split.parts]
+    sizes = [files.stored_bytes for files in found if files is not None]
     return sum(sizes) if len(sizes) == len(found) and all(sizes) else None
 
 

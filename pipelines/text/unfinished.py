@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from typing import Any
 
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.commit.editions import is_removal
+from gristmill.dataset.commit.listings import walk
+from gristmill.dataset.commit.unfinished import Over
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import JOB, VALUES
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.dataset.writer.part import PartState
+from gristmill.dataset.writer.parts_job import PartsJob, described_jobs
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.transforms.conversion.shard_tasks import PlannedShards, listed_indexes
 from gristmill.transforms.jobs.prepared_job import PreparedJob
-
-_DESCRIPTION = re.compile(r"(.+)[.](job|write|attach-[0-9a-f]{16})[.]json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Unfinished:
     """Work on a split that is under way, or was stopped.
 
     Attributes:
-        split: The split, or its edition as `layout.edition_key` writes it.
+        split: The split, or a write of it by its `layout.write_key`.
         work: What is made: `shards`, `removal`, `parts` of a `Writer`, or `columns`.
         finished: How many of them are finished; of a removal, shards.
         total: How many there will be, None if that is not known.
@@ -52,13 +53,14 @@ class Unfinished:
                 "finished"
             )
         percent = 100 * self.finished / max(self.total, 1)
-        done = f"{self.finished:,} of {plural(self.total, self.work[:-1])} finished"
+        columns = self.work == "columns"
+        what = plural(self.total, "shard" if columns else self.work[:-1])
+        ended = "attached" if columns else "finished"
+        done = f"{self.finished:,} of {what} {ended}"
         if self.finished_shards is not None:
             written = plural(self.finished_shards, "shard")
             done = f"{written} written by a program, {done}"
-        elif self.input_bytes is None:
-            done = done.replace(" finished", " attached")
-        else:
+        elif self.input_bytes is not None:
             sizes = map(size_text, (self.finished_input_bytes or 0, self.input_bytes))
             done += f" ({percent:.1f} %), {' of '.join(sizes)} of input"
         return f"split {self.split}: {done}"
@@ -74,22 +76,22 @@ def read_unfinished(dataset: str, manifest: Manifest | None) -> list[Unfinished]
         manifest: Its metadata, None if nothing is committed.
     """
     listed, found = listed_indexes(dataset), []
-    for match in filter(None, map(_DESCRIPTION.fullmatch, sorted(listed))):
-        path = layout.join(dataset, layout.INDEX_DIR, match[0])
-        content = storage_for(path).load(path)
+    for one in walk(dataset, (JOB,)):
+        content = storage_for(dataset).load(one.info.path)
         if content is None:
             continue  # Just finished, or given up.
         try:
-            one = _unfinished(dataset, manifest, listed, match, content.data)
+            document = json.loads(content.data.decode("utf-8", "surrogateescape"))
+            work = _unfinished(dataset, manifest, listed, one.path, document)
         except (AttributeError, KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "the description of what is being written cannot be read",
-                where=path,
+                where=one.info.path,
                 got=repr(e),
-                cure="start over with --overwrite, or a Writer with overwrite=True",
+                cure="delete it with gristmill clean --unfinished, then begin again",
             ) from e
-        if one is not None:
-            found.append(one)
+        if work is not None:
+            found.append(work)
     return sorted(found, key=lambda one: one.split)
 
 
@@ -97,75 +99,69 @@ def _unfinished(
     dataset: str,
     manifest: Manifest | None,
     listed: set[str],
-    match: re.Match[str],
-    data: bytes,
+    path: str,
+    document: dict[str, Any],
 ) -> Unfinished | None:
-    own, kind = match.groups()
-    document = json.loads(data.decode("utf-8", "surrogateescape"))
-    if kind.startswith("attach"):
+    name, split = document["name"], document["split"]
+    parts = JOB.parse(path, NAME=name, SPLIT=split)
+    if parts is None:
+        raise ValueError(f"it is of {name!r}, split {split!r}")
+    key = layout.key_in(parts)
+    if manifest is not None and Over(dataset, manifest, split)(key):
+        return None
+    if "parts" in document:
+        jobs = described_jobs(dataset, name, split, manifest)
+        return next((_parts(job, listed) for job in jobs if job.taken.key == key), None)
+    if "columns" in document:
         if manifest is None:
             return None
-        return _columns(dataset, manifest, own, kind, document)
-    described = document["job" if kind == "job" else "options"]
-    name = described["name"]
-    if not own.startswith(f"{name}-"):
-        raise ValueError(f"it names the dataset {name!r}")
-    key = own.removeprefix(f"{name}-")
-    split, edition = layout.parse_edition_key(key)
-    committed = None if manifest is None else manifest.splits.get(split)
-    if committed is not None and edition <= committed.last_edition:
-        return None
-    if kind == "write":
-        return _parts(dataset, name, key, described)
-    if is_removal(data):
-        prefix = layout.shard_prefix(name, key)
-        done = [one for one in listed if one.startswith(prefix)]
-        return Unfinished(split=key, work="removal", finished=len(done))
+        return _columns(dataset, manifest, split, document)
+    mark = parts.get("WRITE", "")
+    shards = (one.removesuffix(".index") for one in listed if one.endswith(".index"))
+    finished = sum(layout.shard_mark(shard, name, split) == mark for shard in shards)
+    if "removal" in document:
+        return Unfinished(split=key, work="removal", finished=finished)
+    if "write" in document:
+        total = document["write"]["shards"]
+        return Unfinished(split=key, work="shards", finished=finished, total=total)
     prepared = PreparedJob.load(dataset, name, key)
-    if prepared is None:
-        return None
+    if prepared is None:  # Its list of files is still to come.
+        return Unfinished(split=key, work="shards", finished=0, total=0)
     planned = PlannedShards([prepared])
-    finished = planned.finished(listed)
+    done = planned.finished(listed)
     return Unfinished(
         split=key,
         work="shards",
-        finished=len(finished),
+        finished=len(done),
         total=prepared.plan.shards,
-        finished_input_bytes=sum(planned.input_bytes[key] for key in finished),
+        finished_input_bytes=sum(planned.input_bytes[key] for key in done),
         input_bytes=sum(planned.input_bytes.values()),
     )
 
 
-def _parts(
-    dataset: str, name: str, key: str, options: dict[str, Any]
-) -> Unfinished | None:
-    if "parts" not in options:
-        return None  # Of a pipeline, which publishes its shards at its end.
-    place = layout.temporary_dir(dataset, name, key)
-    files = [each.path for each in storage_for(place).list_tree(place)]
+def _parts(job: PartsJob, listed: set[str]) -> Unfinished:
+    states = PartState.load_all(job, range(job.parts))
+    prefix = layout.shard_prefix(job.name, job.taken.key)
     return Unfinished(
-        split=key,
+        split=job.taken.key,
         work="parts",
-        finished=sum(path.endswith(".npz") for path in files),
-        total=options["parts"],
-        finished_shards=sum(path.endswith(".index") for path in files),
+        finished=sum(one is not None and one.table is not None for one in states),
+        total=job.parts,
+        finished_shards=sum(one.startswith(prefix) for one in listed),
     )
 
 
 def _columns(
-    dataset: str, manifest: Manifest, own: str, kind: str, document: dict[str, Any]
+    dataset: str, manifest: Manifest, name: str, document: dict[str, Any]
 ) -> Unfinished | None:
-    name = own.removeprefix(f"{manifest.name}-")
-    split = manifest.splits.get(name)
+    split, about = manifest.splits.get(name), document["columns"]
     if split is None:
         return None
-    place = layout.join(dataset, layout.COLUMNS_DIR)
-    mark = kind.removeprefix("attach")
-    files = [each.path for each in storage_for(place).scan(place)]
-    editions = [split.known[int(number)] for number in document["editions"]]
+    found = walk(dataset, (VALUES,), {"KEY": document["fingerprint"]})
+    editions = [split.known[int(number)] for number in about["editions"]]
     return Unfinished(
         split=name,
-        work="shards",
-        finished=sum(path.endswith(mark) for path in files) // len(document["columns"]),
+        work="columns",
+        finished=sum(1 for _ in found) // len(about["names"]),
         total=sum(edition.shards for edition in editions),
     )

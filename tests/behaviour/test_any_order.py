@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.loader import open as open_dataset
 from gristmill.pipelines.convert import convert
@@ -115,10 +116,12 @@ def check(
         assert now.get(split) is not None or before.get(split) is None
     if done:
         assert command.made.items() <= now.items()
-        found = verify(output, workers=1)
-        assert found.findings == ()
+        assert verify(output, workers=1).findings == ()
+        # What is left is work that is not finished.
+        garbage: list[str] = []
+        clean(output, delete=False, seen=lambda path, _: garbage.append(path))
         shards = tuple(f"data-{split}.array_record-" for split in command.made)
-        left = [path for path in found.leftovers if path.startswith(shards)]
+        left = [path for path in garbage if path.startswith(shards)]
         assert not (command.overwrite and left)
     return now
 
@@ -166,3 +169,7 @@ def test_a_dataset_is_what_a_command_has_made(
             steps.left = 0
             server.faults.clear()
             before = check(output, command, before, done=done)
+        clean(output, unfinished=True)
+        found = verify(output, workers=1)
+        assert (found.findings, found.leftovers) == ((), ())
+        assert what_is_there(output) == before

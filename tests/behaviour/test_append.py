@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import json
 import pathlib
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,9 @@ from gristmill.dataset.base.errors import (
     InputError,
     JobChangedError,
     NotADatasetError,
+    StorageChangedError,
 )
+from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -37,7 +40,12 @@ from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.shard_tasks import (
+    ShardResult,
+    make_shard,
+    shard_tasks,
+)
+from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
@@ -106,12 +114,21 @@ def files_of(output: str) -> dict[str, bytes]:
     }
 
 
-def begun(output: str, source: pathlib.Path, *, shards: int = 2) -> None:
-    """Leaves an append that was killed after some of its shards."""
+def job_to_append(output: str, source: pathlib.Path) -> ConversionJob:
     given = AppendOptions(input=(str(source),), output=output, num_shards=2)
     (job,) = conversion_of(given).jobs
-    for task in list(shard_tasks(begin_job(job).prepared))[:shards]:
+    return job
+
+
+def begun(output: str, source: pathlib.Path, *, shards: int = 2) -> None:
+    """Leaves an append that was killed after some of its shards."""
+    prepared = begin_job(job_to_append(output, source)).prepared
+    for task in list(shard_tasks(prepared))[:shards]:
         make_shard(task)
+
+
+def failing_deletion(*_: Any) -> None:
+    raise KeyboardInterrupt
 
 
 class TestAppend:
@@ -147,9 +164,9 @@ class TestAppend:
         append(output, inputs / "new", split="val")
         manifest = assert_whole(output, OLD, NEW)
         assert list(loader.open(output, "val")) == MORE + NEW
-        assert manifest.editions.keys() == {
-            *("train", "train.e00002", "val", "val.e00002")
-        }
+        splits = [layout.parse_write_key(key)[0] for key in manifest.editions]
+        assert sorted(splits) == ["train", "train", "val", "val"]
+        assert len(manifest.editions) == 4
         with pytest.raises(InputError, match="no split given") as caught:
             append(output, inputs / "more")
         assert "one of train, val" in str(caught.value)
@@ -250,10 +267,10 @@ class TestRefused:
     def test_the_same_inputs_with_other_options_or_records(self, inputs):
         append(self.output, inputs / "new")
         told = self.refused(inputs / "new", says="differently", group_size=3)
-        assert "got:      writer.group_size was 1, is 3" in told
+        assert "edition 2, converted differently: writer.group_size was 1, is 3" in told
         (inputs / "new" / "0.tfrecord").write_bytes(frames_of(MORE))
         told = self.refused(inputs / "new", says="differently")
-        assert f"1 files changed: {inputs / 'new' / '0.tfrecord'}" in told
+        assert f"1 input files changed: {inputs / 'new' / '0.tfrecord'}" in told
 
     def test_no_dataset_or_split(self, inputs, tmp_path):
         told = self.refused(inputs / "new", says="no such split", split="val")
@@ -285,22 +302,34 @@ class TestUnfinished:
         before = files_of(output)
         assert records_of(output) == OLD
         (found,) = read_unfinished(output, read_manifest(output))
-        assert "split train.e00002: 1 of 2 shards finished" in found.text()
+        assert re.search(r"split train[.]\w{16}: 1 of 2 shards finished", found.text())
         append(output, inputs / "new")
         assert_whole(output, OLD, NEW)
         after = files_of(output)
         assert [n for n in before if before[n] != after[n]] == ["dataset.json"]
 
-    def test_another_has_to_wait_or_to_overwrite_it(self, inputs, output):
+    @pytest.mark.parametrize("shards", [0, 1])
+    def test_another_names_it_and_touches_nothing_of_it(self, inputs, output, shards):
         convert(output, inputs / "old")
-        begun(output, inputs / "new", shards=1)
-        with pytest.raises(JobChangedError, match="other options or inputs") as caught:
-            append(output, inputs / "more")
-        assert "--overwrite" in str(caught.value)
-        append(output, inputs / "more", overwrite=True)
-        assert_whole(output, OLD, MORE)
+        begun(output, inputs / "new", shards=shards)
+        before = files_of(output)
+        (note,) = append(output, inputs / "more").notes
+        assert "another conversion of split train is not finished" in note
+        assert "gristmill clean --unfinished" in note
+        assert records_of(output) == OLD + MORE
+        after = files_of(output)
+        assert [n for n in before if before[n] != after[n]] == ["dataset.json"]
         append(output, inputs / "new")
         assert_whole(output, OLD, MORE, NEW)
+        assert {*before} < {*files_of(output)}
+
+    def test_it_can_be_given_up(self, inputs, output):
+        convert(output, inputs / "old")
+        begun(output, inputs / "new", shards=1)
+        clean(output, unfinished=True)
+        assert_whole(output, OLD)
+        append(output, inputs / "new")
+        assert_whole(output, OLD, NEW)
 
     def test_overwrite_never_deletes_what_is_committed(self, inputs, output):
         convert(output, inputs / "old")
@@ -312,59 +341,99 @@ class TestUnfinished:
         append(output, inputs / "more", overwrite=True)
         assert_whole(output, OLD, NEW, MORE)
 
-    def test_one_that_has_finished_no_shard_claims_nothing(self, inputs, output):
-        convert(output, inputs / "old")
-        begun(output, inputs / "new", shards=0)
-        append(output, inputs / "more")
-        assert_whole(output, OLD, MORE)
-
     def test_the_split_is_replaced_meanwhile(self, inputs, output):
         convert(output, inputs / "old")
         append(output, inputs / "new")
-        begun(output, inputs / "more", shards=1)
+        job = job_to_append(output, inputs / "more")
+        results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
+        place = layout.temporary_dir(output, "d", results[0].task.split)
         if "://" not in output:  # Of one that was killed in the middle of a shard.
-            unfinished = pathlib.Path(output, "tmp-d-train.e00003", "1234.tmp")
-            unfinished.parent.mkdir(exist_ok=True)
-            unfinished.touch()
-        convert(output, inputs / "more", overwrite=True)
-        manifest = assert_whole(output, MORE)
+            pathlib.Path(place).mkdir(exist_ok=True)
+            pathlib.Path(place, "1234.tmp").touch()
+        convert(output, inputs / "new", overwrite=True)
+        with pytest.raises(StorageChangedError, match="has changed the split") as told:
+            commit_shards([job], results)
+        assert "got:      edition 3 of" in str(told.value)
+        assert str(inputs / "new") in str(told.value)
+        assert "gristmill clean" in str(told.value)
+        assert verify(output, workers=1).findings == ()
+        clean(output, unfinished=True)
+        manifest = assert_whole(output, NEW)
         assert manifest.splits["train"].numbers == (3,)
-        marked = [name for name in files_of(output) if "train" in name]
-        assert all("e00003" in name for name in marked)
+        append(output, inputs / "more")
+        assert_whole(output, NEW, MORE)
 
 
 class TestTwoAtOnce:
-    def job(self, output: str, source: pathlib.Path) -> Any:
-        given = AppendOptions(input=(str(source),), output=output, num_shards=2)
-        (job,) = conversion_of(given).jobs
-        return job
+    def begun(
+        self, output: str, *sources: pathlib.Path
+    ) -> list[tuple[ConversionJob, list[ShardResult]]]:
+        """Begins appends at once, and makes their shards."""
+        jobs = [job_to_append(output, source) for source in sources]
+        prepared = [begin_job(job).prepared for job in jobs]
+        return [
+            (job, [make_shard(task) for task in shard_tasks(own)])
+            for job, own in zip(jobs, prepared, strict=True)
+        ]
 
-    def test_the_one_that_comes_later_is_told_and_appends_the_next(
+    def test_both_stand_in_the_order_of_their_commits(self, inputs, output):
+        convert(output, inputs / "old")
+        mine, theirs = self.begun(output, inputs / "new", inputs / "more")
+        for job, results in (theirs, mine):
+            commit_shards([job], results)
+        assert_whole(output, OLD, MORE, NEW)
+
+    def test_of_those_with_an_input_in_common_the_later_is_refused(
         self, inputs, output
     ):
         convert(output, inputs / "old")
-        mine, theirs = (self.job(output, inputs / name) for name in ("new", "more"))
-        prepared = begin_job(theirs).prepared
-        made = [make_shard(task) for task in shard_tasks(prepared)]
-        with pytest.raises(JobChangedError, match="other options or inputs"):
-            begin_job(mine)
-        commit_shards([theirs], made)
-        # It was listed when there was one edition.
-        with pytest.raises(JobChangedError, match="another append") as caught:
-            begin_job(mine)
-        assert "run the same command again" in str(caught.value)
-        append(output, inputs / "new")
-        assert_whole(output, OLD, MORE, NEW)
+        (inputs / "both").mkdir()
+        for source in ("new", "more"):
+            shutil.copy(inputs / source / "0.tfrecord", inputs / "both" / source)
+        both = inputs / "both"
+        mine, theirs = self.begun(output, both / "new", both)
+        commit_shards([theirs[0]], theirs[1])
+        before = files_of(output)
+        with pytest.raises(StorageChangedError, match="has changed the split") as told:
+            commit_shards([mine[0]], mine[1])
+        assert f"edition 2 of the same {both / 'new'}" in str(told.value)
+        assert files_of(output)["dataset.json"] == before["dataset.json"]
+        clean(output, unfinished=True)
+        assert_whole(output, OLD, MORE[:6] + NEW[:12])
 
-    def test_the_one_that_lost_the_output_commits_nothing(self, inputs, output):
+    def test_one_that_is_given_up_commits_nothing(self, inputs, output):
         convert(output, inputs / "old")
-        mine = self.job(output, inputs / "new")
-        tasks = list(shard_tasks(begin_job(mine).prepared))
-        append(output, inputs / "more")  # Mine had finished no shard.
-        with pytest.raises(JobChangedError, match="taken over the output"):
+        job = job_to_append(output, inputs / "new")
+        tasks = list(shard_tasks(begin_job(job).prepared))
+        results = [make_shard(task) for task in tasks]
+        clean(output, unfinished=True)
+        with pytest.raises(JobChangedError, match="given up"):
             make_shard(tasks[0])
+        with pytest.raises(JobChangedError, match="given up"):
+            commit_shards([job], results)
+        assert_whole(output, OLD)
         append(output, inputs / "new")
-        assert_whole(output, OLD, MORE, NEW)
+        assert_whole(output, OLD, NEW)
+
+    def test_one_that_is_given_up_at_its_commit(self, inputs, output, monkeypatch):
+        """Its files are all there when it is about to write `dataset.json`."""
+        convert(output, inputs / "old")
+        ((job, results),) = self.begun(output, inputs / "new")
+        seen: list[dict[str, bytes]] = []
+
+        def late() -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(type(storage_for(output)), "delete_all", failing_deletion)
+                with pytest.raises(KeyboardInterrupt):
+                    clean(output, unfinished=True)
+            seen.append(files_of(output))
+
+        at_storage(monkeypatch, "write", "dataset.json", late)
+        with pytest.raises(JobChangedError, match="given up"):
+            commit_shards([job], results)
+        assert files_of(output) == seen[0]
+        clean(output, unfinished=True)
+        assert_whole(output, OLD)
 
     def test_a_commit_of_another_split_beside_it_stays(
         self, inputs, output, monkeypatch
@@ -416,7 +485,8 @@ class TestRepair:
         for source in ("new", "more"):
             append(output, inputs / source)
         before = files_of(output)
-        key = layout.edition_key("train", edition)
+        part = open_manifest(output).splits["train"].part(edition)
+        key = layout.write_key("train", part.write)
         lost = layout.shard_name("d", key, 1, 2)
         pathlib.Path(output, lost).unlink()
         if edition == 1:
@@ -519,9 +589,10 @@ class TestKilled:
             assert what_is_read(output) in (OLD + NEW, MORE)
             again = killer.run(argv)
             assert again.status == 0, again.error
-            (edition,) = assert_whole(output, MORE).splits["train"].numbers
+            mark = assert_whole(output, MORE).splits["train"].write
             files = [name for name in files_of(output) if "d-train" in name]
-            assert all(f"e{edition:05d}" in name for name in files)
+            assert len(mark) == 16
+            assert all(mark in name for name in files)
         assert killed
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import pathlib
 
@@ -67,7 +66,7 @@ def source_of(folder: pathlib.Path, name: str, records: list[bytes]) -> pathlib.
 
 @pytest.mark.parametrize(
     ("operation", "place"),
-    [("link_all", ""), ("load", ".index"), ("write", ".shards.npz")],
+    [("write", ".npz"), ("write", ".shards.npz"), ("write", "dataset.json")],
 )
 def test_of_two_equal_writers_one_commits(
     output: str, monkeypatch: pytest.MonkeyPatch, operation: str, place: str
@@ -81,6 +80,7 @@ def test_of_two_equal_writers_one_commits(
     at_storage(monkeypatch, operation, place, other)
     with pytest.raises(TOLD):
         write(output, OLD, overwrite=True)
+    clean(output, unfinished=True)
     assert_whole(output, NEW)
     assert open_manifest(output).splits["train"].numbers == (2,)
 
@@ -88,7 +88,7 @@ def test_of_two_equal_writers_one_commits(
 def test_who_overwrites_where_a_first_commit_is_near(
     output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No `dataset.json` could stop it yet: both have numbers of their own."""
+    """It finds none to replace yet, and is told at its commit."""
     first = job_of(source_of(tmp_path, "old", OLD), output, name="d")
     second = job_of(source_of(tmp_path, "new", NEW), output, name="d")
     prepared = begin_job(first).prepared
@@ -102,111 +102,108 @@ def test_who_overwrites_where_a_first_commit_is_near(
     commit_shards([first], results)
     assert records_of(output) == OLD
     assert verify(output, workers=1).findings == ()
-    commit_shards([second], map(make_shard, shard_tasks(begun[0])))
+    with pytest.raises(StorageChangedError, match="expected: no such split"):
+        commit_shards([second], map(make_shard, shard_tasks(begun[0])))
+    assert records_of(output) == OLD
+    convert(second, overwrite=True)
+    clean(output, unfinished=True)
     assert_whole(output, NEW)
+
+
+def test_a_first_commit_where_another_one_has_the_plain_names(
+    output: str, tmp_path: pathlib.Path
+) -> None:
+    """Who has them commits later, and is told; what it has made goes with `clean`."""
+    first = job_of(source_of(tmp_path, "old", OLD), output, name="d")
+    second = job_of(source_of(tmp_path, "new", NEW), output, name="d")
+    tasks = list(shard_tasks(begin_job(first).prepared))
+    results = list(map(make_shard, tasks))
+    convert(second)
+    with pytest.raises(TOLD, match="the split") as told:
+        commit_shards([first], results)
+    assert f"edition 1 of {tmp_path}/new" in str(told.value)
+    with pytest.raises(JobChangedError, match="with other options or inputs"):
+        begin_job(first)
+    assert verify(output, workers=1).findings == ()
+    clean(output, unfinished=True)
+    assert_whole(output, NEW)
+
+
+def test_work_that_was_given_up_and_is_published_later(
+    output: str, tmp_path: pathlib.Path
+) -> None:
+    convert(job_of(source_of(tmp_path, "old", OLD), output, name="d"))
+    job = job_of(source_of(tmp_path, "new", NEW), output, name="d", appends=True)
+    prepared = begin_job(job).prepared
+    storage = storage_for(output)
+    list(map(make_shard, shard_tasks(prepared)))
+    place = layout.join(output, prepared.shard_path(0))
+    data = storage.read(place)
+    clean(output, unfinished=True)
+    assert_whole(output, OLD)
+    storage.write(place, data)
+    found = verify(output, workers=1)
+    assert (found.findings, found.leftovers) == ((), (prepared.shard_path(0),))
+    clean(output)
+    assert_whole(output, OLD)
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_an_append_that_was_replaced_since_it_was_found_to_be_done(
     output: str, tmp_path: pathlib.Path, keep: bool
 ) -> None:
+    """It is the next write then: its records come after those that are there."""
     write(output, [b"first"])
-    key = layout.edition_key("train", 2)
-    job = job_of(source_of(tmp_path, "new", OLD), output, name="d", split=key)
+    job = job_of(source_of(tmp_path, "new", OLD), output, name="d", appends=True)
     convert(job)
+    done = begin_job(job)
+    assert done.committed is not None
     write(output, NEW, overwrite=True, keep_replaced=keep)
-    before = files_of(output)
-    with pytest.raises(TOLD, match="changed"):
-        begin_job(job)
-    assert files_of(output) == before
+    again = begin_job(job).prepared
+    assert again.fingerprint != done.prepared.fingerprint
+    commit_shards([job], map(make_shard, shard_tasks(again)))
+    assert_whole(output, NEW + OLD)
 
 
 def test_an_append_whose_inputs_came_back_meanwhile(
     output: str, tmp_path: pathlib.Path
 ) -> None:
     write(output, [b"first"])
-    key = functools.partial(layout.edition_key, "train")
-    job = job_of(source_of(tmp_path, "new", NEW), output, name="d", split=key(2))
+    job = job_of(source_of(tmp_path, "new", NEW), output, name="d", appends=True)
     convert(job)
     write(output, OLD, overwrite=True, keep_replaced=True)
-    again = dataclasses.replace(job, split=key(4))
-    results = list(map(make_shard, shard_tasks(begin_job(again).prepared)))
+    results = list(map(make_shard, shard_tasks(begin_job(job).prepared)))
     roll_back(output, "train", 2)
     with pytest.raises(TOLD, match="another command has changed the split"):
-        commit_shards([again], results)
+        commit_shards([job], results)
     assert records_of(output) == [b"first", *NEW]
     assert verify(output, workers=1).findings == ()
 
 
-def test_an_equal_writer_that_has_begun_to_delete_the_parts(
-    output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a third command had the output: the marker is as it was before."""
-    storage = storage_for(output)
-    place = layout.join(output, layout.write_path("d", "train"))
-
-    def other() -> None:
-        found = storage.load(place)
-        assert found is not None
-        storage.write(place, found.data, replaces=found.version)
-        parts = storage.list_tree(layout.temporary_dir(output, "d", "train"))
-        (shard,) = (i for i in parts if i.path.endswith(".array_record"))
-        storage.delete(shard.path)
-
-    at_storage(monkeypatch, "link_all", "", other)
-    with pytest.raises(JobChangedError, match="another write has taken over"):
-        write(output, OLD)
-    write(output, NEW, overwrite=True)
-    assert_whole(output, NEW)
-
-
-@pytest.mark.parametrize("shards", [1, 2])
-def test_an_equal_writer_that_has_the_output_before_the_end(
-    output: str, shards: int
-) -> None:
-    """A shard is gone by then, and all else is still there."""
-    storage = storage_for(output)
-    place = layout.join(output, layout.write_path("d", "train"))
-
-    def write_and_lose() -> None:
-        with Writer(output, name="d", records_per_shard=len(OLD) // shards) as writer:
-            for record in OLD:
-                writer.write(record)
-            found = storage.load(place)
-            assert found is not None
-            storage.write(place, found.data, replaces=found.version)
-            for info in storage.list_tree(layout.temporary_dir(output, "d", "train")):
-                if info.path.endswith(".array_record"):
-                    storage.delete(info.path)
-
-    with pytest.raises(JobChangedError, match="another write has taken over"):
-        write_and_lose()
-
-
 @pytest.mark.parametrize("there", [False, True])
-def test_who_takes_an_edition_that_another_one_is_about_to_commit(
-    output: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, there: bool
+@pytest.mark.parametrize("parts_first", [False, True])
+def test_parts_of_a_writer_beside_a_conversion(
+    output: str, tmp_path: pathlib.Path, there: bool, parts_first: bool
 ) -> None:
-    """The other one commits once nothing more is looked at, before it is deleted."""
+    """Both replace the split: who commits later is told."""
     if there:
         write(output, [b"first"])
     with Writer(output, name="d", part=0, parts=1, overwrite=True) as writer:
         for record in OLD:
             writer.write(record)
     job = job_of(source_of(tmp_path, "new", NEW), output, name="d")
-    told = []
-
-    def other() -> None:
-        try:
-            commit_parts(output, name="d", overwrite=True)
-        except (*TOLD, InputError) as error:
-            told.append(error)
-
-    at_storage(monkeypatch, "delete_all", "tmp-d-train", other)
-    prepared = begin_job(job, overwrite=True).prepared
-    assert told
-    commit_shards([job], map(make_shard, shard_tasks(prepared)))
-    assert_whole(output, NEW)
+    results = [*map(make_shard, shard_tasks(begin_job(job, overwrite=True).prepared))]
+    commits = [
+        functools.partial(commit_parts, output, name="d", overwrite=True),
+        functools.partial(commit_shards, [job], results),
+    ]
+    first, later = commits if parts_first else commits[::-1]
+    first()
+    with pytest.raises((*TOLD, InputError)):
+        later()
+    assert verify(output, workers=1).findings == ()
+    clean(output, unfinished=True)
+    assert_whole(output, OLD if parts_first else NEW)
 
 
 def test_a_writer_that_was_killed_before_its_first_commit_is_repeated(
@@ -216,7 +213,10 @@ def test_a_writer_that_was_killed_before_its_first_commit_is_repeated(
         at_storage(patch, "write", "dataset.json", killed)
         with pytest.raises(KeyboardInterrupt):
             write(output, OLD)
-    write(output, NEW)
+    with pytest.raises(JobChangedError, match="written already, and not committed"):
+        write(output, NEW)
+    write(output, NEW, overwrite=True)
+    clean(output, unfinished=True)
     assert_whole(output, NEW)
 
 
@@ -225,7 +225,7 @@ class TestIndex:
     def files(self, tmp_path: pathlib.Path) -> str:
         for name, records in (("0", OLD), ("1", NEW)):
             write(str(tmp_path / name), records)
-            (shard,) = (tmp_path / name).glob("*-00000-of-00001")
+            (shard,) = (tmp_path / name).glob("d-train.array_record-*")
             (tmp_path / "files").mkdir(exist_ok=True)
             shard.rename(tmp_path / f"files/{name}.array_record")
         return str(tmp_path / "files")
@@ -255,26 +255,21 @@ class TestIndex:
     @pytest.mark.parametrize("at", [None, ".shards.npz", "dataset.json"])
     def test_beside_an_append_one_is_told(self, files, tmp_path, monkeypatch, at):
         self.index(f"{files}/0.array_record")
-        key = layout.edition_key("train", 2)
         source = source_of(tmp_path, "more", [b"more"])
-        job = job_of(source, files, name="d", split=key)
-        begun, told = [], []
+        job = job_of(source, files, name="d", appends=True)
+        begun = []
 
         def begin() -> None:
-            try:
-                begun.append(begin_job(job).prepared)
-            except TOLD as error:
-                told.append(error)
+            begun.append(begin_job(job).prepared)
 
         if at is None:
             begin()
         else:
             at_storage(monkeypatch, "write", at, begin)
         self.index(f"{files}/1.array_record")
-        assert len(told) == (at == "dataset.json")
-        for prepared in begun:
-            with pytest.raises(TOLD):
-                commit_shards([job], map(make_shard, shard_tasks(prepared)))
+        (prepared,) = begun
+        with pytest.raises(TOLD, match="the split"):
+            commit_shards([job], map(make_shard, shard_tasks(prepared)))
         assert verify(files, workers=1).findings == ()
         assert records_of(files) == NEW
 
@@ -316,5 +311,6 @@ class TestIndex:
                 self.index(f"{files}/0.array_record")
         self.index(f"{files}/1.array_record")
         assert records_of(files) == NEW
+        clean(files, unfinished=True)
         found = verify(files, workers=1)
         assert (found.findings, found.leftovers) == ((), ())

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gristmill.dataset import Writer
 from tests.support import cures
 from tests.support.cures import Row
 
@@ -78,12 +77,6 @@ def repository(*files: str):
             pq.write_table(pa.table({"a": ["x", "y"]}), f"hf/{file}")
 
     return write
-
-
-def write_part(output: str) -> None:
-    """Writes one of two parts of a split, which are not committed."""
-    with Writer(output, part=0, parts=2) as writer:
-        writer.write(b"record")
 
 
 ROWS = [
@@ -258,12 +251,6 @@ ROWS = [
     Row(
         "convert a.jsonl out --num-shards 3 --shard-size 1MB",
         "convert a.jsonl out --num-shards 3",
-    ),
-    Row(
-        "convert a.txt w",
-        "convert a.txt w --split lines\nconvert a.txt other\n"
-        "convert a.txt w --overwrite",
-        lambda: write_part("w"),
     ),
     Row(
         "convert files/d-* d2 --name d2",
@@ -571,11 +558,6 @@ ROWS = [
         "trace d --records 3 --batch-size 10 --first-epoch 4 --stop-epoch 5",
     ),
     Row(
-        "inspect d",
-        "convert a.jsonl d --overwrite\ninspect d",
-        text("d/index/d-train.job.json", "{}"),
-    ),
-    Row(
         "convert files/* out",
         "convert files/a-train-* out --split train\n"
         "convert files/a-test-* out --split test\n"
@@ -624,11 +606,6 @@ ROWS = [
         "convert a.jsonl out --map own_1:f",
         "convert a.jsonl out --map own_1:g",
         text("own_1.py", "def f(r):\n    return 1\n\n\ndef g(r):\n    return r\n"),
-    ),
-    Row(
-        "convert a.jsonl d",
-        "convert a.jsonl d --overwrite",
-        text("d/index/d-train.job.json", "{"),
     ),
     Row(
         "convert b.csv out --on-corrupt skip",

@@ -10,7 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from gristmill import loader
-from gristmill.dataset.base.errors import InvalidDatasetError, JobChangedError
+from gristmill.dataset.base.errors import (
+    InvalidDatasetError,
+    JobChangedError,
+    StorageChangedError,
+)
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.kinds import DIRECTORIES
 from gristmill.dataset.storage.lookup import storage_for
@@ -42,7 +46,8 @@ COMMANDS = {
     "erase": ("remove", "out", "--records=others", "--erase", "--workers=1"),
 }
 UNFINISHED = ".0123456789abcdef.tmp"
-STRAY = "d-train.array_record-e00002-00001-of-00002"
+WRITE = "0123456789abcdef"
+STRAY = f"d-train.array_record-{WRITE}-00001-of-00002"
 
 
 class StoppedError(Exception):
@@ -172,14 +177,14 @@ class TestLeft:
         def overwrite() -> None:
             convert(tmp_path, made, num_shards=3, overwrite=True, keep_replaced=True)
 
-        at_storage(monkeypatch, "publish", ".e00002", overwrite)
-        with pytest.raises(JobChangedError):
+        at_storage(monkeypatch, "publish", "tmp-d-train.", overwrite)
+        with pytest.raises(StorageChangedError):
             remove(made, {"records": [17]}, workers=1)
         found = verify(made, workers=1)
         assert found.findings == ()
         assert [path for path in found.leftovers if "of-00002" in path]
         assert "gristmill clean" in found.text()
-        clean(made)
+        clean(made, unfinished=True)
         found = verify(made, workers=1)
         assert (found.findings, found.leftovers) == ((), ())
 
@@ -210,8 +215,13 @@ def test_no_link_is_followed(tmp_path: pathlib.Path, place: str) -> None:
     else:
         elsewhere.mkdir()
     (output / place).symlink_to(elsewhere)
-    stray = "d-train.array_record-e00001-00000-of-00001"
-    files = [UNFINISHED, "d-train.e00002.job.json", f"{STRAY}.index", f"{STRAY}.jsonl"]
+    stray = "d-train.array_record-0000000000000001-00000-of-00001"
+    files = [
+        UNFINISHED,
+        f"d-train.{WRITE}.job.json",
+        f"{STRAY}.index",
+        f"{STRAY}.jsonl",
+    ]
     for file in (*files, f"{stray}.x-0123456789abcdef"):
         (elsewhere / file).write_bytes(b"of others")
     before = {path: path.read_bytes() for path in elsewhere.iterdir()}

@@ -164,7 +164,7 @@ class TestClean:
         told: dict[str, int] = {}
         found = clean(output, delete=False, seen=told.__setitem__)
         assert files_of(output) == before
-        assert found.editions == ("train",)
+        assert found.editions == (("train", 1),)
         assert clean(output) == found
         assert (found.files, found.file_bytes) == (len(told), sum(told.values()))
         after = files_of(output)
@@ -181,7 +181,7 @@ class TestClean:
         assert clean(appended).files == 0
         assert files_of(appended) == before
         roll_back(appended, "train", 1)
-        assert clean(appended).editions == ("train.e00002",)
+        assert clean(appended).editions == (("train", 2),)
         assert records_of(appended) == RECORDS[1]
 
     def test_an_append_goes_on_meanwhile(self, made, tmp_path, output):
@@ -189,7 +189,7 @@ class TestClean:
         inputs = tmp_path / "input"
         inputs.mkdir()
         (inputs / "in.tfrecord").write_bytes(frames_of(RECORDS[3]))
-        job = job_of(inputs, output, name="d", split="train.e00003")
+        job = job_of(inputs, output, name="d", appends=True)
         other = job_of(inputs, output, name="d", split="test")
         results = []
         for each in (job, other):
@@ -199,7 +199,7 @@ class TestClean:
             clean(output)
         unfinished = read_unfinished(output, open_manifest(output))
         shown = {one.split: one.finished for one in unfinished}
-        assert shown == {"test": 1, "train.e00003": 1}
+        assert shown == {result.task.split: 1 for result in results}
         commit_shards([job, other], results)
         assert records_of(output) == RECORDS[2] + RECORDS[3]
         assert list(loader.open(output, "test")) == RECORDS[3]
@@ -208,7 +208,7 @@ class TestClean:
         inputs = tmp_path / "input"
         inputs.mkdir()
         (inputs / "in.tfrecord").write_bytes(frames_of(RECORDS[3]))
-        job = job_of(inputs, replaced, name="d", split="train.e00003")
+        job = job_of(inputs, replaced, name="d", appends=True)
         clean(replaced)
         before = files_of(replaced)
         results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
@@ -216,13 +216,15 @@ class TestClean:
         assert clean(replaced, unfinished=True).files == 4
         assert_only_the_number_is_gone(before, replaced)
         # Nobody writes files of these names again.
-        assert open_manifest(replaced).splits["train"].last_edition == 3
+        assert results[0].task.fingerprint in open_manifest(replaced).spent
+        assert begin_job(job).prepared.fingerprint != results[0].task.fingerprint
+        clean(replaced, unfinished=True)
         with pytest.raises((JobChangedError, StorageChangedError)):
             commit_shards([job], results)
         assert_only_the_number_is_gone(before, replaced)
 
     def test_files_of_others_beside_a_replaced_edition_stay(self, replaced):
-        (first, _) = sorted(pathlib.Path(replaced).glob("*.array_record-[0-9]*"))
+        (first, _) = sorted(pathlib.Path(replaced).glob("*.array_record-?????-of-*"))
         others = [
             first.with_name(f"{first.name}.md5"),
             first.with_name("d-train.array_record-notes"),
@@ -239,11 +241,12 @@ class TestClean:
         put(made / "appended", output)
         before = files_of(output)
         storage = storage_for(output)
+        committed = open_manifest(output).splits["train"].part(2).write
         left = {
             # Of one that was killed just after its commit.
-            "tmp-d-train.e00002/00000-of-00001/owner.json": False,
+            f"tmp-d-train.{committed}/.0.tmp": False,
             "tmp-d-train/.0.tmp": False,
-            "tmp-d-train.e00003/00000-of-00001/owner.json": True,
+            f"tmp-d-train.{'0' * 16}/.0.tmp": True,
         }
         others = ["tmp-d-train.old/a", "tmp-d-trains/a"]
         for path in (*left, *others):
@@ -265,7 +268,7 @@ class TestClean:
                 writer.write(record)
             raise KeyError
         made_files = files_of(output).keys() - before.keys()
-        assert any(file.startswith("tmp-d-train.e00003/") for file in made_files)
+        assert any(".part-00000-of-00001." in file for file in made_files)
         clean(output)
         assert files_of(output).keys() - before.keys() == made_files
         seen: list[str] = []
@@ -284,7 +287,7 @@ class TestClean:
         inputs = tmp_path / "inputs"
         inputs.mkdir()
         (inputs / "in.tfrecord").write_bytes(frames_of(RECORDS[3]))
-        job = job_of(inputs, output, name="d", split="train.e00003")
+        job = job_of(inputs, output, name="d", appends=True)
         tasks = shard_tasks(begin_job(job).prepared)
         results = [make_shard(task) for task in tasks]
 
@@ -309,8 +312,8 @@ class TestOtherReaders:
 
         every = sorted(glob.glob(f"{replaced}/d-train.array_record*"))
         assert len(every) == 4
-        for edition in (1, 2):
-            key = layout.edition_key("train", edition)
+        for edition, part in open_manifest(replaced).splits["train"].known.items():
+            key = layout.write_key("train", part.write)
             files = sorted(glob.glob(f"{replaced}/{layout.shard_glob('d', key)}"))
             source = grain.ArrayRecordDataSource(files)
             assert [source[i] for i in range(len(source))] == RECORDS[edition]

@@ -22,9 +22,11 @@ from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
+    StorageChangedError,
     StorageError,
     UserFunctionError,
 )
+from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -69,16 +71,15 @@ def files_of(output: str) -> dict[str, bytes]:
     }
 
 
-_MARK = re.compile(r"(?<=[.-])e(\d{5})[.-]")
+_MARK = re.compile(r"(?<=[.-])([0-9a-f]{16})[.-]")
 
 
 def without_new(files: dict[str, bytes]) -> dict[str, bytes]:
-    """Returns the files that are not of a later edition than the first."""
-    new = (".new", "tmp-")
+    """Returns the files that are not of a later write than the first."""
     return {
         name: data
         for name, data in files.items()
-        if not _MARK.search(name) and not name.startswith(new)
+        if not _MARK.search(name) and not name.startswith("tmp-")
     }
 
 
@@ -94,14 +95,14 @@ def unmarked(files: dict[str, bytes]) -> dict[str, bytes]:
     }
 
 
-def editions_in(files: dict[str, bytes], split: str = "train") -> set[int]:
-    """Returns the editions of a split that there are files of, by their names."""
+def marks_in(files: dict[str, bytes], split: str = "train") -> set[str]:
+    """Returns the marks of the writes of a split that there are files of."""
     marks = [
         _MARK.search(name)
         for name in files
         if f"-{split}." in name and not name.startswith("tmp-")
     ]
-    return {1 if mark is None else int(mark[1]) for mark in marks}
+    return {"" if mark is None else mark[1] for mark in marks}
 
 
 def records_of(output: str, split: str | None = None) -> list[bytes]:
@@ -116,7 +117,7 @@ def assert_whole(output: str, records: list[bytes], *, shards: int) -> None:
     split = open_manifest(output).splits["train"]
     assert split.shards == shards
     assert sorted(records_of(output, "train")) == sorted(records)
-    assert editions_in(files_of(output)) == {split.edition}
+    assert marks_in(files_of(output)) == {split.write}
 
 
 def replacing(source: pathlib.Path, output: str, shards: int = 3) -> ConversionJob:
@@ -155,7 +156,9 @@ def test_a_function_that_fails_later(source, output: str, old):
         run_conversion([job], overwrite=True)
     assert without_new(files_of(output)) == old
     assert records_of(output) == OLD
-    assert run_conversion([replacing(source, output)], overwrite=True).notes == ()
+    (note,) = run_conversion([replacing(source, output)], overwrite=True).notes
+    assert f"map was {FAILS!r}, is None" in note
+    clean(output, unfinished=True)
     assert_whole(output, NEW, shards=3)
 
 
@@ -168,6 +171,8 @@ def test_a_damaged_input(source, output: str, old):
     assert without_new(files_of(output)) == old
     source.write_bytes(frames_of(NEW))
     run_conversion([replacing(source, output)], overwrite=True)
+    assert records_of(output) == NEW
+    clean(output, unfinished=True)
     assert_whole(output, NEW, shards=3)
 
 
@@ -182,7 +187,7 @@ def test_finished_shards_are_kept_until_the_same_command_runs_again(
     made = storage_for(output).stat(shard.path)
     assert made is not None
     (found,) = read_unfinished(output, read_manifest(output))
-    assert "split train.e00002: 1 of 3 shards finished" in found.text()
+    assert f"split {tasks[1].split}: 1 of 3 shards finished" in found.text()
     assert records_of(output) == OLD
     left = verify(output, workers=1)
     assert left.findings == ()
@@ -221,19 +226,29 @@ def test_damage_that_was_set_aside_goes_and_comes(source, output: str, tmp_path)
 # Several commands at once.
 
 
-def test_a_later_command_takes_over_and_the_earlier_is_told(source, output: str, old):
+def test_of_two_the_one_that_commits_later_is_told(source, output: str, old):
     first, second = replacing(source, output, 4), replacing(source, output, 3)
     tasks = list(shard_tasks(begin_job(first, overwrite=True).prepared))
-    results = list(map(make_shard, tasks))
-    later = begin_job(second, overwrite=True).prepared
-    for told in (
-        lambda: make_shard(tasks[0]),
-        lambda: commit_shards([first], results),
-    ):
-        with pytest.raises(JobChangedError, match="has taken over"):
-            told()
-    commit_shards([second], map(make_shard, shard_tasks(later)))
+    later = begin_job(second, overwrite=True)
+    assert "another conversion of split train is not finished" in later.notes[0]
+    results = [list(map(make_shard, shard_tasks(later.prepared)))]
+    results.insert(0, list(map(make_shard, tasks)))
+    commit_shards([second], results[1])
+    with pytest.raises(StorageChangedError, match="has changed the split") as told:
+        commit_shards([first], results[0])
+    assert "expected: edition 1" in str(told.value)
+    assert f"got:      edition 2 of {source}" in str(told.value)
+    assert records_of(output) == NEW
+    found = verify(output, workers=1)
+    assert found.findings == ()
+    assert found.leftovers
+    clean(output, unfinished=True)
     assert_whole(output, NEW, shards=3)
+    # A run of the same command after it is the next one.
+    commit_again = begin_job(first, overwrite=True).prepared
+    assert commit_again.fingerprint != tasks[0].fingerprint
+    commit_shards([first], map(make_shard, shard_tasks(commit_again)))
+    assert_whole(output, NEW, shards=4)
 
 
 class Held:
@@ -259,7 +274,7 @@ def in_background(call: Callable[..., Any], *args: Any) -> Any:
     return future
 
 
-def test_who_is_about_to_commit_cannot_once_another_has_begun(
+def test_who_is_about_to_commit_cannot_once_another_has(
     source, output: str, old, monkeypatch
 ):
     first, second = replacing(source, output, 4), replacing(source, output, 3)
@@ -268,34 +283,13 @@ def test_who_is_about_to_commit_cannot_once_another_has_begun(
     held = Held(monkeypatch, "dataset.json")
     late = in_background(commit_shards, [first], results)
     assert held.begun.wait(60)  # All of its checks have passed.
-    later = begin_job(second, overwrite=True).prepared
+    convert(second, overwrite=True)
     held.release.set()
-    with pytest.raises(JobChangedError, match="has taken over"):
+    with pytest.raises(StorageChangedError, match="has changed the split"):
         late.result(60)
-    assert records_of(output) == OLD
-    commit_shards([second], map(make_shard, shard_tasks(later)))
-    assert_whole(output, NEW, shards=3)
-
-
-def test_who_begins_where_another_commits_makes_the_next_edition(
-    source, output: str, old, monkeypatch
-):
-    first, second = replacing(source, output, 4), replacing(source, output, 3)
-    prepared = begin_job(first, overwrite=True).prepared
-    results = list(map(make_shard, shard_tasks(prepared)))
-    # The second has looked at the dataset, and claims the edition just then.
-    held = Held(monkeypatch, "job.json")
-    late = in_background(lambda: begin_job(second, overwrite=True))
-    assert held.begun.wait(60)
-    commit_shards([first], results)
-    held.release.set()
-    later = late.result(60).prepared
-    assert later.job.split == "train.e00003"
-    # That of the first is whole, until the second commits.
     assert records_of(output) == NEW
-    assert open_manifest(output).splits["train"].shards == 4
     assert verify(output, workers=1).findings == ()
-    commit_shards([second], map(make_shard, shard_tasks(later)))
+    clean(output, unfinished=True)
     assert_whole(output, NEW, shards=3)
 
 
@@ -418,8 +412,8 @@ def test_a_split_that_is_there_and_one_that_is_not(source, output: str, old):
     run_conversion(jobs, overwrite=True)
     assert verify(output, workers=1).findings == ()
     assert records_of(output, "train") == records_of(output, "more") == NEW
-    assert editions_in(files_of(output)) == {2}
-    assert editions_in(files_of(output), "more") == {1}
+    assert marks_in(files_of(output)) == {open_manifest(output).splits["train"].write}
+    assert marks_in(files_of(output), "more") == {""}
 
 
 # Commands after one that was stopped when it had committed.
@@ -446,7 +440,8 @@ def test_readers_meet_the_new_edition(output: str, stopped):
     found = verify(output, workers=1)
     assert found.findings == ()
     assert "data-train.array_record-00001-of-00002" in found.leftovers
-    assert editions_in(files_of(output)) == {1, 2}
+    mark = open_manifest(output).splits["train"].write
+    assert marks_in(files_of(output)) == {"", mark}
 
 
 @pytest.mark.parametrize("overwrite", [True, False], ids=["overwrite", "plain"])
@@ -471,11 +466,14 @@ def test_what_is_replaced_can_be_kept(source, output: str, old):
     assert before.read(range(len(before))) == OLD
     found = verify(output, workers=1)
     assert (found.findings, list(found.leftovers)) == ((), [])
-    assert editions_in(files_of(output)) == {1, 2}
-    assert open_manifest(output).splits["train"].numbers == (2,)
+    second = open_manifest(output).splits["train"]
+    assert second.numbers == (2,)
+    assert marks_in(files_of(output)) == {"", second.write}
     run_conversion([job], overwrite=True)
     assert records_of(output) == NEW
-    assert editions_in(files_of(output)) == {1, 3}
+    third = open_manifest(output).splits["train"]
+    assert third.numbers == (3,)
+    assert marks_in(files_of(output)) == {"", third.write}
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "whole"])
@@ -507,7 +505,7 @@ def test_shards_that_an_exchange_replaces_while_they_are_verified(
 # What there was, and what it is replaced by.
 
 
-def test_files_of_another_program_stay_until_the_commit(source, tmp_path):
+def test_files_of_another_program_stay(source, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     mine = out / layout.shard_name("data", "train", 0, 1)
@@ -516,15 +514,17 @@ def test_files_of_another_program_stay_until_the_commit(source, tmp_path):
     job = replacing(source, str(out))
     results = map(make_shard, shard_tasks(begin_job(job, overwrite=True).prepared))
     results = list(results)
-    assert mine.read_bytes() == before
     (found,) = read_unfinished(str(out), read_manifest(out))
-    assert "split train.e00002: 3 of 3" in found.text()
+    assert f"split {results[0].task.split}: 3 of 3" in found.text()
     commit_shards([job], results)
+    clean(str(out), unfinished=True)
+    assert mine.read_bytes() == before
+    mine.unlink()
     assert_whole(str(out), OLD, shards=3)
 
 
 @pytest.mark.parametrize("how", ["convert", "write"])
-def test_a_dataset_json_of_another_program_is_replaced_with_its_files(
+def test_a_dataset_json_of_another_program_is_replaced_without_its_files(
     source, output: str, how: str
 ):
     storage = storage_for(output)
@@ -536,6 +536,30 @@ def test_a_dataset_json_of_another_program_is_replaced_with_its_files(
         write(output, OLD)
     else:
         convert(replacing(source, output), overwrite=True)
+    clean(output, unfinished=True)
+    assert storage.read(shard) == b"not ours"
+    storage.delete(shard)
+    assert_whole(output, OLD, shards=3)
+
+
+def test_a_dataset_json_that_was_lost(source, output: str):
+    """Nobody knows what it held: its files go, and what was at work is given up."""
+    convert(replacing(source, output, 2))
+    (more := pathlib.Path(f"{source}-more")).write_bytes(frames_of(NEW[:9]))
+    append = dataclasses.replace(replacing(more, output, 1), appends=True)
+    results = list(map(make_shard, shard_tasks(begin_job(append).prepared)))
+    storage = storage_for(output)
+    place = layout.join(output, layout.DATASET_JSON)
+    before = storage.stat(place)
+    assert before is not None
+    storage.write(place, b"{", replaces=before.version)
+    convert(replacing(source, output), overwrite=True)
+    with pytest.raises(JobChangedError, match="given up"):
+        commit_shards([append], results)
+    assert records_of(output) == OLD
+    found = verify(output, workers=1)
+    assert found.findings == ()
+    clean(output)
     assert_whole(output, OLD, shards=3)
 
 
@@ -551,7 +575,7 @@ def test_indexes_in_another_place_are_refused(source, tmp_path):
 
 def test_inputs_among_the_new_files_are_refused(source, output: str, old):
     convert(replacing(source, output), overwrite=True)
-    place = layout.join(output, "tmp-data-train.e00003", "in.tfrecord")
+    place = layout.join(output, "tmp-data-train", "in.tfrecord")
     storage_for(output).write(place, frames_of(NEW))
     with pytest.raises(InputError, match="a parent directory of its inputs"):
         begin_job(job_of(place, output), overwrite=True)
@@ -643,8 +667,10 @@ def test_a_conversion_and_a_write_that_replace_the_same(source, output: str, old
     tasks = list(shard_tasks(begin_job(job, overwrite=True).prepared))
     results = list(map(make_shard, tasks))
     write(output, OLD)
-    assert_whole(output, OLD, shards=3)
-    with pytest.raises(JobChangedError, match="has taken over"):
+    assert sorted(records_of(output, "train")) == sorted(OLD)
+    with pytest.raises(StorageChangedError, match="has changed the split"):
         commit_shards([job], results)
+    clean(output, unfinished=True)
+    assert_whole(output, OLD, shards=3)
     convert(job, overwrite=True)
     assert_whole(output, NEW, shards=3)

@@ -21,6 +21,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     UserFunctionError,
 )
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
@@ -354,7 +355,7 @@ def test_files_without_documents_are_spans(tmp_path: pathlib.Path) -> None:
     ).paths
     place = tmp_path / "out" / layout.segments_path(shard)
     index = SegmentIndex.decode(place.read_bytes(), where=str(place))
-    counts = np.bincount(index.sources.files)
+    counts = np.bincount(index.sources.files, minlength=len(parts))
     assert counts.tolist() == list(map(len, parts))
     batches = loader.global_batches(
         loader.open(str(tmp_path / "out")), batch_size=1, epochs=1
@@ -383,13 +384,14 @@ def test_a_record_that_changed_on_the_way(tmp_path: pathlib.Path) -> None:
     crc32cs = list(map(google_crc32c.value, records))
     records[1] = records[1].replace(b"1:", b"2:")
     batch = RecordBatch([0, 100, 200], records, crc32cs)
+    origins = Places(np.zeros(3, np.int64), np.array(batch.places))
     writer: Any = None  # Nothing comes so far.
     with (
         RowPacker(prepared.job.pack, directory=str(tmp_path)) as packer,
         pytest.raises(DataLossError, match="changed on the way") as raised,
     ):
         write_rows(
-            *(writer, [("in.tfrecord", batch)], prepared, Tally(), None),
+            *(writer, [("in.tfrecord", batch, origins)], prepared, Tally(), None),
             packer=packer,
             fast=False,
         )

@@ -14,8 +14,10 @@ import pytest
 
 from gristmill import dataset
 from gristmill.dataset.base.errors import InputError, JobChangedError
+from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.verify import verify
+from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.pack_options import PackOptions
@@ -124,19 +126,19 @@ class TestUnfinished:
         convert(half_done)
         assert contents(half_done.output) == expected
 
-    def test_what_was_begun_is_thrown_away(self, half_done, tmp_path, inputs):
-        """Of rows that are not wanted any more, no segment index is left."""
-        plan = ("num_shards", 2)
-        for output in (half_done.output, tmp_path / "fresh"):
-            convert(job_of(inputs, output, plan=plan), overwrite=True)
-        assert contents(half_done.output) == contents(tmp_path / "fresh")
-
     def test_other_rows_are_another_job(self, half_done):
+        """Of rows that are not wanted any more, no segment index is left."""
         other = dataclasses.replace(
             half_done, pack=PackOptions(length=64, column="ids")
         )
-        with pytest.raises(JobChangedError, match=r"pack\.length was 32, is 64"):
-            convert(other)
+        (note,) = begin_job(other).notes
+        assert "pack.length was 32, is 64" in note
+        convert(other)
+        clean(half_done.output, unfinished=True)
+        found = verify(half_done.output, workers=1)
+        assert (found.findings, found.leftovers) == ((), ())
+        with pytest.raises(JobChangedError, match=r"pack\.length was 64, is 32"):
+            convert(half_done)
 
 
 def test_inputs_whose_pattern_would_match_a_segment_index(inputs, tmp_path) -> None:

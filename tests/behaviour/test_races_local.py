@@ -34,14 +34,14 @@ def split_of(output: str, name: str) -> Split:
         name,
         ShardTable.of([]),
         writer_options="",
-        source={},
+        source={"job": name},
     )
 
 
 def commit(output: str, name: str, split: Split) -> str | None:
     """Commits a split, and returns its name if it did."""
     try:
-        commit_dataset(output, "data", {name: split})
+        commit_dataset(output, "data", {name: split}, based_on={name: 0})
     except StorageChangedError:
         return None
     return name

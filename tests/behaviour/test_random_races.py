@@ -14,7 +14,7 @@ from tests.support.races import Race
 SOAK_COMMANDS = int(os.environ.get("GRISTMILL_TEST_COMMANDS", "300"))
 SEEDS = os.environ.get("GRISTMILL_TEST_SEEDS", "2 3")
 ROUNDS = [
-    pytest.param(12, 1, True, marks=pytest.mark.soak),
+    pytest.param(80, 1, True, marks=pytest.mark.slow),
     *(
         pytest.param(SOAK_COMMANDS, seed, unfinished, marks=pytest.mark.soak)
         for seed in map(int, SEEDS.split())
@@ -42,7 +42,7 @@ def test_nothing_is_lost_and_every_reader_sees_one_state(
     output: str, tmp_path: pathlib.Path, commands: int, seed: int, unfinished: bool
 ) -> None:
     race = Race(tmp_path, output, seed, unfinished=unfinished)
-    race.run(commands)
+    race.run(commands, processes=2 if commands < SOAK_COMMANDS else 3)
     race.check()
     assert race.read
     assert 0 in {ran.status for ran in race.ran}

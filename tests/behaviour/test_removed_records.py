@@ -35,7 +35,7 @@ def make(folder: pathlib.Path, *, erase: bool) -> str:
     """A dataset: [1], without some [2], with more [2, 3], without some [4, 5]."""
     convert(folder, [FIRST[:25], FIRST[25:]])
     remove(folder, LOST, erase=erase)
-    convert(folder, [MORE[:8], MORE[8:]], split="train.e00003")
+    convert(folder, [MORE[:8], MORE[8:]], edition=3)
     return remove(folder, LATER, erase=erase)
 
 

@@ -76,10 +76,9 @@ def test_a_conversion_reads_the_manifest_where_another_command_may_write_it(
     server: GcsServer,
 ) -> None:
     convert([job_of(OUTPUT, 2)], workers=1)
-    # Before the inputs are listed, after that, once the work is described, before the
-    # shards are looked at again, and before `dataset.json` is written, which names the
-    # version that was read.
-    assert requests_of(server)["media", "c4/dataset.json"] == 5
+    # Before the work is described, and before `dataset.json` is written, which names
+    # the version that was read.
+    assert requests_of(server)["media", "c4/dataset.json"] == 2
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from click.testing import CliRunner
 
 from gristmill import loader
 from gristmill.dataset import Writer
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.verify import verify
@@ -92,7 +91,7 @@ def test_from_and_to_a_bucket(
 def test_editions_become_one_and_are_traced(tmp_path: pathlib.Path) -> None:
     parts = [text_records(70, seed=1), text_records(31, seed=2)], [RECORDS[:40]]
     for edition, files in enumerate(parts, 1):
-        add_edition(tmp_path, files, split=layout.edition_key("train", edition))
+        add_edition(tmp_path, files, edition=edition)
     every = [record for files in parts for file in files for record in file]
     run("convert", tmp_path / "out", tmp_path / "one", "--num-shards=2")
     shutil.rmtree(tmp_path / "out")

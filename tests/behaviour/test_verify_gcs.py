@@ -73,10 +73,12 @@ def test_a_listing_proves_all_shards(server: GcsServer) -> None:
     assert read == {
         "sets/data/dataset.json",
         f"sets/data/{layout.table_path('data', 'train')}",
+        "sets/data/index/data-train.job.json",
     }
     # 8 files and a directory, 10 files of an index directory; three on a page. And
-    # what might be there of columns, of damaged inputs and of parts.
-    assert server.requests["list"] == 3 + 4 + 1 + 1 + 1
+    # what might be there of columns, of damaged inputs and of unfinished files, of
+    # this split and of others.
+    assert server.requests["list"] == 3 + 4 + 1 + 1 + 2
 
 
 @pytest.mark.parametrize(

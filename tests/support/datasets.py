@@ -25,9 +25,13 @@ def convert(
     compression: str = "zstd:3",
     split: str = "train",
     name: str = "d",
+    edition: int = 1,
 ) -> str:
-    """Converts lists of records, a shard for each, and returns the dataset."""
-    inputs = folder / f"in-{split}"
+    """Converts lists of records, a shard for each, and returns the dataset.
+
+    They are appended if they make a later edition.
+    """
+    inputs = folder / f"in-{split}-{edition}"
     inputs.mkdir(parents=True)
     for number, records in enumerate(files):
         (inputs / f"{number:05d}.tfrecord").write_bytes(frames_of(records))
@@ -39,6 +43,7 @@ def convert(
         plan=PlanOptions(kind="match_shards", value=None),
         writer=WriterOptions(group_size=group_size, compression=compression),
         allow_empty_files=True,
+        appends=edition > 1,
     )
     prepared = begin_job(job).prepared
     commit_shards([job], [make_shard(task) for task in shard_tasks(prepared)])

@@ -7,7 +7,6 @@ import pathlib
 from collections.abc import Sequence
 
 from gristmill.dataset.commit.commit import commit
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from tests.support.conversion import convert, job_of
@@ -25,8 +24,8 @@ def add_edition(
     inputs = folder / f"input-{edition}"
     inputs.mkdir(exist_ok=True)
     (inputs / "in.tfrecord").write_bytes(frames_of(records))
-    key = layout.edition_key("train", edition)
-    convert(job_of(inputs, output, name="d", split=key, plan=("num_shards", shards)))
+    job = job_of(inputs, output, name="d", plan=("num_shards", shards))
+    convert(dataclasses.replace(job, appends=edition > 1))
 
 
 def replace_by_newest(output: str) -> Manifest:

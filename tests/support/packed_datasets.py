@@ -24,7 +24,7 @@ from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.metadata.sources import read_source_files, read_sources
+from gristmill.dataset.metadata.sources import read_inputs, read_sources
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowBatch, RowFormat, encode_rows
@@ -180,7 +180,8 @@ def _packed_part(
         method=method,
         counts=sum((r.packed for r in reports if r.packed), PackedCounts()),
     )
-    return dataclasses.replace(split, packed=packed.encode(), edition=part.edition)
+    named = {"edition": part.edition, "write": part.write}
+    return dataclasses.replace(split, packed=packed.encode(), **named)
 
 
 def _rows(
@@ -243,7 +244,7 @@ def enlarge(dataset: pathlib.Path | str, *, shards: int, at: int, rows: int) -> 
     table = ShardTable(paths=names, columns=columns)
     encoded = table.encode()
     (root / split.table).write_bytes(encoded)
-    (source,) = read_source_files(str(dataset), split)
+    (source,) = read_inputs(str(dataset), split) or ()
     files = InputFiles(
         paths=[source.path if i == 0 else f"/gone/{i:05d}" for i in range(shards)],
         sizes=np.full(shards, source.size_bytes),

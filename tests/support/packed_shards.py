@@ -82,9 +82,9 @@ def packed_shard(documents: Sequence[Sequence[int]]) -> PackedShard:
             empty_documents=all_documents - len(documents),
             tokens=total,
             pieces=len(plan.lengths),
+            most_pieces=int(np.diff(plan.row_ends, prepend=0).max(initial=0)),
             padding_tokens=len(plan.row_ends) * FORMAT.length - total,
             cut_documents=int((held > 1).sum()),
-            most_pieces=int(np.diff(plan.row_ends, prepend=0).max(initial=0)),
             digest_low=digest.low,
             digest_high=digest.high,
         ),
@@ -148,10 +148,10 @@ def commit_packed(
         "train",
         ShardTable.of(reports),
         writer_options=WriterOptions().described,
-        source={"format": "tfrecord"},
+        source={"format": "tfrecord", "job": "made by a test"},
     )
     split = dataclasses.replace(split, packed=described.encode())
-    commit_dataset(output, "d", {"train": split})
+    commit_dataset(output, "d", {"train": split}, based_on={"train": 0})
 
 
 def packed_split(counts: PackedCounts) -> PackedSplit:

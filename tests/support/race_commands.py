@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from gristmill import loader
-from gristmill.dataset import Writer
+from gristmill.dataset import ColumnWriter, Writer
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
@@ -88,11 +88,28 @@ def remove(output: str, log: str, tag: str, options: list[str]) -> None:
         for record in dataset.read(numbers):
             source, number, *_ = record.decode().split()
             file.write(json.dumps([source, int(number)]) + "\n")
-    begun = begin_removal(output, numbers, edition=dataset.edition)
+    erase = "erase" in options
+    begun = begin_removal(output, numbers, edition=dataset.edition, erase=erase)
     cuts = Gathered.of([begun])
     for task in tasks_of(begun.removal) if begun.removal else ():
         cuts.add(cut_shard(task))
-    commit_removal(output, cuts, erase="erase" in options)
+    commit_removal(cuts)
+
+
+def attach(output: str, tag: str) -> None:
+    """Attaches the records as a column, under one of two names of what computes it."""
+    dataset = loader.open(output, "train", verify="never", cache_dir="")
+    texts = [record.decode() for record in dataset.read(range(len(dataset)))]
+    source = random.Random(tag).choice("xy")
+    writer = ColumnWriter(
+        output, {"text": "text"}, source=source, resume=True, overwrite=True
+    )
+    now = loader.open(output, "train", verify="never", cache_dir="")
+    if now.edition != dataset.edition:
+        raise InputError("another command has changed the split while this one ran")
+    with writer:
+        if rest := texts[writer.position_records :]:
+            writer.write({"text": np.array(rest, object)})
 
 
 def go_back(output: str, tag: str) -> None:
@@ -112,6 +129,8 @@ def main(kind: str, output: str, log: str, tag: str, *options: str) -> None:
             write_by_pipeline(output, tag, [*options])
         elif kind == "remove":
             remove(output, log, tag, [*options])
+        elif kind == "attach":
+            attach(output, tag)
         else:
             go_back(output, tag)
     except GristmillError as error:

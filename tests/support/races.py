@@ -34,6 +34,7 @@ _KINDS = {
     "remove": 3,
     "writer": 4,
     "write": 3,
+    "attach": 3,
     "index": 2,
     "rollback": 3,
     "clean": 2,
@@ -132,7 +133,7 @@ class Race:
             argv = ["index", *(f"{self.output}/{file}.array_record" for file in files)]
             argv += [f"--name={NAME}", "--split=train", "--workers=1"]
             argv += ["--overwrite", "--keep-replaced"]
-        elif kind in ("writer", "write", "remove", "rollback"):
+        elif kind in ("writer", "write", "remove", "attach", "rollback"):
             tag = f"{kind[:2]}{count}"
             argv = [_SCRIPT, kind, self.output, str(self._log), tag, *options]
         elif kind in ("clean", "unfinished"):
@@ -166,6 +167,7 @@ class Race:
             return
         try:
             records = dataset.read(range(len(dataset)))
+            texts = [*dataset.column("text")[:]] if "text" in dataset.columns else None
         except ReplacedError:
             return  # It is told in the middle of it.
         except Exception as error:
@@ -173,6 +175,8 @@ class Race:
             return
         self.read += 1
         self.met += [f"read: {wrong}" for wrong in self.wrong_with(records)]
+        if texts is not None and texts != [record.decode() for record in records]:
+            self.met.append("read: a column of other records")
 
     def wrong_with(self, records: list[bytes]) -> Iterator[str]:
         """Says what no command can have made of a split."""
@@ -221,16 +225,15 @@ _TOLD = re.compile(
         (
             "holds this split already|with the name of a shard is there already",
             "no committed dataset|not a committed dataset",
-            "has taken over|has begun|taken its place|taken the place",
-            "belongs to an unfinished|belongs to a conversion",
+            "has taken over|was given up|as long as work on the split is unfinished",
+            "another command has finished",
             "changed the split while this one ran|file changed while this command ran",
-            "inputs are in the dataset already|another job has written a file",
-            "another append has made|records were removed from the split since",
+            "inputs are in the dataset already|records were removed from the split",
+            "another job has written a file",
             "is not the newest one|there is no such edition|no such split",
             "a split that was there is gone|the split is gone",
-            "committed meanwhile|is already, by another command",
             "has been written already, and not committed|a finished part again",
-            "cannot be read as long as|was replaced while",
+            "was replaced while",
             "the split holds files that gristmill did not write",
         )
     )

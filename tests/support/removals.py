@@ -30,8 +30,8 @@ def remove(
 def remove_from(output: str, numbers: Collection[int], *, erase: bool = False) -> None:
     """Does the same to any dataset."""
     newest = loader.open(output).edition
-    begun = begin_removal(output, sorted(numbers), edition=newest)
+    begun = begin_removal(output, sorted(numbers), edition=newest, erase=erase)
     cuts = Gathered.of([begun])
     for task in tasks_of(begun.removal):
         cuts.add(cut_shard(task))
-    commit_removal(output, cuts, erase=erase)
+    commit_removal(cuts)

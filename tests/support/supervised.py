@@ -157,6 +157,7 @@ def supervised_dataset(
         writer_options=WriterOptions().described,
         source={
             "format": "tfrecord",
+            "job": "made by a test",
             "options": {"pack": dataclasses.asdict(given), "map": None},
         },
     )
@@ -165,6 +166,6 @@ def supervised_dataset(
         packed=described_rows(given, total),
         features=row_features(given, total),
     )
-    commit_dataset(output, name, {"train": split})
+    commit_dataset(output, name, {"train": split}, based_on={"train": 0})
     assert os.path.exists(os.path.join(output, layout.DATASET_JSON))
     return output

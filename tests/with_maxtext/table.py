@@ -100,8 +100,8 @@ def edition_by_pattern(lab: Lab) -> None:
     patterns = {
         "one": f"{lab.path('one')}/one-train.array_record*",
         "two": f"{lab.path('two')}/two-train.array_record*",
-        "first": f"{replaced}-[0-9]*",
-        "second": f"{replaced}-e00002-*",
+        "first": f"{replaced}-?????-of-*",
+        "second": f"{replaced}-{'[0-9a-f]' * 16}-*",
     }
     jobs = {
         name: {**once, "grain_train_files": files} for name, files in patterns.items()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,30 +22,20 @@ import apache_beam as beam
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.job_metrics import (
-    count,
-    count_made,
-    report_sink,
-    report_sources,
-)
+from gristmill.transforms.beam.job_metrics import count, report_sink, report_sources
 from gristmill.transforms.beam.parallel_deletions import DeleteReplaced
 from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,
     displayed,
-    gather,
     set_types,
 )
-from gristmill.transforms.conversion.begin_job import (
-    Overwrite,
-    log_plan,
-    plan_job,
-    take_output,
-)
+from gristmill.transforms.beam.run_job import gather, measured
+from gristmill.transforms.conversion.begin_job import log_plan, plan_job
 from gristmill.transforms.conversion.commit_shards import (
     CommitOptions,
     ConversionResult,
-    commit_shards,
+    MakeShards,
 )
 from gristmill.transforms.conversion.job_inputs import (
     check_job,
@@ -60,12 +49,12 @@ from gristmill.transforms.conversion.shard_tasks import (
     ShardResult,
     ShardTask,
     Stride,
-    make_shards,
     plan_notes,
     shard_strides,
     shard_tasks,
     stride_tasks,
 )
+from gristmill.transforms.conversion.take_output import Overwrite, take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import (
@@ -79,16 +68,6 @@ from gristmill.transforms.sources.find_inputs import (
 from gristmill.transforms.sources.input_files import InputFiles
 
 _log = logging.getLogger(__name__)
-
-
-# Counters, and fields of reports of shards.
-_CHANGES = (
-    *("skipped-regions", "dropped-records", "added-records", "changed-records"),
-)
-_PACKED = (
-    *("documents", "tokens", "padding-tokens", "cut-documents"),
-    *("truncated-documents", "truncated-tokens", "reference-shards"),
-)
 
 
 def list_files(
@@ -150,40 +129,11 @@ def _stride_tasks(stride: Stride) -> Iterator[ShardTask]:
     yield from stride_tasks(stride)
 
 
-def _make_shards(
-    task: ShardTask | ShardResult, progress_dir: str | None
-) -> Iterator[ShardResult]:
-    """Makes the shards of a task, and counts what went through."""
-    if isinstance(task, ShardResult):
-        yield task
-        return
-    begun = time.monotonic()
-    for result in make_shards(task, progress_dir=progress_dir):
-        _count_shard(result, time.monotonic() - begun)
-        yield result
-        begun = time.monotonic()
-
-
-def _count_shard(result: ShardResult, seconds: float) -> None:
-    report = result.report
-    if report is None or result.resumed:
-        count({"resumed-shards": int(report is not None)})
-        return
-    count_made(report, seconds=seconds)
-    counted = {name: getattr(report, name.replace("-", "_")) for name in _CHANGES}
-    if report.packed is not None:
-        packed = dataclasses.asdict(report.packed)
-        counted |= {name: packed[name.replace("-", "_")] for name in _PACKED}
-    count(counted)
-
-
-def _commit(
-    results: Gathered, jobs: tuple[ConversionJob, ...], options: CommitOptions
-) -> ConversionResult:
-    done = commit_shards(jobs, results, options)
-    for job in jobs:
-        report_sources(job.inputs)
-    report_sink(jobs[0].output)
+def _commit(results: Gathered, job: MakeShards) -> ConversionResult:
+    done = job.commit(results)
+    for one in job.jobs:
+        report_sources(one.inputs)
+    report_sink(job.jobs[0].output)
     return done
 
 
@@ -268,11 +218,14 @@ class ConvertFiles(
             keep_replaced=self.keep_replaced,
             delete=not self.overwrite,
         )
+        job = MakeShards(
+            jobs=self.jobs, options=options, progress_dir=self.progress_dir
+        )
         done: beam.PCollection[ConversionResult] = (
             self._tasks(begin)
-            | "ConvertShards" >> beam.FlatMap(_make_shards, self.progress_dir)
-            | "GatherResults" >> gather(Gathered)
-            | "Commit" >> beam.Map(_commit, self.jobs, options)
+            | "ConvertShards" >> beam.FlatMap(measured, job.step)
+            | "GatherResults" >> gather()
+            | "Commit" >> beam.Map(_commit, job)
         )
         if self.overwrite:
             output = self.jobs[0].output
@@ -295,7 +248,7 @@ class ConvertFiles(
             | "ListInputs" >> beam.FlatMap(list_files, self.overwrite)
             | "SpreadFiles" >> beam.Reshuffle()
             | "LookIntoFiles" >> beam.Map(look_at)
-            | "GatherFiles" >> gather(Gathered)
+            | "GatherFiles" >> gather()
             | "PlanShards" >> beam.FlatMap(plan_shards, self.jobs, self.overwrite)
             | "SpreadShards" >> beam.Reshuffle()
         )

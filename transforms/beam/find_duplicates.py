@@ -12,11 +12,12 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
 
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.duplicates.certificate import REMOVAL, Removals
 from gristmill.dataset.metadata import layout
@@ -27,9 +28,9 @@ from gristmill.transforms.beam.pipeline_input import (
     check_begin,
     check_known,
     displayed,
-    gather,
     set_types,
 )
+from gristmill.transforms.beam.run_job import gather
 from gristmill.transforms.conversion.shard_tasks import ShardTask
 from gristmill.transforms.duplicates.commit_certificate import (
     DuplicatesResult,
@@ -38,7 +39,6 @@ from gristmill.transforms.duplicates.commit_certificate import (
     plan_search,
 )
 from gristmill.transforms.duplicates.digest_shards import (
-    DigestedShard,
     DigestTask,
     digest_pass,
     digest_tasks,
@@ -78,7 +78,7 @@ def _list_inputs(
 
 def _digest(element: PreparedJob | tuple[DigestTask, int]) -> Iterator[_Keyed]:
     if isinstance(element, PreparedJob):
-        yield _PASSED, element
+        yield _PASSED, _Found("job", "", element)
         return
     task, partitions = element
     runs: dict[int, Run] = {}
@@ -99,7 +99,7 @@ def _digest(element: PreparedJob | tuple[DigestTask, int]) -> Iterator[_Keyed]:
                 yield ("run", *key), ("copies", run.copies.tobytes())
         runs.clear()
         count({"records-read": shard.read.records})
-        yield _PASSED, shard
+        yield _PASSED, _Found("shard", shard.shard, shard)
 
 
 def _resolve(group: tuple[tuple[str, int, int], Iterable[Any]]) -> Iterator[_Keyed]:
@@ -127,30 +127,36 @@ def _join(
     removals = removals_of(np.concatenate(found["copies"]), found["resolved"])
     path = layout.join(work_dir, "-".join(map(str, run)))
     storage_for(path).write(path, removals.tobytes())
-    yield tuple(run), len(removals), path
+    yield _Found("run", tuple(run), (len(removals), path))
 
 
-class _Results(list[Any]):
-    def add(self, element: Any) -> None:
-        self.append(element)
+class _Found(NamedTuple):
+    """What goes to the commit: the job, a digested shard, or the removals of a run."""
+
+    kind: str
+    key: Any
+    value: Any
+
+    def gather(self, gathered: Gathered) -> None:
+        gathered.notes[self.kind][self.key] = self.value
 
 
 def _commit(
-    results: _Results, by: Comparison, certificate: str, work_dir: str
+    gathered: Gathered, by: Comparison, certificate: str, work_dir: str
 ) -> DuplicatesResult:
-    (prepared,) = (one for one in results if isinstance(one, PreparedJob))
-    shards = [one for one in results if isinstance(one, DigestedShard)]
-    parts = sorted(one for one in results if type(one) is tuple)
+    (prepared,) = gathered.notes["job"].values()
+    shards = [*gathered.notes["shard"].values()]
+    parts = [part for _, part in sorted(gathered.notes["run"].items())]
 
     def removals() -> Iterator[Removals]:
-        for _, _, path in parts:
+        for _, path in parts:
             yield np.frombuffer(storage_for(path).read(path), REMOVAL)
 
     return commit_certificate(
         *(certificate, prepared, by),
         checked_shards(prepared, shards),
         removals(),
-        removed=sum(part[1] for part in parts),
+        removed=sum(removed for removed, _ in parts),
         work_dir=work_dir,
     )
 
@@ -241,7 +247,7 @@ class FindDuplicates(
             | "FindSame" >> beam.FlatMap(_resolve).with_output_types(_Keyed)
             | "GroupByRun" >> beam.GroupByKey()
             | "JoinRemovals" >> beam.FlatMap(_join, work_dir)
-            | "Gather" >> gather(_Results)
+            | "Gather" >> gather()
             | "Commit" >> beam.Map(_commit, self._by, self._certificate, work_dir)
             # A commit that is repeated needs the parts.
             | "Committed" >> beam.Reshuffle()

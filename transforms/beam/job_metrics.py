@@ -20,8 +20,6 @@ from gristmill.dataset.storage.paths import has_magic
 if TYPE_CHECKING:
     from apache_beam.metrics.metricbase import Counter
 
-    from gristmill.dataset.metadata.shard_report import ShardReport
-
 NAMESPACE = "gristmill"
 
 COUNTERS = {
@@ -42,7 +40,6 @@ COUNTERS = {
     "cut-documents": "Documents in several pieces",
     "truncated-documents": "Documents whose end was left out",
     "truncated-tokens": "Tokens that were left out",
-    "reference-shards": "Shards that were tokenised without the fast path",
     "verified-shards": "Shards that were verified",
     "verified-records": "Records that were compared",
     "findings": "Faults that a verification found",
@@ -64,39 +61,22 @@ def counter(name: str) -> Counter:
     return Metrics.counter(NAMESPACE, name)
 
 
-def count(values: Mapping[str, int]) -> None:
-    """Adds to counters, by name."""
-    for name, value in values.items():
-        counter(name).inc(value)
-
-
-def count_made(report: ShardReport, *, seconds: float) -> None:
-    """Counts a shard that was made just now.
+def count(values: Mapping[str, int], *, seconds: float = 0.0) -> None:
+    """Adds to counters and distributions, by name.
 
     Args:
-        report: Report of the shard.
-        seconds: How long that took.
-    """
-    written = report.written
-    count(
-        {"made-shards": 1, "records": written.records, "raw-bytes": written.raw_bytes}
-    )
-    measure_shard(seconds, report.file_bytes)
-
-
-def measure_shard(seconds: float, file_bytes: int) -> None:
-    """Adds a shard to the distributions.
-
-    Args:
-        seconds: How long it took.
-        file_bytes: Its size.
+        values: What to add.
+        seconds: How long the shard took whose size is among them.
     """
     from apache_beam.metrics import Metrics
 
-    for name, value in zip(
-        DISTRIBUTIONS, (round(seconds * 1000), file_bytes), strict=True
-    ):
-        Metrics.distribution(NAMESPACE, name).update(value)
+    for name, value in values.items():
+        if name in COUNTERS:
+            counter(name).inc(value)
+        else:
+            Metrics.distribution(NAMESPACE, name).update(value)
+            time = Metrics.distribution(NAMESPACE, "shard-milliseconds")
+            time.update(round(seconds * 1000))
 
 
 def report_sources(paths: Iterable[str]) -> None:

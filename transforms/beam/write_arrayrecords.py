@@ -30,7 +30,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.paths import StrPath, path_text
-from gristmill.transforms.beam.job_metrics import count, count_made, report_sink
+from gristmill.transforms.beam.job_metrics import count, report_sink
 from gristmill.transforms.beam.parallel_deletions import DeleteReplaced
 from gristmill.transforms.beam.pipeline_input import (
     check_collection,
@@ -156,10 +156,7 @@ def _write_group(
     write, reports, resumed = write_group(job, *element)
     seconds = (time.monotonic() - begun) / max(1, len(reports))
     for report in reports:
-        if resumed:
-            count({"resumed-shards": 1})
-        else:
-            count_made(report, seconds=seconds)
+        count(report.counts(resumed=resumed), seconds=seconds)
         yield write.reference, pack_report(report)
     if not reports:
         yield write.reference, b""

@@ -375,12 +375,12 @@ def _owned_never(
 
     Those that one has left are leftovers.
     """
-    for name, split in manifest.splits.items():
+    for name in manifest.splits:
         there = listings.of("").with_prefix(layout.shard_prefix(manifest.name, name))
         for file in map(decode_name, there[find_names(named.shards, there) < 0]):
-            edition = layout.named_edition(file, manifest.name, name)
-            key = layout.edition_key(name, edition or 1)
-            left = edition and is_left(dataset, split, file, edition)
+            mark = layout.shard_mark(file, manifest.name, name)
+            key = layout.write_key(name, mark or "")
+            left = mark is not None and is_left(dataset, file, mark)
             if key in readable and not left:
                 yield Finding(
                     file, f"file is named like a shard of {key}, but is none of them"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.findings import Finding, Findings
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.transforms.checking.metadata import VerifyPlan
-from gristmill.transforms.checking.shard import ShardCheck
 
 
 class VerifyResult(NamedTuple):
@@ -36,6 +36,45 @@ class VerifyResult(NamedTuple):
     more_findings: int = 0
     more_leftovers: int = 0
     packed: PackedCounts | None = None
+
+
+class ShardCheck(NamedTuple):
+    """The result of verifying one shard.
+
+    Attributes:
+        path: The shard, relative to the dataset.
+        records: Records that were decoded and compared.
+        raw_bytes: Their size.
+        findings: What is wrong, the first of it.
+        file_bytes: What the size of the shard should be.
+        more_findings: How many others there are.
+        packed: What packed rows hold, None of others, and where documents could not be
+            joined.
+    """
+
+    path: str
+    records: int
+    raw_bytes: int
+    findings: tuple[Finding, ...]
+    file_bytes: int = 0
+    more_findings: int = 0
+    packed: PackedCounts | None = None
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds it to what is known."""
+        gathered.rows.setdefault("checks", GatheredChecks()).add(self)
+
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        found = len(self.findings) + self.more_findings
+        counts = {
+            **{"verified-shards": 1, "verified-records": self.records},
+            **{"findings": found, "shard-bytes": self.file_bytes},
+        }
+        said = f"{self.records} records compared"
+        numbers = self.file_bytes, self.records, self.raw_bytes
+        return Done(self.path, said, *numbers, counts)
 
 
 class GatheredChecks:
@@ -69,6 +108,14 @@ class GatheredChecks:
         self._raw_bytes += check.raw_bytes
         self._add_packed(check.packed)
         self._findings.add(check.findings, more=check.more_findings)
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds all of it to what is known."""
+        gathered.rows.setdefault("checks", GatheredChecks()).extend(self)
+
+    def emptied(self) -> GatheredChecks:
+        """Returns one with nothing."""
+        return GatheredChecks()
 
     def extend(self, other: GatheredChecks) -> None:
         """Takes all that another collection has."""

@@ -37,39 +37,16 @@ from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import StoredColumn
 from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
-from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.shards.open_shard import ShardFacts, check_index
 from gristmill.dataset.storage.base import FileInfo, Storage
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.metadata import VerifyTask, check_same
+from gristmill.transforms.checking.result import ShardCheck
 from gristmill.transforms.checking.rows import RowsCheck
 
 _SHOWN_RECORDS = 10  # A finding for each of the first; the others are counted.
 _END_BYTES = 256 << 10  # Most footers are in there, with what says where they are.
 _KEPT = 100  # Findings of a shard, in the order of its records; likewise.
-
-
-class ShardCheck(NamedTuple):
-    """The result of verifying one shard.
-
-    Attributes:
-        path: The shard, relative to the dataset.
-        records: Records that were decoded and compared.
-        raw_bytes: Their size.
-        findings: What is wrong, the first of it.
-        file_bytes: What the size of the shard should be.
-        more_findings: How many others there are.
-        packed: What packed rows hold, None of others, and where documents could not be
-            joined.
-    """
-
-    path: str
-    records: int
-    raw_bytes: int
-    findings: tuple[Finding, ...]
-    file_bytes: int = 0
-    more_findings: int = 0
-    packed: PackedCounts | None = None
 
 
 class _Findings:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError, UserFunctionError
 from gristmill.dataset.columns.column_type import (
     ColumnType,
@@ -19,14 +20,14 @@ from gristmill.dataset.commit.attached_split import (
     Written,
     write_values,
 )
-from gristmill.dataset.commit.attachment import Attachment
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.transforms.columns.attach_job import BegunColumns, commit_columns
 from gristmill.transforms.functions.user_functions import (
     call_on_record,
     code_digest,
     load_function,
 )
+from gristmill.transforms.jobs.job import Begun, Step
 from gristmill.transforms.sources.shards.open_shard import open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 from gristmill.transforms.sources.shards.shard_range import ShardRange
@@ -34,59 +35,62 @@ from gristmill.transforms.sources.shards.shard_range import ShardRange
 _CURE = "fix the function, and run the same command again"
 
 
-class ComputedColumns(NamedTuple):
-    """Columns that are computed, or are there already.
+class ComputeTask(NamedTuple):
+    """A shard, and the types of the columns as the first record has them."""
 
-    Attributes:
-        function: `module:function`.
-        digest: Digest of the file that holds it.
-        attachment: Their description.
-        kinds: Their types.
-    """
-
-    function: str
-    digest: str
-    attachment: Attachment
+    shard: ShardTask
     kinds: Mapping[str, ColumnType]
 
-    def gather(self, gathered: Gathered) -> None:
-        """Notes what was begun."""
-        gathered.notes["begun"][""] = self
 
+@dataclasses.dataclass(frozen=True)
+class ComputeJob:
+    """The job of columns that a function computes.
 
-def begin_columns(target: AttachedSplit, function: str) -> ComputedColumns:
-    """Finds out which columns a function computes, by its first record.
-
-    Args:
-        target: The split.
+    Attributes:
+        dataset: The dataset's directory.
         function: `module:function`.
-
-    Raises:
-        InputError: There is no such function, or no record; or the columns are there.
-        UserFunctionError: It failed, or returned something else.
+        split: The split; None for the only one.
+        overwrite: Whether columns of these names are replaced.
     """
-    digest = code_digest(function)
-    if not target.split.records:
-        raise InputError(
-            "the split has no records to compute columns from",
-            where=f"{target.dataset}, split {target.name}",
-            cure="choose another with --split",
-        )
-    tasks = target.tasks(target.attachment([], ""))
-    first = next(task for task in tasks if task.digest.records)
-    kinds = kinds_of_function(function, next(_records(first, 1)))
-    for name in kinds:
-        check_column_name(name)
-    attachment = target.attachment([*kinds], [function, digest])
-    return ComputedColumns(function, digest, attachment, kinds)
 
+    dataset: str
+    function: str
+    split: str | None = None
+    overwrite: bool = False
 
-def commit_columns(
-    target: AttachedSplit, computed: ComputedColumns, gathered: Gathered
-) -> tuple[Manifest, int]:
-    """Commits columns of which all shards are written; see `AttachedSplit.commit`."""
-    source = {"map": computed.function, "code_digest": computed.digest}
-    return target.commit(computed.attachment, computed.kinds, gathered, source=source)
+    commit = staticmethod(commit_columns)
+
+    def begin(self) -> Begun[ComputeTask]:
+        """Finds out which columns the function computes, by the first record.
+
+        Raises:
+            InputError: There is no such function, or no record; or the columns are
+                there.
+            UserFunctionError: It failed, or returned something else.
+        """
+        function, digest = self.function, code_digest(self.function)
+        target = AttachedSplit(self.dataset, self.split, overwrite=self.overwrite)
+        if not target.split.records:
+            raise InputError(
+                "the split has no records to compute columns from",
+                where=f"{target.dataset}, split {target.name}",
+                cure="choose another with --split",
+            )
+        tasks = target.tasks(target.attachment([], ""))
+        first = next(task for task in tasks if task.digest.records)
+        kinds = kinds_of_function(function, next(_records(first, 1)))
+        for name in kinds:
+            check_column_name(name)
+        attachment = target.attachment([*kinds], [function, digest])
+        source = {"map": function, "code_digest": digest}
+        begun = BegunColumns(target, attachment, kinds, source).begin()
+        computed = [ComputeTask(task, kinds) for task in begun.tasks]
+        return dataclasses.replace(begun, tasks=computed)
+
+    @property
+    def step(self) -> Step[ComputeTask]:
+        """`write_computed`."""
+        return functools.partial(write_computed, function=self.function)
 
 
 def _records(task: ShardTask, stop: int | None = None) -> Iterator[bytes]:
@@ -134,19 +138,17 @@ def _called(function: Any, record: bytes, source: str) -> dict[str, Any]:
     )
 
 
-def write_computed(
-    task: ShardTask, *, function: str, kinds: Mapping[str, ColumnType]
-) -> Written:
+def write_computed(computed: ComputeTask, *, function: str) -> Written:
     """Writes the values of a shard that a function computes from its records.
 
     Args:
-        task: The shard.
+        computed: The shard, and the columns.
         function: `module:function`, which returns the values of a record by column.
-        kinds: The columns, as it returns them for the first record.
 
     Raises:
         UserFunctionError: It failed, or returned something else.
     """
+    task, kinds = computed
     run = load_function(function)
     values: dict[str, list[Any]] = {name: [] for name in kinds}
     for number, record in enumerate(_records(task), task.first_record):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +27,12 @@ from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.carried_columns import carried_columns
 from gristmill.transforms.conversion.convert_shard import check_counts
-from gristmill.transforms.conversion.shard_tasks import ShardResult
+from gristmill.transforms.conversion.shard_tasks import (
+    ShardResult,
+    ShardTask,
+    make_shards,
+    shard_tasks,
+)
 from gristmill.transforms.conversion.span_check import check_spans
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
@@ -35,6 +41,7 @@ from gristmill.transforms.directories.tfds_directory import (
     tfds_metadata,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.job import Begun
 from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import SourceSplit
@@ -98,6 +105,7 @@ def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
         writer_options=job.writer.described,
         source={
             "job": prepared.fingerprint,
+            "content": prepared.content,
             "inputs": list(job.inputs),
             "files": len(prepared.files),
             "file_bytes": int(prepared.files.sizes.sum()),
@@ -157,6 +165,51 @@ class CommitOptions:
     delete: bool = True
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MakeShards:
+    """The job of a conversion whose shards are planned.
+
+    Attributes:
+        jobs: One for each split.
+        options: What else is committed.
+        prepared: Jobs that were prepared in this process.
+        progress_dir: A directory of this machine for progress files, or None.
+        one_at_a_time: As for `make_shard`.
+    """
+
+    jobs: Sequence[ConversionJob]
+    options: CommitOptions
+    prepared: Sequence[PreparedJob] = ()
+    progress_dir: str | None = None
+    one_at_a_time: bool = False
+
+    def begin(self) -> Begun[ShardTask]:
+        """Lists the passes over the inputs."""
+        plans = [job.plan for job in self.prepared]
+        return Begun(
+            label="converting",
+            tasks=itertools.chain.from_iterable(map(shard_tasks, self.prepared)),
+            parts=sum(len(plan.pass_begins) for plan in plans),
+            stored_bytes=sum(int(plan.sizes.sum()) for plan in plans),
+            sources=tuple(path for job in self.jobs for path in job.inputs),
+            sink=self.jobs[0].output,
+        )
+
+    @property
+    def step(self) -> Callable[[ShardTask], Iterator[ShardResult]]:
+        """`make_shards`: worker processes import no more for it."""
+        return functools.partial(
+            make_shards,
+            progress_dir=self.progress_dir,
+            one_at_a_time=self.one_at_a_time,
+        )
+
+    def commit(self, results: Gathered) -> ConversionResult:
+        """Commits the dataset."""
+        prepared = {job.job.split: job for job in self.prepared}
+        return commit_shards(self.jobs, results, self.options, prepared=prepared)
+
+
 def commit_shards(
     jobs: Iterable[ConversionJob],
     results: Gathered | Iterable[ShardResult],
@@ -183,8 +236,8 @@ def commit_shards(
         results = Gathered.of(results)
     begun = time.monotonic()  # All shards are there by now.
     committed = results.notes["committed"].keys()
-    made = {layout.parse_edition_key(k)[0]: k for k in (*results.rows, *committed)}
-    keys = {j.split: made.get(layout.parse_edition_key(j.split)[0]) for j in jobs}
+    made = {layout.parse_write_key(k)[0]: k for k in (*results.rows, *committed)}
+    keys = {j.split: made.get(layout.parse_write_key(j.split)[0]) for j in jobs}
     before = tuple(split for split, key in keys.items() if key in committed)
     splits = {}
     owners: dict[str, PreparedJob] = {}
@@ -223,7 +276,8 @@ def commit_shards(
         output,
         name,
         splits,
-        replaces=[key for split, key in keys.items() if key and key != split],
+        based_on={key: own.base for key, own in owners.items()},
+        replaces=[key for key, own in owners.items() if own.replaces],
         keep_replaced=options.keep_replaced,
         keeps=committed,
         features=features,
@@ -257,14 +311,14 @@ def _tfds_files(
     Those in `of_dataset` need not be checked.
     """
     for key, split in splits.items():
-        name, _ = layout.parse_edition_key(key)
+        name, _ = layout.parse_write_key(key)
         if key not in of_dataset:
             table = read_table(output, split)
             check_records_read(source.splits[name], table, where=source.path)
 
     def make(manifest: Manifest) -> list[bytes]:
         tables = {
-            layout.edition_key(name, split.edition): read_table(output, split)
+            layout.write_key(name, split.write): read_table(output, split)
             for name, split in manifest.splits.items()
             if name in source.splits and not split.editions
         }

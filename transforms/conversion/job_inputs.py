@@ -8,15 +8,12 @@ were made of is read again: if it is the same, they stay.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import itertools
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,10 +29,10 @@ from gristmill.dataset.commit.ownership import (
     check_holds_no_input,
     check_not_matched,
 )
+from gristmill.dataset.commit.write import described_writes
 from gristmill.dataset.formats.file_formats import FileFormat, JoinedFiles, listed
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.manifest import read_manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import has_file, storage_for
@@ -64,46 +61,16 @@ from gristmill.transforms.tokens.documents import (
 )
 
 
-class Begun(NamedTuple):
-    """What is known of a job that was begun.
-
-    Attributes:
-        writer: Options of its writer, as plain values.
-        fingerprint: What tells it from all others.
-        date: The date that its template was told, "" for none.
-    """
-
-    writer: Any
-    fingerprint: Any
-    date: str = ""
-
-
-def current_job(job: ConversionJob) -> ConversionJob:
-    """Returns a job as that of the edition with which its split begins by now."""
-    manifest = None
-    with contextlib.suppress(InvalidDatasetError):  # Whoever takes the output tells.
-        manifest = read_manifest(job.output)
-    split = None if manifest is None else manifest.splits.get(job.split)
-    if split is None:
-        return job
-    key = layout.edition_key(job.split, split.numbers[0])
-    return dataclasses.replace(job, split=key)
-
-
-def begun_job(job: ConversionJob) -> Begun | None:
-    """Returns the conversion that is described beside an output, if any."""
-    job = current_job(job)
-    path = layout.join(job.output, layout.job_path(job.name, job.split))
-    found = storage_for(job.output).load(path)
-    if found is None:
-        return None
-    # What is wrong with it is told where it is read as a whole.
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        document = json.loads(found.data)
-        chat = (document["job"].get("pack") or {}).get("chat") or {}
-        date = (chat.get("found") or {}).get("date") or ""
-        return Begun(document["job"]["writer"], document["fingerprint"], date)
-    return None
+def begun_date(job: ConversionJob) -> str:
+    """Returns the date that the template of a job was told by an earlier run, or ""."""
+    for key in described_writes(job.output, job.name, job.split):
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            begun = PreparedJob.load(job.output, job.name, key)
+            pack = None if begun is None else begun.job.pack
+            chat = None if pack is None else pack.chat
+            if chat is not None and chat.found is not None and chat.found.date:
+                return chat.found.date
+    return ""
 
 
 def known_looks(job: ConversionJob, files: Sequence[FileInfo]) -> list[Look] | None:
@@ -118,13 +85,18 @@ def known_looks(job: ConversionJob, files: Sequence[FileInfo]) -> list[Look] | N
     """
     if not all(storage_for(info.path).remote for info in files[:1]):
         return None
-    try:
-        begun = PreparedJob.load(job.output, job.name, current_job(job).split)
-    except (InvalidDatasetError, StorageError):
-        return None  # Whoever takes the output says what is wrong.
-    if begun is None or not _as_asked(begun.job, job):
-        return None
-    before = begun.files
+    for key in described_writes(job.output, job.name, job.split):
+        # What cannot be read is of no use.
+        with contextlib.suppress(InvalidDatasetError, StorageError):
+            begun = PreparedJob.load(job.output, job.name, key)
+            if begun is not None and _as_asked(begun.job, job):
+                looks = _known_looks(begun.files, files)
+                if looks is not None:
+                    return looks
+    return None
+
+
+def _known_looks(before: InputFiles, files: Sequence[FileInfo]) -> list[Look] | None:
     if (
         len(before) != len(files)
         or not np.array_equal(before.sizes, [info.size_bytes for info in files])
@@ -214,7 +186,7 @@ def _listed(job: ConversionJob, looked: Looked | None) -> InputFiles:
     damage = job.on_corrupt == "skip"
     if looked is None:
         check_apart(job.output, job.inputs[0])
-        split, _ = layout.parse_edition_key(job.split)
+        split, _ = layout.parse_write_key(job.split)
         check_records(job.inputs[0], split)
         return find_split(
             job.inputs[0], split, options=job.records, allow_damage=damage
@@ -303,7 +275,7 @@ def split_notes(job: ConversionJob, files: InputFiles) -> list[str]:
     ((found, count),) = splits.items()
     if count < len(files):
         return []
-    split, _ = layout.parse_edition_key(job.split)
+    split, _ = layout.parse_write_key(job.split)
     if split in _MEANINGS.get(found, (found,)):
         return []
     return [
@@ -391,12 +363,13 @@ def check_same_inputs(
     if changed := sorted(compare(prepared, list(shards))):
         paths = {prepared.files.paths[file] for file in shards[changed[0]]}
         raise JobChangedError(
-            "the records of an input have changed, its size and time have not",
+            "the records of an input have changed, its size has not",
             where=some_of(sorted(paths)),
             expected=f"the records that {prepared.shard_path(changed[0])} was made of",
             got=f"others in {len(changed):,} of {len(shards):,} shards",
             cure="restore the input, choose another output, or replace the earlier "
-            "work with --overwrite",
+            "work with --overwrite; what is not committed goes with gristmill clean "
+            "--unfinished",
         )
     return True
 

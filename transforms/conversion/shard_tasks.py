@@ -5,6 +5,7 @@ A task is one shard, or all that are made in one pass over a file.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import threading
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.errors import JobChangedError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.report_columns import ReportCollector
@@ -28,13 +29,22 @@ from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
 from gristmill.transforms.sources.range_reader import KeptPass
 
 _CPU_LOCK = threading.Lock()
+# Counters, and fields of reports of shards.
+_CHANGES = (
+    *("skipped-regions", "dropped-records", "added-records", "changed-records"),
+)
+_PACKED = (
+    *("documents", "tokens", "padding-tokens", "cut-documents"),
+    *("truncated-documents", "truncated-tokens"),
+)
 
 
 class ShardTask(NamedTuple):
     """A shard to make, and those of the same pass that follow it.
 
     It refers to the job that is described beside its output. It is `fresh` if there was
-    no file of a shard when the job took the output.
+    no file of a shard when the job took the output, and `base` is the newest
+    edition of the split then.
     """
 
     output: str
@@ -43,11 +53,13 @@ class ShardTask(NamedTuple):
     fingerprint: str
     shard: int
     fresh: bool = False
+    base: int = 0
 
     @property
     def prepared(self) -> PreparedJob:
         """The job."""
-        return load_prepared(self.output, self.name, self.split, self.fingerprint)
+        found = load_prepared(self.output, self.name, self.split, self.fingerprint)
+        return dataclasses.replace(found, base=self.base)
 
 
 class ShardResult(NamedTuple):
@@ -73,6 +85,27 @@ class ShardResult(NamedTuple):
         empty = functools.partial(ReportCollector, fingerprint)
         gathered.add_row(split, self.report, empty)
 
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        report = self.report
+        if report is None:
+            return Done(self.task.output, "committed before", 0, 0, 0)
+        counts = report.counts(resumed=self.resumed)
+        if not self.resumed:
+            counts |= {n: getattr(report, n.replace("-", "_")) for n in _CHANGES}
+            if report.packed is not None:
+                packed = dataclasses.asdict(report.packed)
+                counts |= {n: packed[n.replace("-", "_")] for n in _PACKED}
+        written = report.written
+        said = "there already" if self.resumed else "written"
+        return Done(
+            report.path,
+            f"{written.records} records {said}",
+            *(report.file_bytes, written.records, written.raw_bytes),
+            counts,
+        )
+
 
 def shard_tasks(prepared: PreparedJob) -> Iterator[ShardTask]:
     """Yields a task for each pass of a job: those that make most shards first."""
@@ -87,7 +120,9 @@ def task_of(prepared: PreparedJob, shard: int) -> ShardTask:
     """Returns the task of a shard, by its number."""
     job = prepared.job
     return ShardTask(
-        job.output, job.name, job.split, prepared.fingerprint, shard, prepared.fresh
+        *(job.output, job.name, job.split, prepared.fingerprint, shard),
+        prepared.fresh,
+        prepared.base,
     )
 
 
@@ -142,14 +177,6 @@ def make_shards(
             )
 
 
-def list_made_shards(
-    task: ShardTask, *, progress_dir: str, one_at_a_time: bool
-) -> list[ShardResult]:
-    """Returns all that `make_shards` yields. Worker processes import no more for it."""
-    made = make_shards(task, progress_dir=progress_dir, one_at_a_time=one_at_a_time)
-    return list(made)
-
-
 def make_shard(
     task: ShardTask,
     *,
@@ -172,9 +199,6 @@ def make_shard(
     prepared = task.prepared if prepared is None else prepared
     place = prepared.shard_place(task.shard, fresh=task.fresh)
     report = place.report()
-    if layout.parse_edition_key(task.split)[1] > 1:
-        # Nobody else may be there: what another job has left is replaced.
-        report = place.finished(prepared.fingerprint)
     if report is not None and report.job != prepared.fingerprint:
         # There was no such file when this job took the output.
         raise JobChangedError(

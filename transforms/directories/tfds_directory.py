@@ -292,14 +292,14 @@ def tfds_metadata(
         source: What the input says.
         name: The output's name.
         tables: The shards of splits of one edition in the output, by the edition's
-            `layout.edition_key`.
+            `layout.write_key`.
 
     Returns:
         The content of each file by its name, `dataset_info.json` last: TFDS takes a
         directory without it for unfinished.
     """
     splits = []
-    keys = {layout.parse_edition_key(key)[0]: key for key in tables}
+    keys = {layout.parse_write_key(key)[0]: key for key in tables}
     for old in source.info["splits"]:
         key = keys.get(old["name"])
         if key is None or not (table := tables[key]).total("records"):

@@ -1,33 +1,64 @@
-"""The end of an index: the indexed files become splits of a dataset."""
+"""The job of an index: existing files become splits of a dataset."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
+import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import google_crc32c
 
 from gristmill.dataset.base.columns import Gathered
-from gristmill.dataset.base.errors import JobChangedError
-from gristmill.dataset.commit.claim import again_if_changed
 from gristmill.dataset.commit.commit import check_files, commit_dataset, write_table
-from gristmill.dataset.commit.editions import last_described
+from gristmill.dataset.commit.write import Write, next_write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
-from gristmill.dataset.storage.base import changed_error
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.indexing.plan_index import IndexTask
+from gristmill.transforms.indexing.index_shard import index_shard
+from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
+from gristmill.transforms.jobs.job import Begun
 
 _log = logging.getLogger(__name__)
 
 
-def task_of(indexed: Gathered) -> IndexTask:
-    """Returns any of the tasks that were done."""
-    task: IndexTask = next(iter(indexed.notes["task"].values()))
-    return task
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IndexJob:
+    """The job; attributes are as for `plan_index` and `commit_index`."""
+
+    files: tuple[str, ...]
+    name: str | None = None
+    split: str | None = None
+    overwrite: bool = False
+    keep_replaced: bool = False
+
+    step = staticmethod(index_shard)
+
+    def begin(self) -> Begun[IndexTask]:
+        """Finds the files."""
+        tasks = plan_index(
+            self.files, name=self.name, split=self.split, overwrite=self.overwrite
+        )
+        files, size = len(tasks), tasks.file_bytes
+        _log.info("%s: %d files listed, %d bytes", tasks.dataset, files, size)
+        return Begun(
+            label="indexing",
+            noun="files",
+            tasks=tasks,
+            parts=files,
+            stored_bytes=size,
+            sources=self.files,
+            sink=tasks.dataset,
+        )
+
+    def commit(self, indexed: Gathered) -> Manifest:
+        """Makes the directory a dataset."""
+        return commit_index(
+            indexed, inputs=self.files, keep_replaced=self.keep_replaced
+        )
 
 
 def commit_index(
@@ -48,55 +79,44 @@ def commit_index(
     """
     if not indexed.rows:
         raise ValueError("no file was indexed")
-    task = task_of(indexed)
+    task: IndexTask = next(iter(indexed.notes["task"].values()))
     dataset, name = task.dataset, task.name
     before = read_manifest(dataset)
     made: dict[str, Split] = {}
-    new = set[str]()
+    writes: dict[str, Write] = {}
     for split in sorted(indexed.rows):
         reports = indexed.rows[split]
         writer_options = {o for s, o in indexed.notes["writer_options"] if s == split}
         old = None if before is None else before.splits.get(split)
         table, options = reports.reports().table, " | ".join(sorted(writer_options))
-        write = functools.partial(
-            write_table,
+        if old is not None and _is_made_of(old, table, options, inputs):
+            made[layout.write_key(split, old.write)] = old
+            continue
+        text = json.dumps([table.shards_digest, options, list(inputs)])
+        write = next_write(
+            *(dataset, name, split, hashlib.sha256(text.encode()).hexdigest()),
+            manifest=before,
+            replaces=True,
+            plain=False,
+        )
+        writes[write.key] = write
+        made[write.key] = write_table(
             dataset,
             name,
-            table=table,
+            write.key,
+            table,
+            check_current=write.check_current,
             writer_options=options,
-            source={"indexed": list(inputs)},
+            source={"indexed": list(inputs), "job": write.id},
         )
-        if old is not None and _is_made_of(old, table, options, inputs):
-            key = layout.edition_key(split, old.edition)
-            made[key] = write(split=key)
-            continue
-        last = 0 if old is None else old.last_edition
-        take = functools.partial(_take_number, dataset, name, split, last, write)
-        key, made[key] = again_if_changed(take)
-        new.add(key)
-
-    def check_current() -> None:
-        now = read_manifest(dataset)
-        for split in indexed.rows:
-            was, there = (m.splits.get(split) if m else None for m in (before, now))
-            if was != there:
-                raise JobChangedError(
-                    "another command has changed the split while this one ran",
-                    where=f"{dataset}, split {split}",
-                    expected=f"edition {was.edition:,}" if was else "no such split",
-                    got=f"edition {there.edition:,}" if there else "no such split",
-                    cure="look at the split, and index the files again if they are to "
-                    "replace it",
-                )
-
-    check = functools.partial(check_files, dataset, made, check_current=check_current)
     manifest = commit_dataset(
         dataset,
         name,
-        {key: made[key] for key in new},
-        replaces=new,
+        {key: made[key] for key in writes},
+        based_on={key: write.base for key, write in writes.items()},
+        replaces=[key for key, write in writes.items() if write.replaces],
         keep_replaced=keep_replaced,
-        check=check,
+        check=functools.partial(check_files, dataset, made),
     )
     parts = [
         f"split {key}: {split.records:,} records in {split.shards:,} shards"
@@ -104,30 +124,6 @@ def commit_index(
     ]
     _log.info("%s: committed; %s", dataset, "; ".join(parts))
     return manifest
-
-
-def _take_number(
-    dataset: str, name: str, split: str, last: int, write: Callable[..., Split]
-) -> tuple[str, Split]:
-    """Writes a table under a number that no other command has; returns its key too.
-
-    Others describe their work under the number before they begin, and look for a table
-    then. So of two that take a number at the same moment, one at least sees the other.
-
-    Raises:
-        StorageChangedError: Another command has taken the number at this moment.
-    """
-    storage = storage_for(dataset)
-    number = max(last, last_described(dataset, name, split)) + 1
-    key = layout.edition_key(split, number)
-    made = write(split=key)
-    own = layout.join(dataset, made.table)
-    paths = (layout.join(dataset, path) for path in layout.split_paths(name, key))
-    found = [info.path for info in storage.stat_all([*paths]) if info is not None]
-    if found != [own] or last_described(dataset, name, split) > number:
-        storage.delete(own)
-        raise changed_error(own, expected="the only file of its edition", got="others")
-    return key, made
 
 
 def _is_made_of(

@@ -9,7 +9,7 @@ import google_crc32c
 import numpy as np
 
 from gristmill.dataset.arrayrecord.walk import walk_file
-from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
@@ -44,6 +44,17 @@ class IndexedShard(NamedTuple):
         )
         gathered.notes["task"][split] = self.task
         gathered.notes["writer_options"][split, self.writer_options] = True
+
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        report, read = self.report, self.report.read
+        return Done(
+            report.path,
+            f"{read.records} records indexed",
+            *(self.task.file_bytes, read.records, read.raw_bytes),
+            report.counts(),
+        )
 
 
 def index_shard(task: IndexTask) -> IndexedShard:

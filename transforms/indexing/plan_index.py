@@ -160,15 +160,15 @@ def plan_index(
     splits = sorted({*own})
     split_of = np.array([splits.index(each) for each in own])[kind_of]
     counts = dict(zip(splits, np.bincount(split_of).tolist(), strict=True))
-    files = collections.Counter[tuple[str, int]]()
+    files = collections.Counter[tuple[str, str]]()
     for number, count in enumerate(np.bincount(kind_of).tolist()):
-        files[own[number], kinds[number].edition] += count
+        files[own[number], kinds[number].write] += count
     for each, said in zip(own, kinds, strict=True):
-        found = files[each, said.edition]
+        found = files[each, said.write]
         if said.split_files and not split and found != said.split_files:
             raise InputError(
                 "not all shards of the split are there",
-                where=f"{directory}, split {layout.edition_key(each, said.edition)}",
+                where=f"{directory}, split {layout.write_key(each, said.write)}",
                 expected=f"{said.split_files:,} files, as their names say",
                 got=f"{found:,}",
                 cure="add the missing files, or give --split to take the files as "

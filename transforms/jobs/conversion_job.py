@@ -43,7 +43,8 @@ class ConversionJob:
             them, becomes a tuple.
         output: The dataset's directory.
         name: The dataset's name, part of the file names.
-        split: The split to write; of a later edition its `layout.edition_key`.
+        split: The split to write; once it has an output the `layout.write_key` by which
+            its files are named.
         plan: How many shards to make.
         writer: How shards are encoded.
         map: `module:function` to call on every record, or None.
@@ -56,6 +57,7 @@ class ConversionJob:
         join_splits: Whether inputs that are of several splits, by their names, may
             become this one. It has to have a name that is none of theirs.
         pack: The rows of tokens to make of the records, None to write the records.
+        appends: Whether the records come after those that the split has.
     """
 
     inputs: tuple[str, ...]
@@ -73,12 +75,13 @@ class ConversionJob:
     join_splits: bool = False
     records: RecordOptions = dataclasses.field(default_factory=RecordOptions)
     pack: PackOptions | None = None
+    appends: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", path_texts(self.inputs, "input"))
         object.__setattr__(self, "output", path_text(self.output, "output"))
         layout.check_name(self.name)
-        layout.parse_edition_key(self.split)
+        layout.parse_write_key(self.split)
         if not self.inputs:
             raise InputError(
                 "no input files given", cure="give paths or patterns of the input files"
@@ -95,13 +98,13 @@ class ConversionJob:
         """Returns the options that decide the bytes of the shards, as plain values.
 
         The options for damage, empty files and joined splits are left out: they do not
-        change a shard that was finished. So is the number of an edition: the same job
-        is found among all editions.
+        change a shard that was finished. So is where the records come in the split.
         """
         fields = dataclasses.asdict(self)
         for other in (
             *("inputs", "output"),
             *("on_corrupt", "max_corrupt", "allow_empty_files", "join_splits"),
+            "appends",
         ):
             del fields[other]
         fields["records"]["columns"] = list(self.records.columns)  # As JSON has it.
@@ -110,7 +113,7 @@ class ConversionJob:
             if self.pack.chat is not None:
                 del fields["pack"]["chat"]["template"]
                 del fields["pack"]["chat"]["date"]  # What was found has it.
-        split, _ = layout.parse_edition_key(self.split)
+        split, _ = layout.parse_write_key(self.split)
         return fields | {"split": split}
 
 

@@ -14,7 +14,7 @@ import hashlib
 import io
 import json
 import posixpath
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 
@@ -24,12 +24,11 @@ from gristmill.dataset.base.errors import (
     InputError,
     InvalidDatasetError,
     JobChangedError,
-    StorageChangedError,
-    StorageError,
 )
-from gristmill.dataset.commit.editions import fingerprint_of, is_removal
+from gristmill.dataset.commit.editions import newest_edition
+from gristmill.dataset.commit.option_differences import option_differences
 from gristmill.dataset.commit.publish_shard import ShardPlace
-from gristmill.dataset.commit.write_marker import option_differences
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for, version_of
 from gristmill.transforms.jobs.conversion_job import (
@@ -44,13 +43,6 @@ from gristmill.transforms.sources.input_files import InputFiles
 _VERSION = 1
 
 
-class DescriptionVersions(NamedTuple):
-    """Versions of the two files that describe a conversion, "" for none."""
-
-    job: str
-    inputs: str
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreparedJob:
     """A job with its inputs listed and its shards planned.
@@ -59,22 +51,34 @@ class PreparedJob:
         job: The job.
         files: Its inputs.
         plan: Its shards.
-        fresh: Whether no file of a shard was there when it took the output, in this
-            run. The description does not say it.
+        write: The id of the write, once it has an output.
+        base: The newest edition of the split when it took the output, in this run; 0
+            for no split.
+        fresh: Whether no file of a shard was there then. The description says neither.
     """
 
     job: ConversionJob
     files: InputFiles
     plan: ShardPlan
+    write: str = ""
+    base: int = dataclasses.field(default=0, compare=False)
     fresh: bool = dataclasses.field(default=False, compare=False)
 
-    @functools.cached_property
+    @property
     def fingerprint(self) -> str:
-        """16 hex digits over all that decides the bytes of the shards."""
+        """The id of the write, which its shards name; before it has one, `content`."""
+        return self.write or self.content
+
+    @functools.cached_property
+    def content(self) -> str:
+        """16 hex digits over all that decides the bytes of the shards.
+
+        Not the times of files on a disk: where these differ, the bytes are looked at.
+        """
         hasher = hashlib.sha256(json.dumps(self.job.options(), sort_keys=True).encode())
         hasher.update(self.files.digest.encode())
-        for version in self.files.versions:
-            hasher.update(f"{version}\n".encode())
+        for path, version in zip(self.files.paths, self.files.versions, strict=True):
+            hasher.update(f"{version}\n".encode() if "://" in path else b"")
         hasher.update(self.files.spec.to_json().encode())
         hasher.update(self.plan.cut_bytes.tobytes())
         return hasher.hexdigest()[:16]
@@ -85,7 +89,8 @@ class PreparedJob:
         names = job.names
         if names.kind == "tfds":
             return layout.shard_name(job.name, job.split, shard, count)
-        mark = layout.edition_mark(job.split)
+        mark = layout.parse_write_key(job.split)[1]
+        mark = mark and f"{mark}-"
         if names.kind == "beam":
             return f"{names.prefix}-{mark}{shard:05d}-of-{count:05d}{names.suffix}"
         base = posixpath.basename(self.files.paths[shard])
@@ -93,10 +98,34 @@ class PreparedJob:
             base = posixpath.splitext(base)[0]
         return mark + base + names.suffix
 
-    def of_edition(self, key: str) -> PreparedJob:
-        """Returns the same job for another edition, by its `layout.edition_key`."""
-        job = dataclasses.replace(self.job, split=key)
-        return dataclasses.replace(self, job=job)
+    def of_write(self, write: Write) -> PreparedJob:
+        """Returns the same job with its write."""
+        job = dataclasses.replace(self.job, split=write.key)
+        return dataclasses.replace(self, job=job, write=write.id, base=write.base)
+
+    @property
+    def as_write(self) -> Write:
+        """The write that it is."""
+        split, mark = layout.parse_write_key(self.job.split)
+        return Write(
+            output=self.job.output,
+            name=self.job.name,
+            split=split,
+            id=self.fingerprint,
+            mark=mark,
+            base=self.base,
+            replaces=self.replaces,
+        )
+
+    @property
+    def replaces(self) -> bool:
+        """Whether it replaces what the split has."""
+        return bool(self.base) and not self.job.appends
+
+    @property
+    def split(self) -> str:
+        """The name of the split."""
+        return layout.parse_write_key(self.job.split)[0]
 
     def shard_place(self, shard: int, *, fresh: bool = False) -> ShardPlace:
         """Returns the place of a shard, with the files that are there now.
@@ -129,26 +158,24 @@ class PreparedJob:
                 )
             owners[name] = path
 
-    def store(self, *, replaces: DescriptionVersions) -> None:
+    def store(self) -> PreparedJob:
         """Writes the description beside the output, the file list last.
 
-        One of several conversions that begin at once writes the first file. The
-        output is its own: it replaces the list of one that had written the first file
-        before.
-
-        Args:
-            replaces: Version of the description to replace.
-
-        Raises:
-            StorageChangedError: Another conversion has begun there meanwhile.
+        Returns the job with the names that it has, as `Write.describe` does.
         """
-        self.store_job(replaces=replaces.job)
-        self.store_inputs(replaces=replaces.inputs)
+        job, write = self.job, self.as_write
+        fields = {
+            "version": _VERSION,
+            "content": self.content,
+            "input_files_digest": self.files.digest,
+            "job": dataclasses.asdict(job) | {"output": None, "split": self.split},
+        }
+        write = write.describe(fields)
+        inputs = layout.join(job.output, layout.inputs_path(job.name, write.key))
+        storage_for(job.output).write(inputs, self._listed())
+        return dataclasses.replace(self.of_write(write), fresh=self.fresh)
 
-    def store_inputs(self, *, replaces: str) -> None:
-        """Writes the list of files; raises as `store` does."""
-        job = self.job
-        storage = storage_for(job.output)
+    def _listed(self) -> bytes:
         out = io.BytesIO()
         arrays = self.files.arrays() | {
             "version": np.array(_VERSION),
@@ -157,87 +184,31 @@ class PreparedJob:
         if self.plan.joined is not None:
             arrays["joined"] = self.plan.joined
         np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
-        inputs = layout.join(job.output, layout.inputs_path(job.name, job.split))
-        try:
-            storage.write(inputs, out.getvalue(), replaces=replaces)
-        except StorageChangedError:
-            # A conversion that lost the output to this one wrote its list afterwards.
-            listed = version_of(inputs)
-            place = layout.join(job.output, layout.job_path(job.name, job.split))
-            found = storage.load(place)
-            if found is None or not self._is_described_by(found.data):
-                raise
-            storage.write(inputs, out.getvalue(), replaces=listed)
-
-    def store_job(self, *, replaces: str) -> None:
-        """Writes the description without the list; raises as `store` does."""
-        job = self.job
-        document = {
-            "version": _VERSION,
-            "fingerprint": self.fingerprint,
-            "input_files_digest": self.files.digest,
-            "job": dataclasses.asdict(job) | {"output": None},
-        }
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        place = layout.join(job.output, layout.job_path(job.name, job.split))
-        storage_for(job.output).write(
-            place,
-            # Names of files can hold bytes that are not UTF-8: as in `dataset.json`.
-            text.encode("utf-8", "backslashreplace"),
-            replaces=replaces,
-        )
+        return out.getvalue()
 
     @classmethod
     def load(cls, output: str, name: str, split: str) -> Self | None:
         """Reads the description from beside the output; None if there is none.
 
-        Raises InvalidDatasetError if it cannot be read, or lacks its list of files.
-        """
-        found, versions = cls.load_versioned(output, name, split)
-        if found is None and versions.job:
-            check_no_removal(output, name, split)
-            raise InvalidDatasetError(
-                "description of a conversion lacks its list of files",
-                where=layout.join(output, layout.inputs_path(name, split)),
-                got="a conversion that is starting now, or that stopped at its start",
-                cure="wait for it, or start over with --overwrite",
-            )
-        return found
-
-    @classmethod
-    def load_versioned(
-        cls, output: str, name: str, split: str, *, own: Self | None = None
-    ) -> tuple[Self | None, DescriptionVersions]:
-        """Reads the description, and the versions that are to be replaced by another.
+        Also None if its list of files is not there yet, or it is that of a removal.
 
         Args:
             output: The dataset's directory.
             name: Its name.
-            split: The split.
-            own: The job that asks. It is the one described where its fingerprint is
-                there, but not its list of files, or another job's: an earlier run
-                ended in between, or this one has begun elsewhere just now.
-                Another job that lacks its list is None, with its version.
+            split: The write, by its `layout.write_key`.
 
         Raises:
             InvalidDatasetError: It cannot be read.
         """
-        storage = storage_for(output)
         path = layout.join(output, layout.job_path(name, split))
         inputs = layout.join(output, layout.inputs_path(name, split))
-        found, listed = storage.load_all([path, inputs])
-        versions = DescriptionVersions(
-            found.version if found else "", listed.version if listed else ""
-        )
-        if found is None:
-            return None, versions
-        is_own = own is not None and own._is_described_by(found.data)
-        if listed is None or is_removal(found.data):
-            return own if is_own else None, versions
+        found, listed = storage_for(output).load_all([path, inputs])
+        if found is None or listed is None:
+            return None
         arrays = load_arrays(listed.data, where=inputs, version=_VERSION)
         try:
-            text = found.data.decode("utf-8", "surrogateescape")
-            fields = json.loads(text)["job"] | {"output": output}
+            document = json.loads(found.data.decode("utf-8", "surrogateescape"))
+            fields = document["job"] | {"output": output, "split": split}
             fields["inputs"] = tuple(fields["inputs"])
             fields["plan"] = PlanOptions(**fields["plan"])
             fields["writer"] = WriterOptions(**fields["writer"])
@@ -253,21 +224,17 @@ class PreparedJob:
                 cut_bytes=arrays["cut_bytes"],
                 joined=arrays.get("joined"),
             )
+            write, content = str(document["fingerprint"]), document["content"]
         except (KeyError, TypeError, ValueError) as e:
             raise InvalidDatasetError(
                 "description of the conversion cannot be read",
                 where=path,
                 got=repr(e),
-                cure="start over with --overwrite",
+                cure="delete it with gristmill clean --unfinished, then convert again",
             ) from e
-        described = cls(job=job, files=files, plan=plan)
-        if not described._is_described_by(found.data):
-            # The list is of another job: this one has still to write its own.
-            return own if is_own else None, versions
-        return described, versions
-
-    def _is_described_by(self, document: bytes) -> bool:
-        return fingerprint_of(document) == self.fingerprint
+        described = cls(job=job, files=files, plan=plan, write=write)
+        # Else the list is another one, which is to be replaced.
+        return described if described.content == content else None
 
     def differences(self, found: PreparedJob) -> str:
         """Returns the differences of another job, described beside the output."""
@@ -276,19 +243,6 @@ class PreparedJob:
         return "; ".join(differences) or (
             f"the plan of shards differs: that job has {found.plan.shards:,} shards, "
             f"this one {self.plan.shards:,}, as when another release has planned it"
-        )
-
-
-def check_no_removal(output: str, name: str, split: str) -> None:
-    """Raises InvalidDatasetError if a removal has begun an edition."""
-    path = layout.join(output, layout.job_path(name, split))
-    found = storage_for(output).load(path)
-    if found is not None and is_removal(found.data):
-        raise InvalidDatasetError(
-            "a removal of records has begun this edition, and is not finished",
-            where=path,
-            cure="repeat the same gristmill remove to finish it, or delete its work "
-            "with gristmill clean --unfinished",
         )
 
 
@@ -311,36 +265,23 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
         found = _load_version(output, name, split, version) if version else None
     if found is None or found.fingerprint != fingerprint:
         raise JobChangedError(
-            "another conversion has taken over the output",
+            "this conversion was given up, or another command has made the split",
             where=f"{output}, split {split}",
-            expected=f"job {fingerprint}",
-            got="none, or another command"
+            expected=f"write {fingerprint}",
+            got=newest_edition(output, split)
             if found is None
-            else f"job {found.fingerprint}",
-            cure="run one conversion at a time into one output",
+            else f"write {found.fingerprint}",
+            cure="look at the split with gristmill inspect, and run the same command "
+            "again if its result is still wanted",
         )
     return found
 
 
-def described_shards(output: str, name: str, split: str) -> set[str]:
-    """Returns the shards of the job that is described beside an output.
-
-    They need not be there, nor have the names that TFDS gives to shards of the split.
-    Empty if there is no description, or if it cannot be read.
-    """
-    # What cannot be read any more must not prevent a fresh start.
-    with contextlib.suppress(InvalidDatasetError, StorageError):
-        old = PreparedJob.load(output, name, split)
-        if old is not None:
-            return {old.shard_path(shard) for shard in range(old.plan.shards)}
-    return set()
-
-
 def check_current(prepared: PreparedJob) -> None:
-    """Checks that the output still belongs to a job.
+    """Checks that a job was not given up, and is the same in another process.
 
     Raises:
-        JobChangedError: Another conversion has taken it over.
+        JobChangedError: It was, or its inputs have changed there.
     """
     job = prepared.job
     found = load_prepared(job.output, job.name, job.split, prepared.fingerprint)
@@ -355,8 +296,9 @@ def check_current(prepared: PreparedJob) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _load_version(output: str, name: str, split: str, version: str) -> PreparedJob:
-    found = PreparedJob.load_versioned(output, name, split)[0]
+    del version  # In the key of the cache.
+    found = PreparedJob.load(output, name, split)
     if found is None:
         # Its list of files is still to come: an error is not remembered.
-        raise LookupError(version)
+        raise LookupError(split)
     return found

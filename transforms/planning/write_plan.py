@@ -26,7 +26,7 @@ import numpy.typing as npt
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import DIGEST_ROW, RecordsDigest
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.commit.write_marker import WriteMarker
+from gristmill.dataset.commit.write import Write
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_table import total_digest
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES, check_positive
@@ -87,9 +87,10 @@ COUNT_ROW = np.dtype([("group", "<i8"), ("digest", DIGEST_ROW)])
 _PACKED_COUNT = struct.Struct("<q32s")
 _BLOCK_GROUPS = 1 << 16
 
-# A write as elements name it: fingerprint, number of shards, digest of all records,
-# the edition, whether it is committed, and the versions of the writer.
-_REFERENCE = struct.Struct("<16sq32si?48s")
+# A write as elements name it: its id, its content, number of shards, digest of all
+# records, the edition it is based on, whether it replaces that, has plain names, is
+# committed, and the versions of the writer.
+_REFERENCE = struct.Struct("<16s16sq32si???48s")
 _TASK = struct.Struct(f"<{_REFERENCE.size}sqq32s")
 
 
@@ -99,24 +100,54 @@ class PlannedWrite:
 
     Attributes:
         job: The job.
-        fingerprint: 16 hex digits over all that decides the bytes of the shards.
+        content: 16 hex digits over all that decides the bytes of the shards.
+        fingerprint: The id of the write, once it has an output.
         shards: Number of shards.
         total: Digest of all records.
-        edition: Number of the edition of the split that it makes.
+        base: As in `Write`.
+        replaces: The same.
+        plain: Whether its shards have TFDS's plain names.
         committed: Whether the dataset holds exactly this already.
     """
 
     job: WriteJob
-    fingerprint: str
+    content: str
     shards: int
     total: RecordsDigest
-    edition: int = 1
+    fingerprint: str = ""
+    base: int = 0
+    replaces: bool = False
+    plain: bool = False
     committed: bool = False
 
     @property
+    def as_write(self) -> Write:
+        """The write that it is."""
+        return Write(
+            output=self.job.output,
+            name=self.job.name,
+            split=self.job.split,
+            id=self.fingerprint,
+            mark="" if self.plain else self.fingerprint,
+            base=self.base,
+            replaces=self.replaces,
+        )
+
+    def of_write(self, write: Write, *, committed: bool = False) -> Self:
+        """Returns the same with its write."""
+        return dataclasses.replace(
+            self,
+            fingerprint=write.id,
+            base=write.base,
+            replaces=write.replaces,
+            plain=not write.mark,
+            committed=committed,
+        )
+
+    @property
     def key(self) -> str:
-        """The edition, as names of files have it."""
-        return layout.edition_key(self.job.split, self.edition)
+        """The `layout.write_key` by which its files are named."""
+        return self.as_write.key
 
     @property
     def temporary_dir(self) -> str:
@@ -127,32 +158,17 @@ class PlannedWrite:
         """Returns the path of a shard, relative to the dataset."""
         return layout.shard_name(self.job.name, self.key, shard, self.shards)
 
-    def has_shard(self, path: str) -> bool:
-        """Returns whether a path is that of one of the shards."""
-        number = path.rpartition("-of-")[0].rpartition("-")[2]
-        if not (number.isascii() and number.isdigit()):
-            return False
-        shard = int(number)
-        return shard < self.shards and path == self.shard_path(shard)
-
-    @property
-    def marker(self) -> WriteMarker:
-        """The marker by which the edition belongs to this plan."""
-        return WriteMarker(
-            output=self.job.output,
-            name=self.job.name,
-            split=self.key,
-            fingerprint=self.fingerprint,
-        )
-
     @property
     def reference(self) -> bytes:
         """The write as a small element, for those who know the job."""
         return _REFERENCE.pack(
             self.fingerprint.encode(),
+            self.content.encode(),
             self.shards,
             self.total.pack(),
-            self.edition,
+            self.base,
+            self.replaces,
+            self.plain,
             self.committed,
             self.job.writer.versions.encode(),
         )
@@ -166,17 +182,21 @@ class PlannedWrite:
             reference: The reference.
         """
         fields = _REFERENCE.unpack(reference)
-        fingerprint, shards, total, edition, committed, versions = fields
+        fingerprint, content, shards, total, *flags, versions = fields
+        base, replaces, plain, committed = flags
         writer = dataclasses.replace(
             job.writer, versions=versions.rstrip(b"\0").decode()
         )
         job = dataclasses.replace(job, writer=writer)
         return cls(
             job=job,
+            content=content.decode(),
             fingerprint=fingerprint.decode(),
             shards=shards,
             total=RecordsDigest.unpack(total),
-            edition=edition,
+            base=base,
+            replaces=replaces,
+            plain=plain,
             committed=committed,
         )
 
@@ -197,7 +217,7 @@ class GroupTask(NamedTuple):
     digest: bytes
 
     def pack(self) -> bytes:
-        """Returns the task as 157 bytes."""
+        """Returns the task as 175 bytes."""
         return _TASK.pack(*self)
 
     @classmethod
@@ -250,7 +270,7 @@ class WritePlan:
             parts = np.maximum(1, np.minimum(full, digests["records"]))
         write = PlannedWrite(
             job=job,
-            fingerprint=_fingerprint(job, digests),
+            content=_fingerprint(job, digests),
             shards=int(parts.sum()),
             total=total_digest(*(digests[name] for name in DIGEST_ROW.names or ())),
         )

@@ -1,4 +1,4 @@
-"""The begin of a removal: it is planned and claimed, or found to be done."""
+"""Beginning a removal: it is planned and described, or found to be done."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import numpy.typing as npt
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.dataset.commit.clean import give_up as give_up_work
-from gristmill.dataset.commit.editions import next_edition
 from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.open_manifest import chosen_split, open_manifest
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.removal.claim import check_nothing_begun, claim
 from gristmill.transforms.removal.cut_shard import CutTask, cut_tasks
+from gristmill.transforms.removal.describe_removal import (
+    check_nothing_begun,
+    check_same_numbers,
+    describe,
+)
 from gristmill.transforms.removal.plan_removal import (
     Removal,
     plan_removal,
@@ -26,23 +29,25 @@ from gristmill.transforms.removal.plan_removal import (
 
 
 class BegunRemoval(NamedTuple):
-    """A removal that owns the next edition of a split, or has been done already.
+    """A removal that is described, or has been done already.
 
     Attributes:
         dataset: The dataset's directory.
         removal: What is to be done; None if it has been done.
         manifest: The dataset as it is.
         split: The name of the split.
+        erase: Whether no file is to hold the records then.
     """
 
     dataset: str
     removal: Removal | None
     manifest: Manifest
     split: str
+    erase: bool = False
 
     def gather(self, gathered: Gathered) -> None:
         """Notes what was begun."""
-        gathered.notes["begun"][self.dataset] = self
+        gathered.notes["begun"][""] = self
 
 
 def begin_removal(
@@ -75,7 +80,8 @@ def begin_removal(
         InputError: There is no such split or record, or the split has packed rows.
         JobChangedError: Another command is changing the split, or has begun to, which
             erasing waits for.
-        StateMismatchError: The edition is not the newest one.
+        StateMismatchError: The edition is not the newest one, or records have other
+            numbers since the same was begun.
     """
     manifest, name = open_split(dataset, split)
     if give_up:
@@ -86,7 +92,7 @@ def begin_removal(
     if not looked_up and done_before(found, request):
         if erase:
             check_nothing_begun(dataset, name, None)
-        return BegunRemoval(dataset, None, manifest, name)
+        return BegunRemoval(dataset, None, manifest, name, erase)
     if edition not in (None, found.edition):
         raise StateMismatchError(
             "the edition is not the newest one",
@@ -95,13 +101,13 @@ def begin_removal(
             got=f"edition {edition:,}",
             cure="give the numbers that records have in the newest edition",
         )
-    number = next_edition(dataset, manifest.name, name, found)
-    given = dataset, manifest.name, name, found, records
-    removal = plan_removal(*given, request=request, edition=number)
+    if not looked_up:
+        check_same_numbers(dataset, name, request)
+    removal = plan_removal(dataset, manifest, name, records, request=request)
     if erase:
         check_nothing_begun(dataset, name, removal)
-    claim(removal)
-    return BegunRemoval(dataset, removal, manifest, name)
+    describe(removal)
+    return BegunRemoval(dataset, removal, manifest, name, erase)
 
 
 def open_split(dataset: str, split: str | None) -> tuple[Manifest, str]:

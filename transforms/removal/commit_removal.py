@@ -1,9 +1,10 @@
-"""The end of a removal: new editions take the places of those that lost something."""
+"""The job of a removal: new editions take the places of those that lost something."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,25 +14,41 @@ import numpy.typing as npt
 from gristmill import __version__
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import DataLossError, StorageChangedError
+from gristmill.dataset.base.errors import DataLossError, StorageMissingError
 from gristmill.dataset.commit.clean import sweep
 from gristmill.dataset.commit.commit import check_files, commit, write_table
-from gristmill.dataset.commit.editions import with_parts, without_replaced
+from gristmill.dataset.commit.editions import (
+    changed_since,
+    with_parts,
+    without_replaced,
+)
 from gristmill.dataset.commit.garbage import delete_garbage, delete_leftovers
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
+from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.metadata.removed import RemovedRecords
 from gristmill.dataset.metadata.report_columns import ShardReports
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for, version_of
-from gristmill.transforms.removal.begin_removal import BegunRemoval
-from gristmill.transforms.removal.claim import check_current, check_nothing_begun
+from gristmill.transforms.jobs.job import Begun
+from gristmill.transforms.removal.begin_removal import (
+    BegunRemoval,
+    begin_removal,
+    tasks_of,
+)
 from gristmill.transforms.removal.cut_columns import cut_columns
+from gristmill.transforms.removal.cut_shard import CutTask, cut_shard
+from gristmill.transforms.removal.describe_removal import (
+    check_current,
+    check_nothing_begun,
+)
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
 
+_log = logging.getLogger(__name__)
+
 # Of what made an edition, which no other edition has.
-_OWN_SOURCE = ("job", "write")
+_OWN_SOURCE = ("job", "content")
 
 
 class RemovalResult(NamedTuple):
@@ -58,49 +75,35 @@ class RemovalResult(NamedTuple):
     left: tuple[str, ...] = ()
 
 
-def commit_removal(
-    dataset: str, cuts: Gathered, *, erase: bool = False
-) -> RemovalResult:
+def commit_removal(cuts: Gathered) -> RemovalResult:
     """Commits the editions that a removal made, by one write of `dataset.json`.
 
     Args:
-        dataset: The dataset's directory.
         cuts: What was begun, and every shard that lost records.
-        erase: Whether the state before is given up, and its files are deleted.
 
     Raises:
         DataLossError: Shards are missing, or records are.
         JobChangedError: Another command has taken the place of this one.
         StorageChangedError: Another command has changed the split meanwhile.
     """
-    begun: BegunRemoval | None = cuts.notes["begun"].get(dataset)
-    if begun is None:
-        raise DataLossError(
-            "nothing says what was to be removed",
-            where=dataset,
-            cure="run the same command again: finished shards are kept",
-        )
-    _, removal, _, name = begun
-    if removal is not None and _is_committed(removal):
-        removal = None  # By an attempt before this one, which the runner repeats.
+    begun: BegunRemoval = cuts.notes["begun"][""]
+    dataset, removal, _, name, erase = begun
     made: dict[int, Split] = {}
     whole = cut_shards = 0
     if removal is not None:
         for one in removal.editions:
             made[one.base.edition], cut = _finish(one, removal, cuts)
             whole, cut_shards = whole + one.base.shards, cut_shards + cut
-    new = {layout.edition_key(name, part.edition): part for part in made.values()}
+    new = {layout.write_key(name, part.write): part for part in made.values()}
 
     def change(old: Manifest | None) -> Manifest:
         split = None if old is None else old.splits.get(name)
-        if old is None or split is None:
-            raise StorageChangedError(
-                "the split is gone from which records are removed",
-                where=f"{dataset}, split {name}",
-                cure="run one command at a time on a dataset",
-            )
-        if any(split.known.get(part.edition) != part for part in new.values()):
-            split = with_parts(split, made)
+        if old is None:
+            raise not_a_dataset(dataset)
+        if removal is not None:
+            split = with_parts(split, made, before=removal.before)
+        if split is None:
+            raise changed_since(split, begun.manifest.splits[name].edition)
         if erase:
             split = without_replaced(split)
         return dataclasses.replace(
@@ -119,9 +122,7 @@ def commit_removal(
     manifest = commit(dataset, change, check=check, delete=False)
     # In this order: TFDS reads the old files as long as they are described.
     delete_garbage(dataset, manifest, name)
-    done = [
-        layout.edition_key(name, part.edition) for part in manifest.splits[name].parts
-    ]
+    done = [layout.write_key(name, part.write) for part in manifest.splits[name].parts]
     delete_leftovers(dataset, manifest.name, [name, *done])
     left = sweep(dataset, manifest, name) if erase else ()
     lost = [part.removed for part in new.values() if part.removed is not None]
@@ -130,33 +131,45 @@ def commit_removal(
         split=name,
         records=sum(one["records"] for one in lost),
         raw_bytes=sum(one["raw_bytes"] for one in lost),
-        editions=tuple(part.edition for part in new.values()),
+        editions=tuple(
+            part.edition
+            for part in manifest.splits[name].known.values()
+            if layout.write_key(name, part.write) in new
+        ),
         cut_shards=cut_shards,
         shared_shards=whole - cut_shards,
         left=left,
     )
 
 
-def _is_committed(removal: Removal) -> bool:
-    """Returns whether the editions that a removal makes are in the dataset."""
-    manifest = read_manifest(removal.dataset)
-    split = None if manifest is None else manifest.splits.get(removal.split)
-    known = {} if split is None else split.known
-    found = [known.get(one.edition) for one in removal.editions]
-    return all(
-        part is not None
-        and part.removed is not None
-        and part.removed.get("request") == removal.request
-        for part in found
-    )
+@dataclasses.dataclass(frozen=True)
+class RemovalJob:
+    """The job.
+
+    Attributes:
+        dataset: The dataset's directory.
+        asked: What to remove, as arguments of `begin_removal`.
+    """
+
+    dataset: str
+    asked: Mapping[str, Any]
+
+    step, commit = staticmethod(cut_shard), staticmethod(commit_removal)
+
+    def begin(self) -> Begun[CutTask]:
+        """Plans the removal, and describes it."""
+        begun = begin_removal(self.dataset, **self.asked)
+        tasks = [] if begun.removal is None else [*tasks_of(begun.removal)]
+        _log.info("%s: %d shards lose records", self.dataset, len(tasks))
+        return Begun.on(self.dataset, "cutting", tasks, begun)
 
 
 def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Split, int]:
     """Writes the table and the list of an edition; returns it, and its new shards."""
     dataset, base = removal.dataset, one.base
-    key = layout.edition_key(removal.split, one.edition)
+    key = one.write.key
     check_current(removal)
-    table, found = read_table(dataset, base), cuts.rows.get(one.edition)
+    table, found = read_table(dataset, base), cuts.rows.get(one.write.id)
     reports: ShardReports | None = None if found is None else found.reports()
     ends = np.cumsum(table.records)
     expected = np.unique(np.searchsorted(ends, one.records, side="right"))
@@ -170,7 +183,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
             cure="run the same command again: finished shards are kept",
         )
     removed = cuts.notes["removed"]
-    words = np.concatenate([removed[one.edition, row] for row in rows.tolist()])
+    words = np.concatenate([removed[one.write.id, row] for row in rows.tolist()])
     digest = RecordsDigest.of_words(words)
     new = _replaced(table, rows, reports.table)
     left = new.digest() + digest
@@ -187,6 +200,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     place = layout.join(dataset, list_path)
     storage_for(dataset).write(place, listed.encode(), replaces=version_of(place))
     source = {n: v for n, v in base.source.items() if n not in _OWN_SOURCE}
+    source["job"] = one.write.id
     split = write_table(
         dataset,
         removal.name,
@@ -196,7 +210,15 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         writer_options=base.writer_options,
         source=source,
     )
-    columns = cut_columns(removal, one, new, rows)
+    try:
+        columns = cut_columns(removal, one, new, rows)
+    except StorageMissingError:
+        # Another command may have replaced a column, and deleted its files.
+        manifest = read_manifest(dataset)
+        now = None if manifest is None else manifest.splits.get(removal.split)
+        if now is None or now.parts != removal.before.parts:
+            raise changed_since(now, removal.before.edition) from None
+        raise
     about: Mapping[str, Any] = {
         "edition": base.edition,
         "shards_digest": base.shards_digest,

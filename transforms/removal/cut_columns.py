@@ -74,13 +74,12 @@ def _cut(
         own = slice(*np.searchsorted(one.records, [begin, end]))
         values = np.delete(values, one.records[own] - begin, axis=0)
         data = encode_column(entry.kind, values, new.digest(shard))
-        path = layout.column_path(new.paths[shard], name, removal.fingerprint)
+        path = layout.column_path(new.paths[shard], name, one.write.id)
         storage.write(layout.join(dataset, path), data)
         files[shard] = StoredColumn(path, len(data), google_crc32c.value(data))
-    key = layout.edition_key(removal.split, one.edition)
     return write_column_table(
         dataset,
-        layout.column_table_path(removal.name, key, name, removal.fingerprint),
+        layout.column_table_path(removal.name, one.write.key, name, one.write.id),
         entry.kind,
         ColumnTable.of(files, new),
         source=entry.source,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
-from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.commit.publish_shard import ShardPlace
@@ -20,7 +20,7 @@ from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.removal.claim import check_current, described
+from gristmill.transforms.removal.describe_removal import check_current, described
 from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
 from gristmill.transforms.removal.stored_shard import (
     lengths_of,
@@ -38,7 +38,7 @@ class CutTask(NamedTuple):
         name: Its name.
         key: See `Removal.key`.
         fingerprint: Fingerprint of the removal.
-        edition: The number of the new edition.
+        write: The id of the write of the new edition.
         shard: Number of the shard in the edition.
         shards: How many that has.
         path: The shard as it is, relative to the dataset.
@@ -51,7 +51,7 @@ class CutTask(NamedTuple):
     name: str
     key: str
     fingerprint: str
-    edition: int
+    write: str
     shard: int
     shards: int
     path: str
@@ -77,10 +77,21 @@ class CutShard(NamedTuple):
 
     def gather(self, gathered: Gathered) -> None:
         """Adds the report to those of the new edition, and notes what it lost."""
-        edition, fingerprint = self.task.edition, self.task.fingerprint
-        empty = functools.partial(ReportCollector, fingerprint)
-        gathered.add_row(edition, self.report, empty)
-        gathered.notes["removed"][edition, self.task.shard] = self.removed
+        write = self.task.write
+        empty = functools.partial(ReportCollector, write)
+        gathered.add_row(write, self.report, empty)
+        gathered.notes["removed"][write, self.task.shard] = self.removed
+
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        report, left = self.report, self.report.written
+        return Done(
+            report.path,
+            f"{left.records} records left",
+            *(self.task.file_bytes, left.records, left.raw_bytes),
+            report.counts(resumed=self.resumed),
+        )
 
 
 def cut_tasks(
@@ -95,7 +106,7 @@ def cut_tasks(
             name=removal.name,
             key=removal.key,
             fingerprint=removal.fingerprint,
-            edition=one.edition,
+            write=one.write.id,
             shard=shard,
             shards=len(table),
             path=table.paths[shard],
@@ -120,25 +131,24 @@ def cut_shard(task: CutTask) -> CutShard:
         DataLossError: The new shard does not hold what was copied.
     """
     removal = described(task.dataset, task.name, task.key, task.fingerprint)
-    (one,) = (each for each in removal.editions if each.edition == task.edition)
+    (one,) = (each for each in removal.editions if each.write.id == task.write)
     begin = task.first_record
     rows = np.searchsorted(one.records, [begin, begin + task.digest.records])
     own = slice(*rows)
     records = one.records[own] - begin
-    key = layout.edition_key(removal.split, task.edition)
-    path = layout.shard_name(task.name, key, task.shard, task.shards)
+    path = layout.shard_name(task.name, one.write.key, task.shard, task.shards)
     place = ShardPlace.at(task.dataset, path)
     stored, index = open_stored(
         task.dataset, task.path, task.file_bytes, task.digest.records
     )
-    report = place.finished(task.fingerprint)
+    report = place.finished(task.write)
     if report is not None:
         removed = words_of(stored.crc32cs[records], lengths_of(stored, records))
         _check(task, report.written, RecordsDigest.of_words(removed))
         return CutShard(task, report, removed, resumed=True)
     taken = np.ones(len(stored.crc32cs), np.bool_)
     taken[records] = False
-    temporary = layout.temporary_dir(task.dataset, task.name, removal.key)
+    temporary = layout.temporary_dir(task.dataset, task.name, one.write.key)
     with storage_for(task.dataset).temporary(temporary) as local:
         with ShardCopier(local, options=stored.footer.options) as copier:
             _, lengths = copier.copy(stored, 0, taken)
@@ -149,7 +159,7 @@ def cut_shard(task: CutTask) -> CutShard:
             index.report(),
             path=path,
             shard_index=task.shard,
-            job=task.fingerprint,
+            job=task.write,
             file_bytes=written.file_bytes,
             file_crc32c=written.file_crc32c,
             written=written.digest,

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.metadata import layout
+from gristmill.dataset.commit.write import Write, next_write
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
 
 Int64 = npt.NDArray[np.int64]
@@ -22,12 +23,12 @@ class EditionRemoval:
 
     Attributes:
         base: The edition as it is.
-        edition: The number of the new one.
+        write: The write of the new one.
         records: int64 [removed], numbers among the records of the edition, rising.
     """
 
     base: Split
-    edition: int
+    write: Write
     records: Int64
 
 
@@ -53,8 +54,8 @@ class Removal:
 
     @property
     def key(self) -> str:
-        """The `layout.edition_key` under which the work is described."""
-        return layout.edition_key(self.split, self.editions[0].edition)
+        """The `layout.write_key` under which the work is described."""
+        return self.editions[0].write.key
 
     @property
     def records(self) -> int:
@@ -63,44 +64,31 @@ class Removal:
 
     @property
     def fingerprint(self) -> str:
-        """16 digits that tell this work from any other."""
-        about = [
-            [
-                one.base.edition,
-                one.base.shards_digest,
-                one.edition,
-                _digest(one.records),
-            ]
-            for one in self.editions
-        ]
-        text = json.dumps([self.name, self.split, self.request, about])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """The id of its first write."""
+        return self.editions[0].write.id
 
 
 def plan_removal(
     dataset: str,
-    name: str,
+    manifest: Manifest,
     split_name: str,
-    split: Split,
     records: npt.ArrayLike,
     *,
     request: str,
-    edition: int,
 ) -> Removal:
     """Sorts records of a split into its editions.
 
     Args:
         dataset: The dataset's directory.
-        name: Its name.
+        manifest: The dataset as it is.
         split_name: The name of the split.
-        split: The split as it is.
         records: Numbers of records of the split, one and more, in any order.
         request: See `Removal`.
-        edition: The number of the first edition to make.
 
     Raises:
         InputError: There is no such record, or none is given.
     """
+    split = manifest.splits[split_name]
     wanted = wanted_of(records)
     bad = wanted[(wanted < 0) | (wanted >= split.records)]
     if len(bad) or not len(wanted):
@@ -112,17 +100,23 @@ def plan_removal(
             cure="give numbers as `gristmill trace` and `head` show them",
         )
     editions: list[EditionRemoval] = []
-    first, number = 0, edition - 1
+    first = 0
     for part in split.parts:
         begin, end = np.searchsorted(wanted, [first, first + part.records]).tolist()
         if begin < end:
-            number += 1
             own = wanted[begin:end] - first
-            editions.append(EditionRemoval(base=part, edition=number, records=own))
+            about = [request, part.edition, part.shards_digest, _digest(own)]
+            write = next_write(
+                *(dataset, manifest.name, split_name, json.dumps(about)),
+                manifest=manifest,
+                replaces=True,
+                plain=False,
+            )
+            editions.append(EditionRemoval(base=part, write=write, records=own))
         first += part.records
     return Removal(
         dataset=dataset,
-        name=name,
+        name=manifest.name,
         split=split_name,
         before=split,
         editions=tuple(editions),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import operator
 import posixpath
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -191,14 +192,15 @@ class InputFiles:
         return lines + self.spec.differences(new.spec)
 
     def noted_changes(self, new: Self) -> list[int]:
-        """Returns the files of an equal list that changed according to the system.
+        """Returns the files of a list that changed according to the system.
 
-        Their sizes and versions are those of the new list.
+        The new list has the same names and sizes.
         """
         known = (self.noted_ns != 0) & (new.noted_ns != 0)
-        found: list[int] = np.flatnonzero(
-            known & (self.noted_ns != new.noted_ns)
-        ).tolist()
+        changed = known & (self.noted_ns != new.noted_ns)
+        if list(self.versions) != list(new.versions):
+            changed |= np.array([*map(operator.ne, self.versions, new.versions)], bool)
+        found: list[int] = np.flatnonzero(changed).tolist()
         return found
 
     def notes(self) -> list[str]:

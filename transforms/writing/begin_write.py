@@ -1,4 +1,4 @@
-"""Beginning a write: its shards are planned, and its output is taken."""
+"""Beginning a write: its shards are planned, and it gets its write id."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from gristmill.dataset.arrayrecord.chunk_encoder import (
     with_versions,
 )
 from gristmill.dataset.base.errors import JobChangedError
-from gristmill.dataset.commit.claim import Claim, again_if_changed
-from gristmill.dataset.commit.garbage import delete_leftovers
 from gristmill.dataset.commit.listings import check_split
-from gristmill.dataset.commit.write_marker import BegunWrite, option_differences
-from gristmill.transforms.jobs.empty_claim import unfinished_shards
-from gristmill.transforms.jobs.prepared_job import PreparedJob, described_shards
+from gristmill.dataset.commit.option_differences import option_differences
+from gristmill.dataset.commit.ownership import (
+    check_dataset_name,
+    check_removal,
+    committed_shards,
+)
+from gristmill.dataset.commit.write import Write, next_write
+from gristmill.dataset.metadata.manifest import (
+    Manifest,
+    read_replaced_manifest,
+    read_versioned_manifest,
+)
+from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.planning.write_plan import (
     PlannedWrite,
     WriteJob,
@@ -29,7 +37,7 @@ _log = logging.getLogger(__name__)
 def begin_write(
     job: WriteJob, counts: bytes, *, groups: int, overwrite: bool = False
 ) -> WritePlan:
-    """Plans the shards, and takes possession of the output.
+    """Plans the shards, and describes the write beside its output.
 
     It may be repeated while the shards of this very plan are written, or after they
     were committed: then it changes nothing.
@@ -41,116 +49,90 @@ def begin_write(
         overwrite: Whether to replace what the output holds of the split.
 
     Raises:
-        InputError: The output holds files of another writer.
+        InputError: The output holds files of unknown origin with the names of shards.
         JobChangedError: The output holds the split with other records or options.
     """
-    plan = again_if_changed(
-        lambda: _begin(job, counts, groups=groups, overwrite=overwrite)
-    )
-    write = plan.write
-    if not write.committed:
-        check_versions(write.job.writer, where=job.output)
-        _log.info(
-            "%s: split %s: %d records become %d shards, write %s",
-            *(job.output, job.split, write.total.records, write.shards),
-            write.fingerprint,
+    read = read_replaced_manifest if overwrite else read_versioned_manifest
+    manifest, version = read(job.output)
+    if manifest is not None:
+        check_dataset_name(job.output, manifest, job.name)
+    there = None if manifest is None else manifest.splits.get(job.split)
+    if there is not None:
+        writer = settled(job.writer, there.source.get("options", {}).get("writer"))
+        made = WritePlan.of(
+            dataclasses.replace(job, writer=writer), counts, groups=groups
         )
-    return plan
-
-
-def _begin(job: WriteJob, counts: bytes, *, groups: int, overwrite: bool) -> WritePlan:
-    claim = Claim.next(job.output, job.name, job.split, overwrite=overwrite)
-    begun, version = BegunWrite.load(job.output, job.name, claim.key)
-    source = {} if claim.there is None else claim.there.source
-    known = begun.options if begun is not None else source.get("options", {})
-    fingerprint = begun.fingerprint if begun is not None else source.get("write")
-    own = dataclasses.replace(job, writer=with_versions(job.writer))
-    plan = WritePlan.of(own, counts, groups=groups)
-    if not overwrite and fingerprint not in (None, plan.write.fingerprint):
-        # What was begun, or is done, is the same with the writer that it has.
-        job = dataclasses.replace(job, writer=settled(job.writer, known.get("writer")))
-        same = WritePlan.of(job, counts, groups=groups)
-        plan = same if same.write.fingerprint == fingerprint else plan
-    write = _take(plan.write, claim, begun, version, overwrite=overwrite)
+        # Files that were lost since are written again with `overwrite`.
+        if _made(made.write, there) and not check_split(job.output, there):
+            return dataclasses.replace(made, write=_committed(made.write, there))
+    job = dataclasses.replace(job, writer=with_versions(job.writer))
+    check_versions(job.writer, where=job.output)
+    plan = WritePlan.of(job, counts, groups=groups)
+    if there is not None and not overwrite:
+        raise _not_own(plan.write, there)
+    if there is not None and manifest is not None:
+        shards = committed_shards(job.output, manifest, job.split)
+        where = job.output, job.name, job.split
+        check_removal(*where, manifest=manifest, shards=shards)
+    damaged = manifest is None and bool(version)
+    write = _described(plan.write, manifest, damaged=damaged, replaces=overwrite)
+    _log.info(
+        "%s: split %s: %d records become %d shards, write %s",
+        *(job.output, job.split, write.total.records, write.shards),
+        write.fingerprint,
+    )
     return dataclasses.replace(plan, write=write)
 
 
-def _take(
-    write: PlannedWrite,
-    claim: Claim,
-    begun: BegunWrite | None,
-    version: str,
-    *,
-    overwrite: bool,
+def _made(write: PlannedWrite, there: Split) -> bool:
+    """Returns whether a split is what a write makes."""
+    content = there.source.get("content")
+    return len(there.parts) == 1 and content == write.content
+
+
+def _committed(write: PlannedWrite, there: Split) -> PlannedWrite:
+    found = Write(
+        output=write.job.output,
+        name=write.job.name,
+        split=write.job.split,
+        id=there.source["job"],
+        mark=there.write,
+        base=there.edition,
+    )
+    return write.of_write(found, committed=True)
+
+
+def _described(
+    write: PlannedWrite, manifest: Manifest | None, *, damaged: bool, replaces: bool
 ) -> PlannedWrite:
-    """Takes possession of the output, and returns the edition to write."""
-    job, there = write.job, claim.there
-    # Files that were lost since are written again with `overwrite`.
-    if there and write.marker.made(there) and not check_split(job.output, there):
-        write = dataclasses.replace(write, edition=there.numbers[0], committed=True)
-        delete_leftovers(job.output, job.name, {job.split, write.key})
-        return write
-    write = dataclasses.replace(write, edition=claim.edition)
-    marker = write.marker
-    own = begun is not None and begun.fingerprint == write.fingerprint
-    shards = set() if own else described_shards(job.output, job.name, claim.key)
-    if overwrite and not own:
-        claim.check_replaceable(shards=shards)
-    elif not own:
-        _check_free(write, claim, begun=bool(version))
-    claim.check_space(
-        write.total.raw_bytes,
-        job.options(),
-        alike=("writer",),
-        input_before=lambda split: split.raw_bytes,
+    job = write.job
+    plain = dataclasses.replace(write, plain=True)
+    found = next_write(
+        *(job.output, job.name, job.split, write.content),
+        manifest=manifest,
+        damaged=damaged,
+        replaces=replaces,
+        shards={plain.shard_path(shard) for shard in range(write.shards)},
     )
-    claim.take(
-        lambda: marker.store(options=job.options(), replaces=version),
-        described={marker.file: version},
-        own=own,
-        keep=write.has_shard,
-        shards=shards,
+    fields = {"name": job.name, "split": job.split, "shards": write.shards}
+    return write.of_write(found.describe({"write": fields, "options": job.options()}))
+
+
+def _not_own(write: PlannedWrite, there: Split) -> JobChangedError:
+    """Returns the error for a split that another write has made."""
+    job = write.job
+    options, old = job.options(), there.source.get("options", {})
+    # A conversion has options of its own.
+    before = {name: old.get(name, value) for name, value in options.items()}
+    changed = option_differences(before, options)
+    if there.records_digest != write.total.hex:
+        changed.append(
+            f"there were {there.records:,} records, digest {there.records_digest}; "
+            f"there are {write.total.records:,}, digest {write.total.hex}"
+        )
+    return JobChangedError(
+        "the output holds this split already, from another source",
+        where=f"{job.output}, split {job.split}",
+        got="; ".join(changed) or None,
+        cure="choose another split or output, or replace it with overwrite=True",
     )
-    return write
-
-
-def _check_free(write: PlannedWrite, claim: Claim, *, begun: bool) -> None:
-    """Checks that nothing of the split is in the output that another one has finished.
-
-    Args:
-        write: The write.
-        claim: Its output.
-        begun: Whether another write has begun there: this one takes its place.
-    """
-    job, there = write.job, claim.there
-    cure = "choose another split or output, or replace it with overwrite=True"
-    if there is not None:
-        options, old = job.options(), there.options
-        # A conversion has options of its own.
-        before = {name: old.get(name, value) for name, value in options.items()}
-        changed = option_differences(before, options)
-        if there.records_digest != write.total.hex:
-            changed.append(
-                f"there were {there.records:,} records, digest {there.records_digest}; "
-                f"there are {write.total.records:,}, digest {write.total.hex}"
-            )
-        raise JobChangedError(
-            "the output holds this split already, from another source",
-            where=claim.where,
-            got="; ".join(changed) or None,
-            cure=cure,
-        )
-    where = job.output, job.name, claim.key
-    described, seen = PreparedJob.load_versioned(*where)
-    shards: set[str] | None = set()
-    if seen.job:
-        shards = unfinished_shards(*where, manifest=claim.manifest, described=described)
-    if shards is None:
-        raise JobChangedError(
-            "the output belongs to an unfinished conversion",
-            where=claim.where,
-            cure=f"finish it first, or {cure}",
-        )
-    claim.check_no_parts(cure=cure)
-    if not begun:
-        claim.check_no_strangers(written=shards)

@@ -115,22 +115,27 @@ def commit_write(
         job.name,
         write.key,
         table,
-        check_current=write.marker.check_current,
+        check_current=write.as_write.check_current,
         writer_options=job.writer.described,
-        source={"write": write.fingerprint, "options": job.options()},
+        source={
+            "job": write.fingerprint,
+            "content": write.content,
+            "options": job.options(),
+        },
     )
 
     check = functools.partial(
         check_files,
         job.output,
         {write.key: split},
-        check_current=write.marker.check_current,
+        check_current=write.as_write.check_current,
     )
     manifest = commit(
         job.output,
         job.name,
         {write.key: split},
-        replaces=[write.key],
+        based_on={write.key: write.base},
+        replaces=[write.key] if write.replaces else (),
         keep_replaced=keep_replaced,
         check=check,
         delete=delete,

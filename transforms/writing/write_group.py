@@ -237,6 +237,6 @@ def _write_shard(
             read=written.digest,
             written=written.digest,
         )
-        write.marker.check_current()  # Another write may have begun.
+        write.as_write.check_current()  # Another write may have begun.
         place.publish(local, written, report)
     return report

@@ -24,6 +24,7 @@ from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import without_replaced
 from gristmill.dataset.commit.garbage import find_leftovers
 from gristmill.dataset.commit.listings import Listings
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnEntry,
     ColumnTable,
@@ -72,7 +73,7 @@ def write(attachment: Attachment) -> dict[int, dict[str, ColumnEntry]]:
             files.append(attachment.publish(path, "rank", data))
             first += count
         table = ColumnTable.of(files, shards)
-        path = attachment.table_path(part.edition, "rank")
+        path = attachment.table_path(layout.write_key("train", part.write), "rank")
         entry = write_column_table(
             attachment.dataset, path, KIND, table, source={"by": "test"}
         )
@@ -92,7 +93,7 @@ def test_a_killed_attachment_is_finished_or_given_up(output: str) -> None:
     made = write(attachment)
     # Killed here: neither readers nor other commands take notice.
     assert not loader.open(output).columns
-    assert leftovers(output) == ["index/d-train.attach-0000000000000000.json"]
+    assert leftovers(output) == ["index/d-train.0000000000000000.job.json"]
     assert clean(output).files == 0
     assert len(files_of(output)) == len(whole) + 2 + 1 + 1
     shown = clean(output, unfinished=True, delete=False)
@@ -100,9 +101,9 @@ def test_a_killed_attachment_is_finished_or_given_up(output: str) -> None:
     assert done == shown
     assert done.files == 4
     assert files_of(output).keys() == whole.keys()
-    with pytest.raises(JobChangedError, match="given it up"):
+    with pytest.raises(JobChangedError, match="given up"):
         attachment.commit(made)
-    again = attachment_to(output)
+    again = attachment_to(output, "1")
     again.begin()
     again.commit(write(again))
     assert loader.open(output).column("rank")[:].tolist() == [*range(7)]
@@ -119,7 +120,7 @@ def test_who_is_given_up_at_the_commit_fails(
     at_storage(
         monkeypatch,
         "stat",
-        ".attach-",
+        ".job.json",
         lambda: clean(output, unfinished=True),
         after=True,
     )

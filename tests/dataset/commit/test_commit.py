@@ -6,6 +6,7 @@ import concurrent.futures
 import dataclasses
 import multiprocessing
 import pathlib
+from collections.abc import Callable
 
 import google_crc32c
 import pytest
@@ -76,13 +77,29 @@ def finish(output: str, split: str, reports: list[ShardReport]) -> Split:
         ShardTable.of(reports),
         check_current=lambda: None,
         writer_options=OPTIONS.described,
-        source={"made": "here"},
+        source={"made": "here", "job": split},
     )
 
 
 def written(output: str, split: str = "train", shards: int = 2) -> Split:
     reports = [write_shard(output, split, shard, shards) for shard in range(shards)]
     return finish(output, split, reports)
+
+
+def commit_all(
+    output: str,
+    *,
+    check: Callable[[], None] = lambda: None,
+    extra_files: ExtraFiles | None = None,
+    **splits: Split,
+) -> Manifest:
+    """Commits splits that were not there."""
+    return commit_dataset(
+        *(output, NAME, splits),
+        based_on=dict.fromkeys(splits, 0),
+        check=check,
+        extra_files=extra_files,
+    )
 
 
 @pytest.fixture
@@ -99,7 +116,7 @@ def test_several_processes_and_one_commit(output: str) -> None:
     assert read_manifest(output) is None
     split = finish(output, "train", reports)
     assert read_manifest(output) is None
-    manifest = commit_dataset(output, NAME, {"train": split})
+    manifest = commit_all(output, train=split)
     assert open_manifest(output) == manifest
     assert manifest.splits["train"].records == 30
     assert manifest.splits["train"].source["made"] == "here"
@@ -110,8 +127,8 @@ def test_several_processes_and_one_commit(output: str) -> None:
 
 
 def test_a_second_split_is_added(output: str) -> None:
-    commit_dataset(output, NAME, {"train": written(output)})
-    commit_dataset(output, NAME, {"test": written(output, "test")})
+    commit_all(output, train=written(output))
+    commit_all(output, test=written(output, "test"))
     assert set(open_manifest(output).splits) == {"test", "train"}
 
 
@@ -119,9 +136,9 @@ def test_of_two_commits_at_once_neither_is_lost(output: str) -> None:
     train, test = written(output), written(output, "test")
 
     def commit_test() -> None:
-        commit_dataset(output, NAME, {"test": test})
+        commit_all(output, test=test)
 
-    commit_dataset(output, NAME, {"train": train}, check=commit_test)
+    commit_all(output, check=commit_test, train=train)
     assert open_manifest(output).splits == {"test": test, "train": train}
 
 
@@ -129,11 +146,10 @@ def test_a_check_that_fails_stops_the_commit(output: str) -> None:
     split = written(output)
     pathlib.Path(output, layout.shard_name(NAME, "train", 1, 2)).unlink()
     with pytest.raises(DataLossError, match=r"(?s)not there any more.*00001-of-00002"):
-        commit_dataset(
+        commit_all(
             output,
-            NAME,
-            {"train": split},
             check=lambda: check_files(output, {"train": split}),
+            train=split,
         )
     assert read_manifest(output) is None
 
@@ -232,5 +248,5 @@ def test_extra_files_are_written_before_the_manifest(output: str) -> None:
         return [manifest.name.encode()]
 
     extra = ExtraFiles(["about.txt"], make)
-    commit_dataset(output, NAME, {"train": written(output)}, extra_files=extra)
+    commit_all(output, extra_files=extra, train=written(output))
     assert pathlib.Path(output, "about.txt").read_bytes() == b"data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import StorageChangedError
 from gristmill.dataset.commit.editions import (
     rolled_back,
-    with_edition,
     with_parts,
+    with_write,
     without_replaced,
 )
 from gristmill.dataset.metadata import layout
@@ -29,12 +30,13 @@ def edition(number: int) -> Split:
         file_bytes=number,
         records_digest=f"{number:032x}",
         shards_digest=f"sha256:{number:064x}",
-        table=layout.table_path("c4", layout.edition_key("train", number)),
+        table=layout.table_path("c4", layout.write_key("train", f"{number:016x}")),
         table_bytes=1,
         table_crc32c=1,
         writer_options="",
         source={"job": f"{number:016x}"},
         edition=number,
+        write=f"{number:016x}",
     )
 
 
@@ -58,21 +60,22 @@ def test_any_history(steps) -> None:
         if what == "append":
             last += 1
             now = (*now, last)
-            split = with_edition(split, edition(last))
+            split = with_write(split, edition(last), base=max(before))
             # What it begins with is found in it.
         elif what == "replace":
             last += 1
             now = (last,)
-            split = with_edition(split, edition(last), replaces=True, keep=keep)
+            made = edition(last)
+            split = with_write(split, made, base=max(before), replaces=True, keep=keep)
         elif what == "remove":
-            chosen = {number for n, number in enumerate(now) if choice >> n & 1}
+            chosen = [number for n, number in enumerate(now) if choice >> n & 1]
             if not chosen:
                 continue
-            made = dict(zip(now, range(last + 1, last + 1 + len(now)), strict=True))
-            now = tuple(made[n] if n in chosen else n for n in now)
+            numbers = dict(zip(chosen, itertools.count(last + 1)))
+            now = tuple(numbers.get(n, n) for n in now)
             last = max(now)
-            parts = {n: edition(made[n]) for n in chosen}
-            split = with_parts(split, parts, keep=keep)
+            parts = {n: edition(number) for n, number in numbers.items()}
+            split = with_parts(split, parts, before=split, keep=keep)
         elif what == "back":
             keep = True
             now = sorted(kept)[choice % len(kept)]
@@ -114,70 +117,110 @@ def without_some(number: int, *bases: int) -> Split:
 def test_a_removal_is_one_change() -> None:
     one, two = edition(1), edition(2)
     before = Split.of_editions([one, two])
-    after = with_parts(before, {1: without_some(3, 1), 2: without_some(4, 2)})
+    removals = {1: without_some(3, 1), 2: without_some(4, 2)}
+    after = with_parts(before, removals, before=before)
     assert after.numbers == (3, 4)
     with pytest.raises(IndexError):
         after.until(3)  # The records of edition 2 were there then.
     assert after.until(2) == before
     assert after.until(1) == one
-    grown = with_edition(after, edition(5))
+    grown = with_write(after, edition(5), base=4)
     assert grown.until(4).numbers == (3, 4)
-    more = with_parts(grown, {4: without_some(6, 4, 2), 5: without_some(7, 5)})
+    removals = {4: without_some(6, 4, 2), 5: without_some(7, 5)}
+    more = with_parts(grown, removals, before=grown)
     for number in (3, 6):
         with pytest.raises(IndexError):
             more.until(number)
     assert more.until(5) == grown.alone
-    only_last = with_parts(before, {2: without_some(3, 2)}, keep=False)
+    fewer = {2: without_some(3, 2)}
+    only_last = with_parts(before, fewer, before=before, keep=False)
     assert only_last.until(1) == one
 
 
 class TestNewEdition:
     def test_the_first(self):
-        assert with_edition(None, edition(1)) == edition(1)
-        # In the place of files that are of no dataset.
-        assert with_edition(None, edition(2), replaces=True) == edition(2)
-        with pytest.raises(StorageChangedError, match="the split is gone"):
-            with_edition(None, edition(2))
+        assert with_write(None, edition(1), base=0) == edition(1)
+        # In the place of a `dataset.json` that cannot be read.
+        assert with_write(None, edition(1), base=-1, replaces=True) == edition(1)
+        with pytest.raises(StorageChangedError, match="another command") as caught:
+            with_write(None, edition(2), base=1)
+        assert "no such split" in str(caught.value)
 
     def test_the_same_again(self):
         three = Split.of_editions([edition(1), edition(2), edition(3)])
-        again = dataclasses.replace(edition(2), table_bytes=5)
-        made = with_edition(three, again)
+        again = dataclasses.replace(edition(2), table_bytes=5, edition=1)
+        made = with_write(three, again, base=1)
         assert [part.table_bytes for part in made.parts] == [1, 5, 1]
+        assert made.numbers == (1, 2, 3)
         # Whatever it replaced when it was made first.
-        assert with_edition(three, again, replaces=True) == made
+        assert with_write(three, again, base=1, replaces=True) == made
 
-    @pytest.mark.parametrize("replaces", [False, True])
-    @pytest.mark.parametrize("number", [1, 2, 3])
-    def test_a_number_that_was_given_out(self, number, replaces):
+    def test_a_number_is_given_by_the_commit(self):
         split = dataclasses.replace(edition(2), last_edition=3)
-        other = dataclasses.replace(edition(number), source={"job": "another"})
-        with pytest.raises(StorageChangedError, match="another command has changed"):
-            with_edition(split, other, replaces=replaces)
+        made = dataclasses.replace(edition(9), edition=1)
+        assert with_write(split, made, base=2).numbers == (2, 4)
+        assert with_write(split, made, base=2, replaces=True).numbers == (4,)
 
     def test_nothing_is_given_out_again_after_clean(self):
-        split = with_edition(edition(1), edition(2), keep=True)
+        split = with_write(edition(1), edition(2), base=1, keep=True)
         back = without_replaced(rolled_back(split, 1))
         assert (back.numbers, back.last_edition, [*back.known]) == ((1,), 2, [1])
-        with pytest.raises(StorageChangedError):
-            with_edition(back, dataclasses.replace(edition(2), source={}))
+        assert with_write(back, edition(3), base=1).numbers == (1, 3)
+
+    def test_an_append_stands_on_other_appends_only(self):
+        one, mine = edition(1), edition(9)
+        grown = with_write(one, edition(2), base=1)
+        assert with_write(grown, mine, base=1).numbers == (1, 2, 3)
+        fewer = with_parts(one, {1: without_some(2, 1)}, before=one)
+        for changed in (
+            with_write(one, edition(2), base=1, replaces=True),
+            with_write(one, edition(2), base=1, replaces=True, keep=True),
+            fewer,
+            with_write(fewer, edition(3), base=2),
+            with_parts(grown, {1: without_some(3, 1)}, before=grown),
+        ):
+            with pytest.raises(StorageChangedError, match="another command"):
+                with_write(changed, mine, base=1)
+        with pytest.raises(StorageChangedError, match="another command"):
+            with_write(rolled_back(grown, 1), mine, base=2)
+        # It began before there was a split.
+        with pytest.raises(StorageChangedError, match="another command"):
+            with_write(one, mine, base=0)
+
+    def test_what_replaces_a_split_stands_on_nothing_else(self):
+        one = edition(1)
+        for changed in (
+            with_write(one, edition(2), base=1),
+            with_write(one, edition(2), base=1, replaces=True),
+            with_parts(one, {1: without_some(2, 1)}, before=one),
+        ):
+            for base in (-1, 0, 1):
+                with pytest.raises(StorageChangedError, match="another command"):
+                    with_write(changed, edition(9), base=base, replaces=True)
 
 
 class TestParts:
     def test_those_that_lost_nothing_stay(self):
         split = Split.of_editions([edition(1), edition(2)])
-        made = with_parts(split, {1: edition(3)})
+        made = with_parts(split, {1: edition(3)}, before=split)
         assert made.numbers == (3, 2)
         assert made.replaced == (split,)
         assert made.until(3) == made
         assert made.until(2) == split
         assert made.until(1) == edition(1)
 
-    @pytest.mark.parametrize("made", [{3: edition(4)}, {1: edition(2)}])
-    def test_another_change_came_between(self, made):
+    def test_the_same_again(self):
         split = Split.of_editions([edition(1), edition(2)])
-        with pytest.raises(StorageChangedError):
-            with_parts(split, made)
+        made = with_parts(split, {1: edition(3)}, before=split)
+        assert with_parts(made, {1: edition(3)}, before=split) == made
+        grown = with_write(made, edition(4), base=3)
+        assert with_parts(grown, {1: edition(3)}, before=split) == grown
+
+    def test_another_change_came_between(self):
+        split = Split.of_editions([edition(1), edition(2)])
+        for changed in (None, edition(1), with_write(split, edition(3), base=2)):
+            with pytest.raises(StorageChangedError, match="another command"):
+                with_parts(changed, {1: edition(9)}, before=split)
 
 
 def test_back_and_forth() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
@@ -10,7 +11,7 @@ from gristmill.dataset.base.errors import StorageMissingError
 from gristmill.dataset.commit.commit import commit
 from gristmill.dataset.commit.editions import (
     rolled_back,
-    with_edition,
+    with_write,
     without_replaced,
 )
 from gristmill.dataset.commit.garbage import (
@@ -27,6 +28,11 @@ from tests.support.shards import report
 NAME = "c4"
 
 
+def mark_of(number: int) -> str:
+    """Returns the id that is in the names of an edition: the first has plain names."""
+    return f"{number:016x}" if number > 1 else ""
+
+
 class Files:
     """A dataset's files, made up: what is in them does not matter, but tables."""
 
@@ -39,13 +45,18 @@ class Files:
         for path in paths:
             self.storage.write(layout.join(self.output, path), path.encode())
 
+    def describe(self, number: int) -> None:
+        path = layout.job_path(NAME, layout.write_key("train", mark_of(number)))
+        description = json.dumps({"fingerprint": f"{number:016x}"})
+        self.storage.write(layout.join(self.output, path), description.encode())
+
     def edition(self, number: int, *, kind: str = "tfds", **changes) -> Split:
-        key = layout.edition_key("train", number)
-        mark = f"e{number:05d}-" if number > 1 else ""
+        mark = mark_of(number)
+        key = layout.write_key("train", mark)
         names = [
             layout.shard_name(NAME, key, shard, 2)
             if kind == "tfds"
-            else f"part-{mark}{shard}.ar"
+            else f"part-{mark or 0}-{shard}.ar"
             for shard in range(2)
         ]
         reports = [
@@ -60,10 +71,12 @@ class Files:
             writer_options="",
             source={"job": f"{number:016x}"},
             edition=number,
+            write=mark,
         )
         for name in names:
             self.add(name, layout.index_path(name), layout.errors_path(name))
-        self.add(layout.job_path(NAME, key), layout.inputs_path(NAME, key))
+        self.describe(number)
+        self.add(layout.inputs_path(NAME, key))
         path = layout.join(self.output, split.table)
         self.storage.write(path, table.encode())
         return dataclasses.replace(split, **changes)
@@ -75,8 +88,9 @@ class Files:
             for info in self.storage.list_tree(self.output)
         }
 
-    def garbage(self, split: Split) -> list[str]:
-        manifest = Manifest(name=NAME, splits={"train": split})
+    def garbage(self, split: Split, *given_up: int) -> list[str]:
+        spent = frozenset(f"{number:016x}" for number in given_up)
+        manifest = Manifest(name=NAME, splits={"train": split}, spent=spent)
         place = layout.join(self.output, "")
         found = find_garbage(self.output, manifest, "train")
         return [info.path.removeprefix(place) for info in found]
@@ -95,15 +109,19 @@ def test_what_a_replacement_leaves_and_nothing_else(output: str, kind: str) -> N
     everything = files.all()
     assert not files.garbage(first)
     assert not files.garbage(Split.of_editions([first, second]))
-    kept = with_edition(first, second, replaces=True, keep=True)
+    kept = with_write(first, second, base=1, replaces=True, keep=True)
     assert not files.garbage(kept)
-    found = files.garbage(without_replaced(kept))
+    found = files.garbage(without_replaced(kept), 1)
     assert {*found} == old
     # Whoever comes next finds all by the table.
     assert found[-1] == first.table
     assert {*files.garbage(rolled_back(kept, 1))} == set()
-    assert {*files.garbage(without_replaced(rolled_back(kept, 1)))} == new
-    manifest = Manifest(name=NAME, splits={"train": without_replaced(kept)})
+    assert {*files.garbage(without_replaced(rolled_back(kept, 1)), 2)} == new
+    manifest = Manifest(
+        name=NAME,
+        splits={"train": without_replaced(kept)},
+        spent=frozenset({first.source["job"]}),
+    )
     delete_garbage(output, manifest, "train")
     assert files.all() == everything - old
     delete_garbage(output, manifest, "train")
@@ -119,18 +137,19 @@ def test_shards_that_editions_share_stay(output: str) -> None:
     shared = dataclasses.replace(two, paths=[two.paths[0], one.paths[1]])
     path = layout.join(output, second.table)
     files.storage.write(path, shared.encode())
-    removed = {"edition": 1, "list": "index/c4-train.e00002.removed.npz"}
+    removed = {"edition": 1, "list": layout.removed_path(NAME, f"train.{mark_of(2)}")}
     split = Split.of_table(
         shared,
         shared.encode(),
         path=second.table,
         writer_options="",
-        source={**first.source, "file_list": layout.inputs_path(NAME, "train")},
+        source={"job": f"{2:016x}", "file_list": layout.inputs_path(NAME, "train")},
         edition=2,
+        write=mark_of(2),
     )
     split = dataclasses.replace(split, removed=removed)
     files.add(removed["list"])
-    found = {*files.garbage(split)}
+    found = {*files.garbage(split, 1)}
     assert {path for path in found if one.paths[1] in path} == set()
     assert {one.paths[0], first.table, layout.job_path(NAME, "train")} <= found
     assert not found & {removed["list"], layout.inputs_path(NAME, "train")}
@@ -149,7 +168,7 @@ def test_files_that_were_indexed_stay(output: str) -> None:
     files = Files(output)
     first = files.edition(1)
     second = files.edition(2, source={"indexed": 2})
-    found = files.garbage(second)
+    found = files.garbage(second, 1)
     assert {*found} == {
         first.table,
         *(path(NAME, "train") for path in (layout.job_path, layout.inputs_path)),
@@ -164,7 +183,8 @@ def test_a_commit_deletes_what_it_replaces(output: str) -> None:
     def change(manifest: Manifest | None) -> Manifest:
         there = None if manifest is None else manifest.splits["train"]
         made = first if there is None else files.edition(2)
-        split = with_edition(there, made, replaces=True)
+        base = 0 if there is None else 1
+        split = with_write(there, made, base=base, replaces=True)
         return Manifest(name=NAME, splits={"train": split})
 
     commit(output, change)
@@ -172,4 +192,4 @@ def test_a_commit_deletes_what_it_replaces(output: str) -> None:
     changed = commit(output, change)
     assert read_manifest(output) == changed
     assert not files.all() & old
-    assert not garbage_editions(output, changed, "train").editions
+    assert not garbage_editions(output, changed, "train").keys

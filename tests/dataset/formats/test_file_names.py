@@ -34,12 +34,13 @@ from gristmill.dataset.formats.file_formats import (
     ],
 )
 def test_names(path, expected):
-    assert parse_file_name(path) == (*expected, 1)
+    assert parse_file_name(path) == (*expected, "")
 
 
-def test_names_of_later_editions():
-    name = "c4/c4-train.array_record-e00012-00003-of-00010"
-    assert parse_file_name(name) == ("c4", "train", 10, 12)
+def test_names_with_the_id_of_a_write():
+    write = "0123456789abcdef"
+    name = f"c4/c4-train.array_record-{write}-00003-of-00010"
+    assert parse_file_name(name) == ("c4", "train", 10, write)
 
 
 def test_a_notice_names_what_is_joined():

@@ -13,9 +13,11 @@ from tests.support.columns import attach_numbers, examples
 from tests.support.removals import remove_from
 
 PAGE = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "format.md"
-NAMES = {"NAME": "c4-en", "SPLIT": "train-a", "EDITION": "00002", "COLUMN": "score"}
-SHARD = "c4-en-train-a.array_record-e00002-00003-of-00064"
-PARTS = {**NAMES, "SHARD": SHARD, "KEY": "0123456789abcdef"}
+WRITE = "0123456789abcdef"
+NAMES = {"NAME": "c4-en", "SPLIT": "train-a", "WRITE": WRITE, "COLUMN": "score"}
+SHARD = f"c4-en-train-a.array_record-{WRITE}-00003-of-00064"
+NUMBERS = {"PART": "00001", "COUNT": "00004"}
+PARTS = {**NAMES, **NUMBERS, "SHARD": SHARD, "KEY": "0123456789abcdef"}
 
 
 def test_the_page_has_the_same_table() -> None:
@@ -48,12 +50,12 @@ def test_splits_are_told_apart() -> None:
     assert kinds.TABLE.parse(path, NAME="c4", SPLIT="en-train")
     assert not kinds.TABLE.parse(path, NAME="c4", SPLIT="train")
     assert not kinds.TABLE.parse(path, NAME="c4-en", SPLIT="en-train")
-    named = layout.parts_of("c4", "train.e00002")
-    assert kinds.TABLE.path(**named) == layout.table_path("c4", "train.e00002")
+    named = layout.parts_of("c4", f"train.{WRITE}")
+    assert kinds.TABLE.path(**named) == layout.table_path("c4", f"train.{WRITE}")
 
 
 def test_what_holds_records_is_found_where_it_is_left() -> None:
-    swept = {*kinds.OF_SHARDS, kinds.PARTS, kinds.UNFINISHED}
+    swept = {*kinds.OF_SHARDS, kinds.TEMPORARY, kinds.UNFINISHED}
     assert {kind for kind in KINDS if kind.holds} <= swept
 
 

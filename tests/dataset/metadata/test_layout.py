@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 
 import pytest
@@ -41,24 +42,37 @@ class TestShardNames:
         assert (info.shard_index, info.num_shards) == (index, count)
 
 
-class TestEditions:
-    @pytest.mark.parametrize("edition", [1, 2, 99_999, 100_000])
-    def test_a_key_says_split_and_edition(self, edition: int):
-        for split in ("train", "train-en", "e00002"):
-            key = layout.edition_key(split, edition)
-            assert layout.parse_edition_key(key) == (split, edition)
-            shard = layout.shard_name("c4", key, 3, 64)
-            assert layout.edition_of(shard, "c4", split) == edition
-            assert shard.startswith(layout.shard_prefix("c4", key))
+class TestWrites:
+    @pytest.mark.parametrize("mark", ["", "0123456789abcdef", "0" * 16])
+    def test_a_key_says_split_and_write(self, mark: str):
+        for split in ("train", "train-en", "0123456789abcdef"):
+            key = layout.write_key(split, mark)
+            assert layout.parse_write_key(key) == (split, mark)
+            shards = [layout.shard_name("c4", key, 3, 64)]
+            if mark:
+                shards.append(layout.part_shard_name("c4", key, 1, 0, 7))
+            for shard in shards:
+                assert layout.shard_mark(shard, "c4", split) == mark
+                assert layout.shard_mark(shard, "c4", "tra") is None
+                assert layout.shard_mark(f"{shard}.md5", "c4", split) is None
+                for other in {"", "0123456789abcdef", "0" * 16} - {mark}:
+                    glob = layout.shard_glob("c4", layout.write_key(split, other))
+                    assert not fnmatch.fnmatchcase(shard, glob)
+                assert shard.startswith(layout.shard_prefix("c4", key))
+                assert fnmatch.fnmatchcase(shard, layout.shard_glob("c4", key))
+                assert fnmatch.fnmatchcase(
+                    shard, layout.shard_prefix("c4", split) + "*"
+                )
             for path in (
                 *layout.split_paths("c4", key),
                 layout.removed_path("c4", key),
+                layout.part_path("c4", key, 1, 4),
             ):
                 found = [
                     kind.parse(path, NAME="c4", SPLIT=split) for kind in DESCRIBING
                 ]
                 (parts,) = filter(None, found)
-                assert layout.edition_in(parts) == edition
+                assert layout.key_in(parts) == key
                 assert not any(
                     kind.parse(path, NAME="c4", SPLIT="tra") for kind in DESCRIBING
                 )
@@ -66,13 +80,13 @@ class TestEditions:
     @pytest.mark.parametrize(
         "key",
         [
-            *("", ".e00002", "train.", "train.e2", "train.e00001", "train.e000002"),
-            *("train.00002", "train.e00002.e00003", "train.e-0001", "train.x"),
+            *("", f".{'0' * 16}", "train.", "train.0123", "train.0123456789ABCDEF"),
+            *(f"train.{'0' * 16}.{'1' * 16}", f"train.{'0' * 17}", "train.e00002"),
         ],
     )
     def test_what_is_no_key(self, key: str):
         with pytest.raises(InputError, match="split name"):
-            layout.parse_edition_key(key)
+            layout.parse_write_key(key)
 
 
 class TestOtherNames:

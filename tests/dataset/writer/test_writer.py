@@ -18,6 +18,7 @@ from gristmill.dataset import (
     InputError,
     JobChangedError,
     NotADatasetError,
+    StorageChangedError,
     Writer,
     WriterOptions,
     commit_parts,
@@ -27,6 +28,8 @@ from gristmill.dataset import (
 )
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.base.errors import DataLossError, InvalidDatasetError
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.dataset.writer import writer as writer_module
@@ -35,6 +38,8 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.contents import manifest_text
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from tests.support.conversion import contents, convert, job_of
 from tests.support.gcs_server import GcsServer
 from tests.support.records import (
@@ -55,6 +60,11 @@ def write(output: Any, records: list[bytes] = RECORDS, **options: Any) -> None:
 def records_of(output: Any, split: str = "train") -> list[bytes]:
     dataset = loader.open(output, split)
     return dataset.read(range(len(dataset)))
+
+
+def shards_of(output: pathlib.Path, split: str = "train") -> list[pathlib.Path]:
+    """Returns the shards of a split that are there, in order."""
+    return sorted(output.glob(f"data-{split}.array_record-*"))
 
 
 class StoppedError(Exception):
@@ -88,25 +98,31 @@ class TestWhatItLeaves:
         convert(job_of(inputs, tmp_path / "converted", plan=plan, name="data"))
         write(tmp_path / "data")
         theirs, ours = contents(tmp_path / "converted"), contents(tmp_path / "data")
-        shards = [name for name in ours if name.startswith("data-")]
-        assert len(shards) == 4
-        assert {name: theirs[name] for name in shards} == {
-            name: ours[name] for name in shards
-        }
-        assert sorted(ours) == sorted(
-            name for name in theirs if not name.endswith((".job.json", ".inputs.npz"))
+        shards, others = (
+            sorted(name for name in files if name.startswith("data-"))
+            for files in (ours, theirs)
+        )
+        assert len(shards) == len(others) == 4
+        assert [ours[name] for name in shards] == [theirs[name] for name in others]
+        (key,) = [name for name in ours if name.endswith(".shards.npz")]
+        names = dict(zip(shards, others, strict=True))
+        names |= {layout.index_path(a): layout.index_path(b) for a, b in names.items()}
+        names |= {key: layout.table_path("data", "train")}
+        assert sorted(names.get(name, name) for name in ours) == sorted(
+            name
+            for name in theirs
+            if not name.endswith((".job.json", ".inputs.npz", "dataset_info.json"))
         )
         split, other = (
             open_manifest(tmp_path / name).splits["train"]
             for name in ("data", "converted")
         )
         assert split.records_digest == other.records_digest
-        assert split.shards_digest == other.shards_digest
         assert split.writer_options == other.writer_options
-        for shard in shards:
+        for shard, other_shard in zip(shards, others, strict=True):
             index, expected = (
-                map_index(str(tmp_path / name / "index" / f"{shard}.index"))
-                for name in ("data", "converted")
+                map_index(str(tmp_path / name / layout.index_path(path)))
+                for name, path in (("data", shard), ("converted", other_shard))
             )
             assert (index.crc32cs == expected.crc32cs).all()
             report = index.report()
@@ -144,13 +160,13 @@ class TestWhatItLeaves:
         assert batch["text"].tolist() == [f"text {i}".encode() for i in range(4)]
         assert batch["ids"].row_splits.tolist() == [0, 0, 1, 3, 6]
 
-    def test_a_record_is_traced_to_its_number(self, tmp_path: pathlib.Path) -> None:
+    def test_a_record_is_traced_to_the_writer(self, tmp_path: pathlib.Path) -> None:
         write(tmp_path / "data")
         dataset = loader.open(tmp_path / "data")
         batches = loader.global_batches(dataset, batch_size=1, shuffle="none")
         found = locate(batches, 64, 0)
         assert found.source_note == (
-            "written by a Python program, with gristmill.dataset.Writer: record 64"
+            "written by a Python program, with gristmill.dataset.Writer"
         )
         shown = manifest_text(open_manifest(tmp_path / "data"), "here")
         assert "source    gristmill.dataset.Writer\n" in shown + "\n"
@@ -177,7 +193,7 @@ class TestWhereItGoesOn:
     def test_nothing_is_visible_before_the_end(self, tmp_path: pathlib.Path) -> None:
         output = tmp_path / "data"
         write_until(output, 70)
-        assert {path.name for path in output.iterdir()} == {"index", "tmp-data-train"}
+        assert len(shards_of(output)) == 2
         with pytest.raises(NotADatasetError, match="resume=True"):
             open_manifest(output)
 
@@ -186,9 +202,9 @@ class TestWhereItGoesOn:
     ) -> None:
         write(tmp_path / "data")
         write_until(tmp_path / "data", 40, split="test")
-        part = "tmp-data-test/00000-of-00001"
+        (shard,) = shards_of(tmp_path / "data", "test")
         left = verify(str(tmp_path / "data"), quick=True).leftovers
-        assert f"{part}/00000.array_record" in left
+        assert shard.name in left
         write(tmp_path / "data", split="test", resume=True)
         assert verify(str(tmp_path / "data"), quick=True).leftovers == ()
 
@@ -216,24 +232,32 @@ class TestWhereItGoesOn:
         write_until(tmp_path / "data", 70)
         write(tmp_path / "data", RECORDS[50:])
         assert records_of(tmp_path / "data") == RECORDS[50:]
-        assert not (tmp_path / "data" / "tmp-data-train").exists()
+        assert not list((tmp_path / "data").glob("tmp-*"))
+        assert not verify(str(tmp_path / "data"), workers=1).leftovers
+        assert len(shards_of(tmp_path / "data")) == 2
 
     def test_a_damaged_or_missing_shard_is_written_again(
         self, tmp_path: pathlib.Path
     ) -> None:
         write(tmp_path / "once" / "data")
         output = tmp_path / "data"
-        for name in ("00001.array_record", "index/00001.array_record.index"):
-            write_until(output, 100)
-            part = output / "tmp-data-train" / "00000-of-00001"
-            path = part / name
-            path.write_bytes(path.read_bytes()[:-1])
+        damages = (
+            lambda shard, index: shard.write_bytes(shard.read_bytes()[:-1]),
+            lambda shard, index: index.write_bytes(index.read_bytes()[:-1]),
+            lambda shard, index: shard.unlink(),
+            lambda shard, index: index.unlink(),
+        )
+        for damage in damages:
+            write_until(output, 100, resume=True)
+            shard = shards_of(output)[1]
+            damage(shard, output / layout.index_path(shard.name))
             with (
                 contextlib.suppress(StoppedError),
                 Writer(output, records_per_shard=30, resume=True) as writer,
             ):
                 assert writer.position_records == 30
-                assert not (part / "00002.array_record").exists()
+                # What follows is not kept: it may become another.
+                assert len(shards_of(output)) == 1
                 raise StoppedError
         write(output, resume=True)
         assert contents(output) == contents(tmp_path / "once" / "data")
@@ -247,7 +271,7 @@ class TestWhereItGoesOn:
             assert writer.position_records == len(RECORDS)
             with pytest.raises(InputError, match="the split is committed"):
                 writer.write(b"more")
-        (tmp_path / "data" / "data-train.array_record-00001-of-00004").unlink()
+        shards_of(tmp_path / "data")[1].unlink()
         with pytest.raises(DataLossError, match="not there any more"):
             write(tmp_path / "data", resume=True)
         write(tmp_path / "data", overwrite=True)
@@ -266,7 +290,8 @@ class TestWhereItGoesOn:
         assert records_of(tmp_path / "data") == [*RECORDS, *RECORDS[:7]]
         write(tmp_path / "data", RECORDS[:9], overwrite=True)
         assert records_of(tmp_path / "data") == RECORDS[:9]
-        assert not list((tmp_path / "data").rglob("*e00002*"))
+        assert len(shards_of(tmp_path / "data")) == 1
+        assert not verify(str(tmp_path / "data"), workers=1).leftovers
 
     def test_another_version_of_a_codec_does_not_go_on(
         self, tmp_path: pathlib.Path
@@ -276,10 +301,10 @@ class TestWhereItGoesOn:
             write(tmp_path / "data", writer=other)
         assert not (tmp_path / "data").exists()
         write_until(tmp_path / "data", 70)
-        (marker,) = (tmp_path / "data").rglob("*.write.json")
-        described = json.loads(marker.read_text())
-        described["options"]["writer"]["versions"] = other.versions
-        marker.write_text(json.dumps(described))
+        (job,) = (tmp_path / "data").rglob("*.job.json")
+        described = json.loads(job.read_text())
+        described["parts"]["writer"]["versions"] = other.versions
+        job.write_text(json.dumps(described))
         with pytest.raises(JobChangedError, match=r"other bytes(.|\n)*zstd-0\.1"):
             write(tmp_path / "data", resume=True)
         write(tmp_path / "data", overwrite=True)
@@ -309,20 +334,27 @@ class TestWhatItRefuses:
 
     def test_an_unfinished_conversion(self, tmp_path: pathlib.Path) -> None:
         (tmp_path / "in").write_bytes(frames_of(RECORDS))
-        begin_job(job_of(tmp_path / "in", tmp_path / "data", name="data"))
-        with pytest.raises(JobChangedError, match="unfinished conversion"):
-            write(tmp_path / "data")
-        write(tmp_path / "data", overwrite=True)
-        assert records_of(tmp_path / "data") == RECORDS
+        job = job_of(tmp_path / "in", tmp_path / "data", name="data")
+        results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
+        write(tmp_path / "data", RECORDS[:50])
+        # Each has files of its own. Who commits later is told.
+        with pytest.raises(StorageChangedError, match="has changed the split"):
+            commit_shards([job], results)
+        assert records_of(tmp_path / "data") == RECORDS[:50]
+        clean(str(tmp_path / "data"), unfinished=True)
         assert not list(tmp_path.rglob("*.job.json"))
+        assert not verify(str(tmp_path / "data"), workers=1).leftovers
+        assert records_of(tmp_path / "data") == RECORDS[:50]
 
     def test_shards_of_unknown_origin(self, tmp_path: pathlib.Path) -> None:
         path = tmp_path / "data" / "data-train.array_record-00000-of-00001"
         path.parent.mkdir()
         path.write_bytes(b"another's")
-        with pytest.raises(InputError, match="is there already"):
-            write(tmp_path / "data")
+        write(tmp_path / "data")
+        write(tmp_path / "data", RECORDS[:40], overwrite=True)
+        clean(str(tmp_path / "data"), unfinished=True)
         assert path.read_bytes() == b"another's"
+        assert records_of(tmp_path / "data") == RECORDS[:40]
 
     def test_a_conversion_that_ends_first_stays(self, tmp_path: pathlib.Path) -> None:
         (tmp_path / "in").write_bytes(frames_of(RECORDS[:50]))
@@ -333,7 +365,7 @@ class TestWhatItRefuses:
                 writer.write(b"late")
                 convert(job)
 
-        with pytest.raises(JobChangedError, match="holds this split already"):
+        with pytest.raises(StorageChangedError, match="another command"):
             late()
         assert records_of(tmp_path / "data") == RECORDS[:50]
 
@@ -372,22 +404,28 @@ class TestWhatItRefuses:
             write(tmp_path / "data")
         assert read_manifest(tmp_path / "data") is None
 
-    def test_a_conversion_does_not_begin_where_shards_are_finished(
+    def test_a_conversion_beside_unfinished_shards(
         self, tmp_path: pathlib.Path
     ) -> None:
         (tmp_path / "in").write_bytes(frames_of(RECORDS[:50]))
         job = job_of(tmp_path / "in", tmp_path / "data", name="data")
         write_until(tmp_path / "data", 70)
-        with pytest.raises(JobChangedError, match="unfinished Writer"):
-            convert(job)
-        write(tmp_path / "data", resume=True)
-        assert records_of(tmp_path / "data") == RECORDS
-        # Nor where they are to replace a split: what is appended would come first.
-        write_until(tmp_path / "data", 70, overwrite=True)
-        argv = ["append", str(tmp_path / "data"), str(tmp_path / "in")]
-        told = CliRunner().invoke(cli, argv)
-        assert (told.exit_code, "unfinished Writer" in told.output) == (2, True)
-        write(tmp_path / "data", resume=True, overwrite=True)
+        convert(job)
+        assert records_of(tmp_path / "data") == RECORDS[:50]
+        # The writer cannot go on: the split is there.
+        with pytest.raises(JobChangedError, match="holds this split already"):
+            write(tmp_path / "data", resume=True)
+        # What is to replace a split does not take with it what is appended meanwhile.
+        (tmp_path / "more").write_bytes(frames_of(RECORDS[50:]))
+        argv = ["append", str(tmp_path / "data"), str(tmp_path / "more")]
+
+        def late() -> None:
+            with Writer(tmp_path / "data", overwrite=True) as writer:
+                writer.write(b"late")
+                assert CliRunner().invoke(cli, argv).exit_code == 0
+
+        with pytest.raises(StorageChangedError, match="another command"):
+            late()
         assert records_of(tmp_path / "data") == RECORDS
 
     @pytest.mark.parametrize("record", ["text", bytearray(b"x"), None, 3])
@@ -430,11 +468,13 @@ class TestWhatItRefuses:
 
     def test_a_description_that_is_damaged(self, tmp_path: pathlib.Path) -> None:
         write_until(tmp_path / "data", 70)
-        (marker,) = (tmp_path / "data").rglob("*.write.json")
-        text = marker.read_text()
-        marker.write_text(text.replace('"shard_bytes"', '"shards_bytes"'))
-        with pytest.raises(InvalidDatasetError, match="cannot be read"):
-            commit_parts(tmp_path / "data")
-        marker.write_text(text[:50])
+        (job,) = (tmp_path / "data").rglob("*.job.json")
+        text = job.read_text()
+        for damaged in (text.replace('"shard_bytes"', '"shards_bytes"'), text[:50]):
+            job.write_text(damaged)
+            for call in (commit_parts, write):
+                with pytest.raises(InvalidDatasetError, match="cannot be read"):
+                    call(tmp_path / "data")
+        job.unlink()
         write(tmp_path / "data", resume=True)
         assert records_of(tmp_path / "data") == RECORDS

@@ -37,15 +37,15 @@ PLAIN = 41
 LOST = [2, 11, 12, 13, 14, 40]
 
 
-def _plain(folder: pathlib.Path, output: str, split: str, first: int, count: int):
-    inputs = folder / f"in-{split}"
+def _plain(folder: pathlib.Path, output: str, first: int, count: int):
+    inputs = folder / f"in-{first}"
     inputs.mkdir(parents=True)
     numbers = [*range(first, first + count)]
     for number, size in enumerate((count // 3, 1, count - count // 3 - 1)):
         records = [example(numbers.pop(0)) for _ in range(size)]
         (inputs / f"{number}.tfrecord").write_bytes(frames_of(records))
     job = conversion.job_of(
-        inputs, output, name="d", split=split, plan=("num_shards", 4)
+        inputs, output, name="d", appends=first > 0, plan=("num_shards", 4)
     )
     conversion.convert(job)
 
@@ -63,10 +63,10 @@ def _attach(folder: pathlib.Path, output: str, ids: Iterable[int], **options: An
 def make_plain(folder: pathlib.Path, *, erase: bool) -> str:
     """Editions 1, 2 without some records, 3 with more, 5 without some of both."""
     output = str(folder / "out")
-    _plain(folder, output, "train", 0, PLAIN)
+    _plain(folder, output, 0, PLAIN)
     _attach(folder, output, range(PLAIN))
     remove_from(output, LOST, erase=erase)
-    _plain(folder, output, "train.e00003", 100, 20)
+    _plain(folder, output, 100, 20)
     there = [n for n in range(PLAIN) if n not in LOST]
     _attach(folder, output, [*there, *range(100, 120)], overwrite=True)
     remove_from(output, [0, 9, 53, 54], erase=erase)
@@ -76,8 +76,8 @@ def make_plain(folder: pathlib.Path, *, erase: bool) -> str:
 def make_lineage(folder: pathlib.Path, *, erase: bool) -> str:
     """A conversion of a dataset of two editions."""
     output = str(folder / "base")
-    _plain(folder, output, "train", 0, 30)
-    _plain(folder, output, "train.e00002", 30, 9)
+    _plain(folder, output, 0, 30)
+    _plain(folder, output, 30, 9)
     again = str(folder / "out")
     job = conversion.job_of(output, again, name="e", plan=("num_shards", 3))
     conversion.convert(job)
@@ -88,7 +88,7 @@ def make_lineage(folder: pathlib.Path, *, erase: bool) -> str:
 def make_rows(folder: pathlib.Path, *, erase: bool) -> str:
     """Packed rows of three files and two editions."""
     output = str(folder / "out")
-    for edition, split in ((1, "train"), (2, "train.e00002")):
+    for edition in (1, 2):
         inputs = folder / f"in-{edition}"
         inputs.mkdir(parents=True)
         for number in range(3):
@@ -97,7 +97,9 @@ def make_rows(folder: pathlib.Path, *, erase: bool) -> str:
             (inputs / f"{number}.tfrecord").write_bytes(frames_of(records))
         packing = PackOptions(length=32, method="best-fit", column="ids")
         plan = ("num_shards", 2)
-        job = conversion.job_of(inputs, output, split=split, plan=plan, pack=packing)
+        job = conversion.job_of(
+            inputs, output, appends=edition > 1, plan=plan, pack=packing
+        )
         conversion.convert(job)
     rows = len(loader.open(output))
     attach_numbers(output, folder, rows)

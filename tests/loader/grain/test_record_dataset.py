@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, StateMismatchError
-from gristmill.dataset.metadata.layout import edition_key
 from tests.support.datasets import convert
 from tests.support.records import text_records
 from tests.support.started import started
@@ -330,7 +329,7 @@ def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:
         next(iterator)
     state = through_json(iterator.get_state())
     rest = list(iterator)
-    convert(tmp_path, [text_records(9, seed=8)], split=edition_key("train", 2))
+    convert(tmp_path, [text_records(9, seed=8)], edition=2)
     assert len(list(records())) == 36
     later = iter(records())
     later.set_state(state)

@@ -158,8 +158,12 @@ def test_a_feed_names_the_record_that_is_no_row(tmp_path):
     dataset = loader.open(tmp_path / "packed")
     batches = loader.global_batches(dataset, batch_size=4, shuffle="none")
     decode = loader.PackedRows(length=4, id_bytes=3)
+
+    def of_rows(records):
+        return decode(records)
+
     with (
-        batches.feed(decode=decode, process_index=0, process_count=1) as feed,
+        batches.feed(decode=of_rows, process_index=0, process_count=1) as feed,
         pytest.raises(DecodeError, match=r"packed, record 0 (.|\n)*of 3 bytes"),
     ):
         next(feed)

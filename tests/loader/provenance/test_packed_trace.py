@@ -120,8 +120,8 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
         records = documents(300, seed=start, first=start)
         inputs = folder / "b" / f"in-{number}"
         places |= write_frames(inputs / "x.tfrecord", records)
-        key = {1: "train", 2: "train.e00002"}[number]
-        convert(job_of(inputs, folder / "b" / "out", plan=("num_shards", 2), split=key))
+        options = {"plan": ("num_shards", 2), "appends": number > 1}
+        convert(job_of(inputs, folder / "b" / "out", **options))
     pack(folder / "b" / "out", places, length=LENGTH, method="concat")
     for number in (3, 4):
         start = 10_000 * number

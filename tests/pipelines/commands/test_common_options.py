@@ -49,11 +49,11 @@ def test_variables_of_options_that_are_generated(tmp_path: pathlib.Path) -> None
 
 
 def test_an_error_of_a_variable_names_it(dataset: str) -> None:
-    wrong = {"GRISTMILL_HEAD_RECORDS": "many"}
+    wrong = {"GRISTMILL_HEAD_LIMIT": "many"}
     done = run("head", dataset, code=2, GRISTMILL_JSON="1", **wrong)
     assert "'many' is not a valid integer" in done.stderr
-    assert done.stderr.endswith("The value is from GRISTMILL_HEAD_RECORDS.\n")
-    assert "GRISTMILL_HEAD_RECORDS" in json.loads(done.stdout)["error"]["what"]
+    assert done.stderr.endswith("The value is from GRISTMILL_HEAD_LIMIT.\n")
+    assert "GRISTMILL_HEAD_LIMIT" in json.loads(done.stdout)["error"]["what"]
     done = run("head", dataset, "-n", "many", code=2)
     assert "from" not in done.stderr
 

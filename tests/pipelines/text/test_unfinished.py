@@ -10,13 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 from gristmill.dataset import ColumnWriter
-from gristmill.dataset.base.errors import GristmillError, InvalidDatasetError
+from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.metadata.manifest import read_manifest, read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.unfinished import Unfinished, read_unfinished
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
+from gristmill.transforms.removal.cut_shard import cut_shard
 from tests.support.conversion import convert, job_of, prepared_of
 from tests.support.records import text_records, write_tfrecords
 
@@ -75,12 +77,22 @@ def test_beside_a_split_that_is_committed(source, tmp_path):
     assert "NOT committed" not in inspect(output, "--edition", "1")
 
 
+def test_a_removal_and_what_is_beside_it(source, tmp_path):
+    output = str(tmp_path / "out")
+    convert(job_of(source, output, plan=("num_shards", 3)))
+    removal = begin_removal(output, [0, 299]).removal
+    assert removal is not None
+    cut_shard(next(iter(tasks_of(removal))))
+    (found,) = unfinished(output)
+    assert found.text().endswith("a removal, 1 shard finished")
+
+
 def test_nothing_there_and_half_a_beginning(source, tmp_path):
     inspect(tmp_path / "out", code=3)
     prepared_of(job_of(source, tmp_path / "out"))
     next((tmp_path / "out").rglob("*.inputs.npz")).unlink()
-    with pytest.raises(GristmillError, match="lacks its list of files"):
-        unfinished(tmp_path / "out")
+    (found,) = unfinished(tmp_path / "out")
+    assert (found.split, found.finished, found.total) == ("train", 0, 0)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"job": {"name": "train"}}'])

@@ -15,7 +15,6 @@ import pytest
 
 from gristmill import loader
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
-from gristmill.dataset.metadata import layout
 from gristmill.pipelines.view.charts import histogram, shards_chart
 from gristmill.pipelines.view.write_html import (
     LIMIT_BYTES,
@@ -163,7 +162,7 @@ def test_splits_editions_and_earlier_datasets(
         (tmp_path / split).write_bytes(frames_of(records[:count]))
         converted(job_of(tmp_path / split, output, split=split))
     (tmp_path / "more").write_bytes(frames_of(records[:7]))
-    converted(job_of(tmp_path / "more", output, split=layout.edition_key("train", 2)))
+    converted(job_of(tmp_path / "more", output, appends=True))
     content = written(tmp_path, loader.open(output, split="train"))
     splits = section(content, "Splits")["rows"]
     assert [row[:2] for row in splits] == [["test", 4], ["train", 37]]

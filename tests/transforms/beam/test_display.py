@@ -45,7 +45,7 @@ def test_readers_show_inputs() -> None:
     found = shown(ReadArrayRecords("data/c4", split="test"))
     assert (found["Input"], found["Split"]) == ("data/c4", "test")
     assert "Split" not in shown(ReadArrayRecords("data/c4"))
-    assert shown(VerifyDataset("data/c4"))["Input"] == "data/c4"
+    assert shown(VerifyDataset("data/c4"))["Dataset"] == "data/c4"
     found = shown(ReadAllTFRecords(range_bytes=7), beam.Create(["in"]))
     assert found["Range bytes"] == 7
     found = shown(ReadAllArrayRecords(split="test"), beam.Create(["in"]))

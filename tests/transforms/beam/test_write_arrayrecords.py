@@ -21,6 +21,7 @@ from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import DataLossError, InputError, JobChangedError
+from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
@@ -398,10 +399,25 @@ def test_conversions_and_writes_respect_each_other(tmp_path: pathlib.Path) -> No
     assert_whole(out)
     (out / "dataset.json").unlink()
     write_plainly(out, split="test", num_shards=1)  # Another split: no matter.
-    with pytest.raises(InputError, match="there already"):
-        write_plainly(out, num_shards=2)
-    assert write_plainly(out, num_shards=2, overwrite=True).records == 704
+    # What was there counts as work that is not finished.
+    assert write_plainly(out, num_shards=2).records == 704
+    clean(str(out), unfinished=True)
     assert_whole(out)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_stranger_stays(tmp_path: pathlib.Path, overwrite: bool) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    mine = out / layout.shard_name("data", "train", 0, 9)
+    mine.write_bytes(b"mine")
+    if overwrite:
+        assert write_plainly(out, num_shards=2, overwrite=True).records == 704
+        assert len(list(out.glob("*.array_record*"))) == 3
+    else:
+        with pytest.raises(InputError, match="there already"):
+            write_plainly(out, num_shards=2)
+    assert mine.read_bytes() == b"mine"
 
 
 @pytest.mark.slow
@@ -437,12 +453,16 @@ def test_crash_leaves_no_dataset_and_finished_shards_are_kept(
     assert f"committed; split train: {len(RECORDS)} records in 4 shards" in committed
 
 
-def test_crash_of_another_write_leaves_no_strays(tmp_path: pathlib.Path) -> None:
+def test_what_another_write_has_begun_goes_with_a_cleaning(
+    tmp_path: pathlib.Path,
+) -> None:
     """Globs would find the shards of both."""
     out = tmp_path / "out"
     plan = plan_of(out, RECORDS, num_shards=4)
     write_one(plan, 0, groups_of(plan, RECORDS)[0])
     write_plainly(out, RECORDS[:500], num_shards=3)
+    assert len(list(out.glob("*.array_record*"))) == 4
+    clean(str(out), unfinished=True)
     assert len(list(out.glob("*.array_record*"))) == 3
     assert len(list((out / "index").glob("*.index"))) == 3
     assert_whole(out)
@@ -460,7 +480,7 @@ def test_late_attempts_do_no_harm(tmp_path: pathlib.Path) -> None:
     counts = b"".join(count(groups[group], group) for group in (0, 1))
     for overwrite in (False, True):
         again = begin_write(plan.write.job, counts, groups=2, overwrite=overwrite)
-        assert again.write == dataclasses.replace(plan.write, committed=True)
+        assert again.write == dataclasses.replace(plan.write, committed=True, base=1)
         for listed in (False, True):
             result = write_one(again, 0, groups[0], listed=listed)
             assert result == GroupResult(again.write, ())

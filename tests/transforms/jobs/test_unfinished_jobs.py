@@ -1,4 +1,4 @@
-"""A run that finished no shard claims nothing: the corrected command runs."""
+"""Jobs beside others of their split that are not finished: all can go on."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import pathlib
 import signal
 import subprocess
 import sys
-import threading
 
 import apache_beam as beam
 import pytest
 
 from gristmill.dataset.base.errors import (
     InputError,
-    JobChangedError,
     StorageChangedError,
     UserFunctionError,
 )
+from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
@@ -25,8 +24,9 @@ from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import contents, convert, job_of
@@ -51,15 +51,15 @@ def with_shards(job: ConversionJob, shards: int) -> ConversionJob:
     return dataclasses.replace(job, plan=plan)
 
 
-def assert_whole(output: str, *, shards: int, records: int = len(RECORDS)) -> None:
+def assert_whole(output: str, *, shards: int, described: int = 3) -> None:
     """The output is a dataset with these shards, and nothing else is there."""
     found = verify(output, workers=1)
     assert found.findings == ()
     split = open_manifest(output).splits["train"]
-    assert (split.shards, split.records) == (shards, records)
+    assert (split.shards, split.records) == (shards, len(RECORDS))
     assert len(storage_for(output).list(output)) == shards + 1
     index = storage_for(output).list(layout.join(output, layout.INDEX_DIR))
-    assert len(index) == shards + 3
+    assert len(index) == shards + described
 
 
 @pytest.mark.one_in(3)
@@ -73,9 +73,10 @@ def test_a_function_that_fails_and_the_corrected_command(
     with pytest.raises(UserFunctionError):
         run_conversion([job], overwrite=overwrite, **options)
     outcome = run_conversion([with_shards(dataclasses.replace(job, map=None), 2)])
-    assert_whole(output, shards=2)
     (note,) = outcome.notes
-    assert "had finished no shard, and was replaced" in note
+    clean(output, unfinished=True)
+    assert_whole(output, shards=2)
+    assert "another conversion of split train is not finished" in note
     assert "map was 'binascii:unhexlify', is None" in note
     assert "the plan was 3 shards, is 2 shards" in note
 
@@ -134,82 +135,56 @@ def test_a_kill_before_the_first_shard_is_finished(source, output: str, where: s
     left = storage_for(output).list(output)
     assert bool(left) == (where == "before its index")
     convert(job_of(source, output, plan=("num_shards", 2)))
+    clean(output, unfinished=True)
     assert_whole(output, shards=2)
     if "://" not in output:
         assert not [name for name in contents(output) if "tmp" in name]
 
 
-def test_a_finished_shard_claims_the_output(source, output: str):
-    job = job_of(source, output, plan=("num_shards", 3))
-    make_shard(next(shard_tasks(begin_job(job).prepared)))
-    other = with_shards(job, 2)
-    with pytest.raises(JobChangedError, match=r"the plan was 3 shards, is 2 shards"):
-        begin_job(other)
-    convert(job)
-    assert_whole(output, shards=3)
-
-
-def test_a_shard_that_is_made_on_this_machine_claims_the_output(source, tmp_path):
-    job = job_of(source, tmp_path / "out", plan=("num_shards", 3))
-    begin_job(job)
-    temporary = layout.temporary_dir(job.output, job.name, job.split)
-    with (
-        storage_for(job.output).temporary(temporary),
-        pytest.raises(JobChangedError, match=r"the plan was 3 shards, is 2 shards"),
-    ):
-        begin_job(with_shards(job, 2))
-    convert(with_shards(job, 2))
-    assert_whole(job.output, shards=2)
-
-
-def test_a_worker_of_the_replaced_job_is_told(source, output: str):
+def test_one_that_has_finished_a_shard_goes_on(source, output: str):
     job = job_of(source, output, plan=("num_shards", 3))
     task = next(shard_tasks(begin_job(job).prepared))
-    begin_job(with_shards(job, 2))
-    with pytest.raises(JobChangedError, match="another conversion has taken over"):
-        make_shard(task)
-    convert(with_shards(job, 2))
-    assert_whole(output, shards=2)
+    made = make_shard(task)
+    (note,) = begin_job(with_shards(job, 2)).notes
+    assert "the plan was 3 shards, is 2 shards" in note
+    assert make_shard(task) == made._replace(resumed=True)
+    convert(job)
+    clean(output, unfinished=True)
+    assert_whole(output, shards=3)
+    assert open_manifest(output).splits["train"].write == ""
 
 
-def test_of_two_that_begin_at_once_the_later_has_the_output(
+def test_of_two_that_begin_at_once_one_has_the_plain_names(
     source, output: str, monkeypatch
 ):
-    first, second = (job_of(source, output, plan=("num_shards", n)) for n in (3, 2))
-    held = threading.Event()
-    release = threading.Event()
-
-    def hold() -> None:
-        held.set()
-        assert release.wait(60)
-
-    at_storage(monkeypatch, "write", "inputs.npz", hold)
-    errors: list[Exception] = []
-
-    def begin_first() -> None:
-        try:
-            begin_job(first)
-        except StorageChangedError as e:
-            errors.append(e)
-
-    thread = threading.Thread(target=begin_first)
-    thread.start()
-    assert held.wait(60)
-    # The first has written one of its two files: the other comes too late.
-    prepared = begin_job(second).prepared
-    release.set()
-    thread.join(60)
-    assert len(errors) == 1
-    found = PreparedJob.load(output, "data", "train")
-    assert found is not None
-    assert found.fingerprint == prepared.fingerprint
-    convert(second)
+    """Both have found that nobody has them, and both can go on."""
+    jobs = [job_of(source, output, plan=("num_shards", n)) for n in (3, 2)]
+    first: list[PreparedJob] = []
+    at_storage(
+        monkeypatch,
+        "write",
+        "job.json",
+        lambda: first.append(begin_job(jobs[0]).prepared),
+    )
+    second = begin_job(jobs[1]).prepared
+    prepared = [*first, second]
+    marks = [layout.parse_write_key(one.job.split)[1] for one in prepared]
+    assert marks == ["", second.fingerprint]
+    # Either finds its own when it is begun again.
+    assert [begin_job(job).prepared.job.split for job in jobs] == [
+        one.job.split for one in prepared
+    ]
+    results = [[make_shard(t) for t in shard_tasks(one)] for one in prepared]
+    commit_shards(jobs[1:], results[1])
+    with pytest.raises(StorageChangedError, match="has changed the split while this"):
+        commit_shards(jobs[:1], results[0])
+    clean(output, unfinished=True)
     assert_whole(output, shards=2)
 
 
 def test_a_stranger_is_still_refused(source, tmp_path):
     out = tmp_path / "out"
-    begin_job(job_of(source, out, plan=("num_shards", 3)))
+    out.mkdir()
     mine = out / layout.shard_name("data", "train", 0, 9)
     mine.write_bytes(b"mine")
     with pytest.raises(InputError, match="there already"):
@@ -217,11 +192,59 @@ def test_a_stranger_is_still_refused(source, tmp_path):
     assert mine.read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ShardNames(kind="beam", prefix="part", suffix=".ar"),
+        ShardNames(kind="inputs", suffix=".ar"),
+    ],
+)
+def test_shards_of_other_names_go_with_what_is_given_up(
+    source, output: str, names: ShardNames, first: bool
+):
+    job = job_of(source, output, plan=("num_shards", 2))
+    if not first:
+        convert(job)
+    other = job_of(source, output, plan=("match_shards", None))
+    other = dataclasses.replace(other, names=names)
+    for task in shard_tasks(begin_job(other, overwrite=not first).prepared):
+        make_shard(task)
+    mine = layout.join(output, "notes.ar")
+    storage_for(output).write(mine, b"mine")
+    if first:
+        convert(job)
+    clean(output, unfinished=True)
+    assert storage_for(output).read(mine) == b"mine"
+    storage_for(output).delete(mine)
+    assert_whole(output, shards=2)
+
+
+@pytest.mark.parametrize("described", [b"", b"{}", None])
+def test_a_stranger_stays_beside_what_nobody_can_read(
+    source, output: str, described: bytes | None
+):
+    """Only a job of its own can have made a shard without an index."""
+    storage = storage_for(output)
+    mine = layout.join(output, layout.shard_name("data", "train", 0, 9))
+    place = layout.join(output, layout.job_path("data", "train"))
+    if described is not None:
+        storage.write(place, described)
+    convert(job_of(source, output, plan=("num_shards", 2)), overwrite=True)
+    storage.write(mine, b"mine")
+    clean(output, unfinished=True)
+    assert storage.read(mine) == b"mine"
+
+
 @pytest.mark.slow
-def test_a_write_over_a_conversion_that_finished_a_shard(source, output: str):
+def test_a_write_beside_a_conversion_that_finished_a_shard(source, output: str):
     job = job_of(source, output, plan=("num_shards", 3), name="out")
-    make_shard(next(shard_tasks(begin_job(job).prepared)))
-    with pytest.raises(JobChangedError, match="unfinished conversion"):
-        run(beam.Create(RECORDS), WriteArrayRecords(output, num_shards=2))
-    convert(job)
-    assert_whole(output, shards=3)
+    begun = begin_job(job).prepared
+    make_shard(next(shard_tasks(begun)))
+    run(beam.Create(RECORDS), WriteArrayRecords(output, num_shards=2))
+    results = [make_shard(task) for task in shard_tasks(begun)]
+    assert [result.resumed for result in results] == [True, False, False]
+    with pytest.raises(StorageChangedError, match="has changed the split while this"):
+        commit_shards([job], results)
+    clean(output, unfinished=True)
+    assert_whole(output, shards=2, described=2)

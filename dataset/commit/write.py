@@ -1,0 +1,218 @@
+"""A write: its id, which is in the names of its files, and its description.
+
+The id is a hash of all that decides the bytes of a write. So two different writes never
+have a file in common, and the same one finds what it has finished, whatever became of
+its process. The number of an edition is given by the commit.
+
+A split's first write has the names that TFDS gives to shards, without an id: whoever
+creates the description that has no id in its name has these names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from gristmill.dataset.base.errors import (
+    InputError,
+    JobChangedError,
+    StorageChangedError,
+)
+from gristmill.dataset.commit.listings import walk
+from gristmill.dataset.commit.ownership import check_no_strangers
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import JOB
+from gristmill.dataset.metadata.manifest import Manifest, read_replaced_manifest
+from gristmill.dataset.storage.lookup import storage_for
+
+DAMAGED = -1  # In the place of an edition: `dataset.json` cannot be read.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Write:
+    """A write of one split.
+
+    Attributes:
+        output: The dataset's directory.
+        name: The dataset's name.
+        split: The split.
+        id: 16 hex digits.
+        mark: The id, as names have it; "" where they are TFDS's plain names.
+        base: The newest edition of the split when it began, 0 for no split; `DAMAGED`
+            where nobody could tell.
+        replaces: Whether it replaces what was there.
+    """
+
+    output: str
+    name: str
+    split: str
+    id: str
+    mark: str
+    base: int = 0
+    replaces: bool = False
+
+    @property
+    def key(self) -> str:
+        """The `layout.write_key` by which its files are named."""
+        return layout.write_key(self.split, self.mark)
+
+    @property
+    def where(self) -> str:
+        """The split, for messages."""
+        return f"{self.output}, split {self.split}"
+
+    @property
+    def description(self) -> str:
+        """The path of the file that describes it."""
+        return layout.join(self.output, layout.job_path(self.name, self.key))
+
+    def describe(self, fields: Mapping[str, Any]) -> Write:
+        """Writes the description; returns the write with the names that it has.
+
+        Args:
+            fields: What else is to be in it, as plain values.
+        """
+        about = {"fingerprint": self.id, "name": self.name, "split": self.split}
+        document = about | dict(fields)
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        storage, place = storage_for(self.output), self.description
+        found = storage.load(place)
+        own = found is not None and id_in(found.data) == self.id
+        try:
+            storage.write(
+                place,
+                # Names of files can hold bytes that are not UTF-8: as in the manifest.
+                text.encode("utf-8", "backslashreplace"),
+                # The same write may have other options now that decide no bytes.
+                replaces=found.version if found is not None and own else "",
+            )
+        except StorageChangedError:
+            if self.mark:
+                raise
+            # Another write has taken the plain names at this moment.
+            return dataclasses.replace(self, mark=self.id).describe(fields)
+        return self
+
+    def check_current(self) -> None:
+        """Raises JobChangedError if the write was given up."""
+        manifest, _ = read_replaced_manifest(self.output)
+        if manifest is not None:
+            check_not_spent(self.output, manifest, {self.split: self.id})
+
+
+def check_not_spent(output: str, manifest: Manifest, ids: Mapping[str, Any]) -> None:
+    """Raises JobChangedError if one of some writes, by their splits, was given up."""
+    for split, id_ in ids.items():
+        if id_ in manifest.spent:
+            raise JobChangedError(
+                "this write was given up: its files may be deleted",
+                where=f"{output}, split {split}",
+                got=f"write {id_} among those that gristmill clean --unfinished, or "
+                "what replaced it, has given up",
+                cure="run the same command again: it starts over",
+            )
+
+
+def id_in(description: bytes) -> str | None:
+    """Returns the id of the write that is described, None if it cannot be read."""
+    try:
+        return str(json.loads(description)["fingerprint"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def write_ids(*decides: Any) -> Iterator[str]:
+    """Yields the ids of a write: the first, the one after that was given up, ...
+
+    Args:
+        decides: All that decides the bytes, as plain values.
+    """
+    for times in itertools.count():
+        text = json.dumps([*decides, times])
+        yield hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+def next_write(
+    output: str,
+    name: str,
+    split: str,
+    content: str,
+    *,
+    manifest: Manifest | None,
+    damaged: bool = False,
+    replaces: bool = False,
+    plain: bool = True,
+    shards: Collection[str] = (),
+) -> Write:
+    """Returns the write that is to make something.
+
+    It has the same id whenever it is asked for, and the next one once what it wrote
+    was given up, or is in the split no longer.
+
+    Args:
+        output: The dataset's directory.
+        name: Its name.
+        split: The split.
+        content: A digest of all that decides the bytes.
+        manifest: The dataset as it is, None if there is none.
+        damaged: Whether there is a `dataset.json` that cannot be read.
+        replaces: Whether it replaces what the split has. Files with TFDS's plain names
+            that nobody is known to have written are no error then, and stay.
+        plain: Whether it may have TFDS's plain names.
+        shards: Its shards, if it has these.
+
+    Raises:
+        InputError: There are files with these names that nobody is known to have
+            written, and it replaces nothing.
+    """
+    over = replaces
+    there = None if manifest is None else manifest.splits.get(split)
+    base = (DAMAGED if damaged else 0) if there is None else there.edition
+    replaces = replaces and base != 0
+    decides: tuple[Any, ...] = ()
+    if there is not None and replaces:
+        decides = base, there.shards_digest
+    used = frozenset[str]() if manifest is None else manifest.spent
+    used |= frozenset() if there is None else there.writes
+    id_ = next(one for one in write_ids(split, content, *decides) if one not in used)
+    write = Write(
+        output=output,
+        name=name,
+        split=split,
+        id=id_,
+        mark=id_,
+        base=base,
+        replaces=replaces,
+    )
+    unmarked = dataclasses.replace(write, mark="")
+    if plain and there is None and _is_free(unmarked, shards, over=over):
+        return unmarked
+    return write
+
+
+def _is_free(plain: Write, shards: Collection[str], *, over: bool) -> bool:
+    """Returns whether nobody else has TFDS's plain names; as for `next_write`."""
+    storage, name, split = storage_for(plain.output), plain.name, plain.split
+    found = storage.load(plain.description)
+    if found is not None:
+        return id_in(found.data) == plain.id
+    paths = [layout.join(plain.output, p) for p in layout.split_paths(name, split)]
+    if any(storage.stat_all(paths)):
+        return False
+    try:
+        check_no_strangers(plain.output, name, split, shards=shards)
+    except InputError:
+        if not over:
+            raise
+        return False
+    return True
+
+
+def described_writes(output: str, name: str, split: str) -> Iterator[str]:
+    """Yields the `layout.write_key` of each write of a split that is described."""
+    for found in walk(output, (JOB,), layout.parts_of(name, split)):
+        yield layout.key_in(found.parts)

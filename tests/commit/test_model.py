@@ -1,0 +1,481 @@
+"""A model of a dataset: commands in any order, killed anywhere, against lists."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import pathlib
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from gristmill import loader
+from gristmill.dataset.base.errors import DataLossError, GristmillError
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.roll_back import roll_back
+from gristmill.dataset.metadata.open_manifest import states_of
+from gristmill.dataset.storage.lookup import storage_for
+from tests.support import changes
+from tests.support.changes import NAME, files_with, found_by_verify, killed
+from tests.support.gcs_server import GcsServer
+
+SOAK_EXAMPLES = int(os.environ.get("GRISTMILL_TEST_HISTORIES", "1000"))
+INPUTS = {
+    name: tuple(b"<%s %d>" % (name.encode(), number) for number in range(count))
+    for name, count in {"a": 5, "b": 4, "c": 3, "w": 5, "v": 5, "g": 3}.items()
+}
+# Files in the dataset's directory that no command has made, with names like its own.
+FOREIGN = (
+    "notes.txt",
+    ".profile",
+    "tmp-other/x",
+    f"{NAME}-train.array_record.bak",
+    f"{NAME}-test.array_record-00000-of-00002",
+    "index/notes.txt",
+    "columns/notes.txt",
+    "errors/notes.txt",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """An edition: its number, its records, what made them, and values beside them."""
+
+    number: int
+    records: tuple[bytes, ...]
+    origin: int
+    made: tuple[str, Any]
+    whole: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What a dataset is: the parts of its split, of all its states, and values.
+
+    Attributes:
+        parts: The split as it is, () for none.
+        last: The highest number that was given.
+        states: The parts of each state that can be read, by its number.
+        values: Of the column of an edition.
+    """
+
+    parts: tuple[Part, ...] = ()
+    last: int = 0
+    states: Mapping[int, tuple[Part, ...]] = dataclasses.field(default_factory=dict)
+    values: Mapping[int, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+
+    @property
+    def records(self) -> tuple[bytes, ...]:
+        return tuple(record for part in self.parts for record in part.records)
+
+    @property
+    def number(self) -> int:
+        return max((part.number for part in self.parts), default=0)
+
+    def with_parts(self, *parts: Part, keep: bool = True) -> Model:
+        last = max([self.last, *(part.number for part in parts)])
+        new = Model(parts=parts, last=last, values=self.values)
+        states = {**(self.states if keep else {}), new.number: parts}
+        return dataclasses.replace(new, states=states)
+
+    def made(
+        self, name: str, how: Any, *, adds: bool = False, keep: bool = True
+    ) -> Model:
+        number = self.last + 1
+        part = Part(number, INPUTS[name], number, (name, how))
+        return self.with_parts(*(self.parts if adds else ()), part, keep=keep)
+
+    def without(self, numbers: frozenset[int], *, erase: bool) -> Model:
+        parts, values, last, first = [], dict(self.values), self.last, 0
+        for part in self.parts:
+            left = [n for n in range(len(part.records)) if first + n not in numbers]
+            first += len(part.records)
+            if len(left) < len(part.records):
+                last += 1
+                if part.number in values:
+                    had = values[part.number]
+                    values[last] = tuple(had[n] for n in left)
+                records = tuple(part.records[n] for n in left)
+                part = Part(last, records, part.origin, part.made, whole=False)
+            parts.append(part)
+        found = dataclasses.replace(self, values=values)
+        return found.with_parts(*parts, keep=not erase)
+
+
+class History(RuleBasedStateMachine):
+    """Commands on one dataset."""
+
+    remote = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stack = contextlib.ExitStack()
+        folder = self._stack.enter_context(tempfile.TemporaryDirectory())
+        self.folder = pathlib.Path(folder)
+        self.output = f"{folder}/out"
+        if self.remote:
+            server = self._stack.enter_context(GcsServer("bucket"))
+            patch = self._stack.enter_context(pytest.MonkeyPatch.context())
+            patch.setenv("STORAGE_EMULATOR_HOST", server.url)
+            self.output = "gs://bucket/out"
+        self.inputs = {
+            name: changes.write_inputs(self.folder, name, INPUTS[name])
+            for name in "abc"
+        }
+        self.before = self.outside()
+        self.model = Model()
+        self.begun = False  # Whether there may be unfinished work.
+        self.foreign = False
+
+    def teardown(self) -> None:
+        self._stack.close()
+
+    def outside(self) -> dict[str, bytes]:
+        paths = [pathlib.Path(path) for path in self.inputs.values()]
+        return {str(path): path.read_bytes() for path in paths}
+
+    # What there is.
+
+    def look(self) -> Model:
+        """Returns what can be read of the model's fields."""
+        split = changes.split_of(self.output)
+        if split is None:
+            return Model(last=self.model.last)
+        states = {}
+        for number, state in states_of(split).items():
+            records = iter(self.read(None if number == split.edition else number))
+            states[number] = tuple(
+                (part.edition, (*itertools.islice(records, part.records),))
+                for part in state.parts
+            )
+            assert not [*records]
+        return Model(
+            parts=states[split.edition], last=split.last_edition, states=states
+        )
+
+    def opened(self, edition: int | None = None) -> Any:
+        return loader.open(
+            self.output, "train", edition=edition, verify="never", cache_dir=""
+        )
+
+    def read(self, edition: int | None) -> list[bytes]:
+        dataset = self.opened(edition)
+        return dataset.read(range(len(dataset)))
+
+    def matches(self, seen: Model, model: Model) -> bool:
+        """Returns whether a dataset is like a model."""
+
+        def plain(parts: tuple[Part, ...]) -> tuple[Any, ...]:
+            return tuple((part.number, part.records) for part in parts)
+
+        states = {number: plain(parts) for number, parts in model.states.items()}
+        return (
+            seen.parts == plain(model.parts)
+            and (seen.last == model.last or not model.parts)
+            and seen.states.items() <= states.items()
+        )
+
+    # What happens.
+
+    def do(
+        self,
+        command: Callable[[], object],
+        *outcomes: Model | None,
+        kill: tuple[int, bool, bool],
+        may_refuse: bool = False,
+        repeated: Callable[[Model], Model | None] = lambda model: None,
+    ) -> bool:
+        """Runs a command, which may be killed and run again.
+
+        Args:
+            command: The command.
+            outcomes: What it may make of the dataset; none where it has to refuse.
+            kill: At which change it is killed, whether after it, and whether it is run
+                again then.
+            may_refuse: Whether it may be refused all the same.
+            repeated: What it makes once more of what it has made.
+
+        Returns:
+            Whether it has succeeded.
+        """
+        at, after, again = kill
+        before = self.model
+        with killed(self.output, at, after=after) as found:
+            refused = self.refuses(command)
+        if found.dead:
+            self.now(before, *outcomes)
+            self.begun = True
+            if not again:
+                self.check()
+                return False
+            refused = self.refuses(command)
+            more = repeated(self.model) if self.model is not before else None
+            outcomes = (*outcomes, *filter(None, (more,)))
+        if refused:
+            assert not outcomes or may_refuse, refused
+            self.now(self.model)
+        else:
+            assert outcomes, "it was to be refused"
+            self.now(*outcomes)
+        self.check()
+        return not refused
+
+    def refuses(self, command: Callable[[], object]) -> GristmillError | None:
+        try:
+            command()
+        except DataLossError:
+            raise
+        except GristmillError as error:
+            return error
+        return None
+
+    def now(self, *models: Model | None) -> None:
+        """Finds out which of some models the dataset is like."""
+        seen = self.look()
+        for model in models:
+            if model is not None and self.matches(seen, model):
+                self.model = model
+                return
+        raise AssertionError(f"{seen}\nis none of\n" + "\n".join(map(str, models)))
+
+    def check(self) -> None:
+        assert self.outside() == self.before
+        storage = storage_for(self.output)
+        for path in FOREIGN if self.foreign else ():
+            assert storage.read(f"{self.output}/{path}") == path.encode()
+        if not self.model.parts:
+            return
+        findings, leftovers = found_by_verify(self.output)
+        assert not findings
+        assert self.begun or not leftovers
+        values = [self.model.values.get(part.number) for part in self.model.parts]
+        if all(one is not None for one in values) and self.model.records:
+            assert [*self.opened().column("text")[:]] == [
+                v for one in values for v in one
+            ]
+
+    # Commands.
+
+    kills = st.one_of(
+        st.just((0, False, False)),
+        st.tuples(st.integers(1, 50), st.booleans(), st.booleans()),
+    )
+
+    @rule()
+    def put_foreign_files(self) -> None:
+        if not self.foreign:
+            self.foreign = True
+            for path in FOREIGN:
+                place = f"{self.output}/{path}"
+                storage_for(place).write(place, path.encode())
+
+    @rule(name=st.sampled_from("ab"), shards=st.sampled_from([1, 2]), kill=kills)
+    def convert(self, name: str, shards: int, kill: Any) -> None:
+        model = self.model
+        made = [part for part in model.parts if part.made == (name, shards)]
+        outcomes = [model.made(name, shards)]
+        if model.parts:
+            outcomes = [model] if any(part.whole for part in made) else []
+        self.do(
+            lambda: changes.convert(self.output, self.inputs[name], shards=shards),
+            *outcomes,
+            kill=kill,
+        )
+
+    @rule(
+        name=st.sampled_from("ab"),
+        shards=st.sampled_from([1, 2]),
+        keep=st.booleans(),
+        kill=kills,
+    )
+    def overwrite(self, name: str, shards: int, keep: bool, kill: Any) -> None:
+        def made(model: Model) -> Model:
+            return model.made(name, shards)
+
+        same = [(part.made, part.whole) for part in self.model.parts]
+        own = [self.model] if same == [((name, shards), True)] else []
+        self.do(
+            lambda: changes.convert(
+                self.output, self.inputs[name], shards=shards, overwrite=True, keep=keep
+            ),
+            made(self.model),
+            *own,
+            kill=kill,
+            repeated=made,
+        )
+
+    @precondition(lambda self: self.model.parts)
+    @rule(name=st.sampled_from("abc"), shards=st.sampled_from([1, 2]), kill=kills)
+    def append(self, name: str, shards: int, kill: Any) -> None:
+        model = self.model
+        there = [part for part in model.parts if part.made[0] == name]
+        outcomes = [model.made(name, shards, adds=True)]
+        if there:
+            same = any(part.whole and part.made == (name, shards) for part in there)
+            outcomes = [model] if same else []
+        self.do(
+            lambda: changes.append(self.output, self.inputs[name], shards=shards),
+            *outcomes,
+            kill=kill,
+        )
+
+    @precondition(lambda self: self.model.records)
+    @rule(
+        places=st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3),
+        erase=st.booleans(),
+        give_up=st.booleans(),
+        kill=kills,
+    )
+    def remove(self, places: Any, erase: bool, give_up: bool, kill: Any) -> None:
+        model, records = self.model, self.model.records
+        numbers = frozenset(int(place * len(records)) for place in places)
+        ended = self.do(
+            lambda: changes.remove(
+                *(self.output, numbers, model.number),
+                erase=erase,
+                give_up=erase and give_up,
+            ),
+            model.without(numbers, erase=erase),
+            kill=kill,
+            may_refuse=erase and not give_up and self.begun,
+        )
+        if ended and erase:
+            assert not files_with(self.output, {records[n] for n in numbers})
+
+    @precondition(lambda self: self.model.parts)
+    @rule(place=st.floats(0, 1, exclude_max=True), kill=kills)
+    def roll_back(self, place: float, kill: Any) -> None:
+        model = self.model
+        split = changes.split_of(self.output)
+        assert split is not None
+        numbers = sorted(states_of(split))
+        number = numbers[int(place * len(numbers))]
+        outcome = model.with_parts(*model.states[number])
+        self.do(lambda: roll_back(self.output, "train", number), outcome, kill=kill)
+
+    @precondition(lambda self: self.model.parts or self.begun)
+    @rule(unfinished=st.booleans(), kill=kills)
+    def clean(self, unfinished: bool, kill: Any) -> None:
+        ended = self.do(
+            lambda: clean(self.output, unfinished=unfinished),
+            self.model,
+            kill=kill,
+            may_refuse=not self.model.parts,
+        )
+        if ended:
+            split = changes.split_of(self.output)
+            assert split is None or not split.replaced
+            if unfinished:
+                self.begun = False
+                self.check()
+
+    @precondition(lambda self: self.model.records)
+    @rule(salt=st.sampled_from("xy"), resume=st.booleans(), kill=kills)
+    def attach(self, salt: str, resume: bool, kill: Any) -> None:
+        model = self.model
+        given = iter([f"{salt} {record.decode()}" for record in model.records])
+        values = dict(model.values)
+        for part in model.parts:
+            values[part.number] = (*itertools.islice(given, len(part.records)),)
+        column = [text for part in model.parts for text in values[part.number]]
+        self.do(
+            lambda: changes.attach(self.output, column, source=salt, resume=resume),
+            dataclasses.replace(model, values=values),
+            kill=kill,
+        )
+
+    @rule(
+        parts=st.sampled_from([0, 2]),
+        resume=st.booleans(),
+        overwrite=st.booleans(),
+        keep=st.booleans(),
+        kill=kills,
+    )
+    def write(
+        self, parts: int, resume: bool, overwrite: bool, keep: bool, kill: Any
+    ) -> None:
+        name, model = "v" if parts else "w", self.model
+
+        def made(model: Model) -> Model:
+            found = model.made(name, parts)
+            every = INPUTS[name]
+            ordered = [r for n in range(parts) for r in every[n::parts]] or every
+            new = dataclasses.replace(found.parts[-1], records=tuple(ordered))
+            return model.with_parts(new)
+
+        there = [(part.made, part.whole) for part in model.parts]
+        outcomes = [made(model)]
+        if there and not overwrite:
+            outcomes = [model] if resume and there[0] == ((name, parts), True) else []
+        self.do(
+            lambda: changes.write(
+                *(self.output, INPUTS[name]),
+                parts=parts,
+                resume=resume,
+                overwrite=overwrite,
+                keep_replaced=keep,
+            ),
+            *outcomes,
+            kill=kill,
+            # Without `resume` what is committed, or finished, is in the way.
+            may_refuse=self.begun or not (resume or overwrite),
+            repeated=made,
+        )
+
+    @rule(overwrite=st.booleans(), kill=kills)
+    def write_group(self, overwrite: bool, kill: Any) -> None:
+        model = self.model
+        own = [part.made for part in model.parts] == [("g", 0)] and model.parts[0].whole
+        outcomes = [model.made("g", 0)] if overwrite or not model.parts else []
+        self.do(
+            lambda: changes.begun_group(
+                self.output, INPUTS["g"], overwrite=overwrite
+            )(),
+            *([model] if own else outcomes),
+            kill=kill,
+        )
+
+
+class RemoteHistory(History):
+    """The same in a bucket."""
+
+    remote = True
+
+
+def run(machine: type[History], examples: int, steps: int) -> None:
+    settings = hypothesis.settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        suppress_health_check=[*hypothesis.HealthCheck],
+        deadline=None,
+        derandomize=True,
+    )
+    run_state_machine_as_test(machine, settings=settings)
+
+
+def test_any_history() -> None:
+    run(History, 8, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("machine", [History, RemoteHistory])
+def test_more_histories(machine: type[History]) -> None:
+    run(machine, 10 if machine.remote else 30, 15)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("machine", [History, RemoteHistory])
+def test_many_histories(machine: type[History]) -> None:
+    run(machine, SOAK_EXAMPLES, 25)

@@ -1,0 +1,781 @@
+"""The twelve rules of the commit, each by what happens with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gristmill import loader
+from gristmill.dataset import Writer, commit_parts
+from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.errors import (
+    DataLossError,
+    InputError,
+    JobChangedError,
+    NotADatasetError,
+    StorageChangedError,
+)
+from gristmill.dataset.commit.clean import clean
+from gristmill.dataset.commit.roll_back import roll_back
+from gristmill.dataset.metadata.kinds import JOB
+from gristmill.dataset.metadata.manifest import (
+    read_manifest,
+    read_versioned_manifest,
+)
+from gristmill.dataset.metadata.open_manifest import states_of
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
+from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
+from gristmill.transforms.removal.commit_removal import commit_removal
+from gristmill.transforms.removal.cut_shard import cut_shard
+from tests.support.changes import (
+    NAME,
+    PLAIN,
+    append,
+    attach,
+    begun_group,
+    convert,
+    files_with,
+    found_by_verify,
+    killed,
+    remove,
+    split_of,
+    write_inputs,
+)
+from tests.support.conversion import job_of
+from tests.support.editions import files_of
+from tests.support.watched import at_storage
+
+TOLD = (InputError, JobChangedError, StorageChangedError)
+A, B, C = ([b"<%c %d>" % (name, n) for n in range(6)] for name in b"abc")
+
+
+class Stopped(BaseException):
+    """Ends a command in the middle."""
+
+
+def stop() -> None:
+    raise Stopped
+
+
+def records_of(output: str, edition: int | None = None) -> list[bytes]:
+    dataset = loader.open(
+        output, "train", edition=edition, verify="never", cache_dir=""
+    )
+    return dataset.read(range(len(dataset)))
+
+
+def shards_in(output: str) -> set[str]:
+    return {path for path in files_of(output) if path.startswith(f"{NAME}-")}
+
+
+def ids_in(output: str) -> set[str]:
+    """Returns the ids of the writes that are described."""
+    return {
+        json.loads(data)["fingerprint"]
+        for path, data in files_of(output).items()
+        if JOB.parse(path)
+    }
+
+
+def begun(output: str, inputs: str, **options: Any) -> None:
+    """Begins a conversion that ends before its commit."""
+    with pytest.raises(Stopped):
+        convert(output, inputs, meanwhile=stop, **options)
+
+
+@pytest.fixture
+def inputs(tmp_path: pathlib.Path) -> dict[str, str]:
+    names = {"a": A, "b": B, "c": C}
+    return {name: write_inputs(tmp_path, name, names[name]) for name in names}
+
+
+@pytest.fixture
+def a(inputs: dict[str, str]) -> str:
+    return inputs["a"]
+
+
+@pytest.fixture
+def b(inputs: dict[str, str]) -> str:
+    return inputs["b"]
+
+
+@pytest.fixture
+def c(inputs: dict[str, str]) -> str:
+    return inputs["c"]
+
+
+class TestRule1:
+    """The id of a write hashes what decides its bytes."""
+
+    def test_the_same_job_finds_its_shards(self, output, a):
+        begun(output, a)
+        storage = storage_for(output)
+        before = {info.path: info.version for info in storage.list_tree(output)}
+        convert(output, a)
+        after = {info.path: info.version for info in storage.list_tree(output)}
+        shards = [path for path in before if ".array_record-" in path]
+        assert len(shards) == 4  # With their indexes.
+        assert [before[path] for path in shards] == [after[path] for path in shards]
+        assert records_of(output) == A
+
+    def test_other_jobs_have_no_file_in_common(self, output, a, b):
+        convert(output, a)
+        seen, ids = shards_in(output), ids_in(output)
+        other = dataclasses.replace(PLAIN, group_size=7)
+        for options in (
+            {"inputs": b},
+            {"inputs": b, "shards": 3},
+            {"inputs": b, "writer": other},
+            {"inputs": a},
+        ):
+            begun(output, overwrite=True, **options)
+            new, own = shards_in(output) - seen, ids_in(output) - ids
+            assert len(own) == 1
+            assert len(new) == options.get("shards", 2)
+            assert all(f"-{id_}-" in path for id_ in own for path in new)
+            seen, ids = seen | new, ids | own
+
+    def test_the_same_replacement_of_another_state_is_another_write(
+        self, output, a, b, c
+    ):
+        convert(output, a)
+        begun(output, b, overwrite=True)
+        before = shards_in(output)
+        append(output, c)
+        committed = shards_in(output)
+        begun(output, b, overwrite=True)
+        assert len(before) == 4
+        assert len(shards_in(output) - committed) == 2
+
+    def test_where_only_the_time_of_an_input_differs_shards_stay(self, tmp_path, a):
+        output = str(tmp_path / "out")
+        begun(output, a)
+        before = {path: os.stat(f"{output}/{path}") for path in shards_in(output)}
+        os.utime(a, (1, 1))
+        convert(output, a)
+        after = {path: os.stat(f"{output}/{path}") for path in shards_in(output)}
+        assert {p: s.st_ino for p, s in before.items()} == {
+            p: s.st_ino for p, s in after.items()
+        }
+        assert records_of(output) == A
+
+    def test_other_bytes_of_the_same_size_are_not_taken_for_the_same(self, tmp_path, a):
+        output = str(tmp_path / "out")
+        begun(output, a)
+        (tmp_path / "x").mkdir()
+        other = write_inputs(tmp_path / "x", "a", [b"<x%s" % one[2:] for one in A])
+        pathlib.Path(a).write_bytes(pathlib.Path(other).read_bytes())
+        with pytest.raises(JobChangedError, match="its size has not"):
+            convert(output, a)
+        convert(output, a, overwrite=True)
+        assert records_of(output) == [b"<x%s" % one[2:] for one in A]
+        assert found_by_verify(output) == ([], [])
+
+    def test_what_another_job_has_left_is_named(self, output, a, b):
+        convert(output, a)
+        begun(output, a, shards=3, overwrite=True)
+        job = job_of(b, output, name=NAME, plan=("num_shards", 2), writer=PLAIN)
+        (note,) = begin_job(job, overwrite=True).notes
+        assert "is not finished" in note
+        assert "the plan was 3 shards, is 2 shards" in note
+        assert f"gone: {a}" in note
+        assert "gristmill clean --unfinished" in note
+
+
+class TestRule2:
+    """An id is done only if the split has it: else the next one is."""
+
+    def test_what_was_rolled_back(self, output, a, b):
+        convert(output, a)
+        append(output, b)
+        roll_back(output, "train", 1)
+        append(output, b)
+        assert records_of(output) == [*A, *B]
+        split = split_of(output)
+        assert split is not None
+        assert split.numbers == (1, 3)
+        assert len({part.source["job"] for part in split.known.values()}) == 3
+        assert records_of(output, 2) == [*A, *B]
+
+    def test_what_was_replaced(self, output, a, b):
+        for inputs, records in ((a, A), (b, B), (a, A), (b, B)):
+            convert(output, inputs, overwrite=True)
+            assert records_of(output) == records
+        assert found_by_verify(output) == ([], [])
+
+    def test_what_was_given_up(self, output, a):
+        begun(output, a)
+        (first,) = ids_in(output)
+        clean(output, unfinished=True)
+        convert(output, a)
+        (second,) = ids_in(output)
+        assert first != second
+        assert records_of(output) == A
+
+
+class TestRule3:
+    """What a loop or a group writes is of one id, whoever writes it."""
+
+    def test_parts_are_committed_in_their_order(self, output):
+        for part in (2, 0, 1):
+            with Writer(output, name=NAME, part=part, parts=3) as writer:
+                for record in A[part::3]:
+                    writer.write(record)
+        commit_parts(output, name=NAME)
+        assert records_of(output) == [r for n in range(3) for r in A[n::3]]
+
+    def test_all_parts_are_committed_or_none(self, output):
+        for part in (0, 2):
+            with Writer(output, name=NAME, part=part, parts=3) as writer:
+                writer.write(A[part])
+        with pytest.raises(DataLossError, match="1 of 3 parts"):
+            commit_parts(output, name=NAME)
+        assert read_manifest(output) is None
+
+    def test_a_writer_that_begins_anew_takes_nothing_of_the_one_before(self, output):
+        left = Writer(output, name=NAME, records_per_shard=1)
+        left.__enter__()
+        for record in A:
+            left.write(record)
+        left.__exit__(Stopped, Stopped(), None)
+        assert files_with(output, A)
+        with Writer(output, name=NAME, records_per_shard=1) as writer:
+            for record in B[:2]:
+                writer.write(record)
+        assert records_of(output) == B[:2]
+        assert found_by_verify(output) == ([], [])
+
+    def test_a_writer_that_was_taken_over_publishes_nothing(self, output):
+        old, new = (Writer(output, name=NAME, records_per_shard=1) for _ in range(2))
+        old.__enter__()
+        old.write(A[0])
+        new.__enter__()
+
+        def go_on() -> None:  # Its shards are published in a thread.
+            old.write(A[1])
+            old.__exit__(None, None, None)
+
+        with pytest.raises(JobChangedError, match="has taken over"):
+            go_on()
+        new.write(B[0])
+        new.__exit__(None, None, None)
+        assert records_of(output) == B[:1]
+        assert found_by_verify(output) == ([], [])
+
+    def test_groups_of_other_records_have_other_names(self, output):
+        ends = [begun_group(output, records) for records in (A, B)]
+        ends[1]()
+        with pytest.raises(TOLD, match="changed the split"):
+            ends[0]()
+        assert records_of(output) == sorted_as(output, B)
+        assert found_by_verify(output)[0] == []
+
+
+def sorted_as(output: str, records: list[bytes]) -> list[bytes]:
+    """Returns records in the order of a dataset that has them all."""
+    found = records_of(output)
+    assert sorted(found) == sorted(records)
+    return found
+
+
+class TestRule4:
+    """A file is published if none is there, or one of the same bytes."""
+
+    def test_the_same_bytes_are_success(self, output, a, monkeypatch):
+        """They come between the look at what is there and the publishing."""
+        placed = f"{output}/{NAME}-train.array_record-00001-of-00002"
+        others = []
+
+        def make() -> None:
+            begun(output, a)
+            others.append(storage_for(output).stat(placed))
+
+        at_storage(monkeypatch, "temporary", "tmp-", make, skip=1)
+        convert(output, a)
+        assert others == [storage_for(output).stat(placed)]
+        assert records_of(output) == A
+
+    def test_other_bytes_stay(self, output, a, monkeypatch):
+        storage = storage_for(output)
+        placed = f"{output}/{NAME}-train.array_record-00001-of-00002"
+
+        def place() -> None:
+            storage.write(placed, b"of somebody else")
+
+        at_storage(monkeypatch, "temporary", "tmp-", place, skip=1)
+        with pytest.raises(StorageChangedError):
+            convert(output, a)
+        assert storage.read(placed) == b"of somebody else"
+        assert read_manifest(output) is None
+
+
+TFDS_INFO: dict[str, Any] = {
+    "name": NAME,
+    "fileFormat": "array_record",
+    "splits": [{"name": "train", "shardLengths": ["3", "3"]}],
+}
+
+
+class TestRule5:
+    """TFDS's plain names are taken once, by who creates the first description."""
+
+    def test_the_first_write_has_them_and_no_other(self, output, a, b):
+        convert(output, a)
+        first = {f"{NAME}-train.array_record-0000{n}-of-00002" for n in range(2)}
+        assert shards_in(output) == first
+        append(output, b)
+        split = split_of(output)
+        assert split is not None
+        mark = split.parts[1].write
+        assert len(mark) == 16
+        assert all(f"-{mark}-" in path for path in shards_in(output) - first)
+
+    def test_of_two_that_are_first_one_has_them(self, output, a, b, monkeypatch):
+        """The other takes them between the look and the description."""
+
+        def other() -> None:
+            begun(output, b)
+
+        at_storage(monkeypatch, "write", f"{NAME}-train.job.json", other)
+        convert(output, a)
+        split = split_of(output)
+        assert split is not None
+        assert split.write
+        assert records_of(output) == A
+        # Those of the other one were not touched.
+        plain = {path for path in shards_in(output) if split.write not in path}
+        assert plain == {f"{NAME}-train.array_record-0000{n}-of-00002" for n in (0, 1)}
+        clean(output, unfinished=True)
+        assert found_by_verify(output) == ([], [])
+        assert files_with(output, B) == []
+
+    def test_who_has_them_and_loses_the_race_is_told(self, output, a, b):
+        """The other began first, and has ended meanwhile."""
+        with pytest.raises(StorageChangedError, match="changed the split"):
+            convert(output, a, meanwhile=lambda: convert(output, b, overwrite=True))
+        assert records_of(output) == B
+        assert files_with(output, A)
+        assert found_by_verify(output)[0] == []
+
+    @pytest.mark.parametrize("how", ["append", "remove"])
+    def test_what_tfds_cannot_read_any_more_is_withdrawn(self, output, a, b, how):
+        convert(output, a)
+        storage = storage_for(output)
+        place = f"{output}/dataset_info.json"
+        storage.write(place, json.dumps(TFDS_INFO).encode())
+        attach(output, [record.decode() for record in A])
+        assert storage.stat(place) is not None
+        if how == "append":
+            append(output, b)
+        else:
+            remove(output, [1])
+        assert storage.stat(place) is None
+
+
+class TestRule6:
+    """`dataset.json` is replaced only in the version that was read."""
+
+    def test_a_commit_between_reading_and_writing_is_not_lost(
+        self, output, a, b, c, monkeypatch
+    ):
+        convert(output, a)
+        at_storage(
+            monkeypatch, "write", "dataset.json", functools.partial(append, output, c)
+        )
+        append(output, b)
+        assert records_of(output) == [*A, *C, *B]
+
+    def test_on_a_disk_nobody_comes_between_the_look_and_the_rename(
+        self, tmp_path, a, b, c, monkeypatch
+    ):
+        output, true = str(tmp_path / "out"), os.replace
+        convert(output, a)
+        others: list[threading.Thread] = []
+
+        def replace(source: str, target: str, **options: Any) -> None:
+            if not others and target.endswith("/dataset.json"):
+                others.append(threading.Thread(target=append, args=(output, c)))
+                others[0].start()
+                others[0].join(1.0)  # It waits for the lock.
+                assert others[0].is_alive()
+            true(source, target, **options)
+
+        monkeypatch.setattr(os, "replace", replace)
+        append(output, b)
+        others[0].join()
+        assert records_of(output) == [*A, *B, *C]
+
+
+def overwritten(output: str, inputs: dict[str, str]) -> None:
+    convert(output, inputs["c"], overwrite=True, keep=True)
+
+
+def rolled_back(output: str, inputs: dict[str, str]) -> None:
+    roll_back(output, "train", 1)
+
+
+# What may come between the beginning and the commit of a command.
+OTHERS: dict[str, Callable[[str, dict[str, str]], object]] = {
+    "append": lambda output, inputs: append(output, inputs["c"]),
+    "append the same": lambda output, inputs: append(output, inputs["b"], shards=3),
+    "overwrite": overwritten,
+    "remove": lambda output, inputs: remove(output, [0]),
+    "roll back": rolled_back,
+    "attach": lambda output, inputs: attach(
+        output, [f"{n}" for n in range(len(records_of(output)))]
+    ),
+    "clean": lambda output, inputs: clean(output),
+    "give up": lambda output, inputs: clean(output, unfinished=True),
+}
+
+
+def attach_with(output: str, meanwhile: Callable[[], object]) -> None:
+    def between() -> None:
+        meanwhile()
+
+    with pytest.MonkeyPatch.context() as patch:
+        at_storage(patch, "write", ".columns.npz", between)
+        attach(
+            output, [f"new {n}" for n in range(len(records_of(output)))], source="new"
+        )
+
+
+# Commands, and with which of those they can stand.
+COMMANDS: dict[str, Callable[[str, dict[str, str], Callable[[], object]], object]] = {
+    "append": lambda output, inputs, other: append(
+        output, inputs["b"], meanwhile=other
+    ),
+    "overwrite": lambda output, inputs, other: convert(
+        output, inputs["b"], overwrite=True, keep=True, meanwhile=other
+    ),
+    "remove": lambda output, inputs, other: remove(output, [1], meanwhile=other),
+    "attach": lambda output, inputs, other: attach_with(output, other),
+}
+STAND = {
+    "append": {"append", "attach", "clean"},
+    "overwrite": {"attach", "clean"},
+    "remove": {"clean"},
+    "attach": {"attach", "clean"},
+}
+
+
+class TestRule7:
+    """On a lost race, what can stand does; the rest is told."""
+
+    @pytest.mark.parametrize("other", OTHERS)
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_commands_by_commands(self, output, inputs, command, other):
+        convert(output, inputs["a"])
+        append(output, write_inputs(pathlib.Path(inputs["a"]).parent, "d", [b"<d>"]))
+        state: list[dict[str, bytes]] = []
+
+        def meanwhile() -> None:
+            OTHERS[other](output, inputs)
+            state.append(files_of(output))
+
+        run = functools.partial(COMMANDS[command], output, inputs, meanwhile)
+        if other in STAND[command]:
+            run()
+            found = records_of(output)
+            assert (
+                found
+                == {
+                    "append": [*A, b"<d>", *C * (other == "append"), *B],
+                    "overwrite": B,
+                    "remove": [A[0], *A[2:], b"<d>"],
+                    "attach": [*A, b"<d>"],
+                }[command]
+            )
+            assert found_by_verify(output) == ([], [])
+        else:
+            with pytest.raises(TOLD):
+                run()
+            assert state[0]["dataset.json"] == files_of(output)["dataset.json"]
+            assert found_by_verify(output)[0] == []
+        clean(output, unfinished=True)
+        assert found_by_verify(output) == ([], [])
+
+    def test_it_is_told_what_to_run(self, output, a, b, c):
+        convert(output, a)
+        with pytest.raises(StorageChangedError) as told:
+            append(
+                output,
+                b,
+                meanwhile=lambda: convert(output, c, overwrite=True, keep=True),
+            )
+        assert "gristmill inspect" in str(told.value)
+        assert "gristmill clean" in str(told.value)
+
+
+class TestRule8:
+    """States stay until `clean`, unless they are replaced without being kept."""
+
+    def test_going_back_is_another_commit(self, output, a, b, c):
+        convert(output, a)
+        append(output, b)
+        convert(output, c, overwrite=True, keep=True)
+        for number, records in ((1, A), (2, [*A, *B]), (3, C), (1, A)):
+            roll_back(output, "train", number)
+            assert records_of(output) == records
+        assert [records_of(output, n) for n in (1, 2, 3)] == [A, [*A, *B], C]
+        clean(output)
+        assert records_of(output) == A
+        assert not files_with(output, [*B, *C])
+
+    def test_what_is_not_kept_goes_with_the_commit(self, output, a, b, c):
+        convert(output, a)
+        convert(output, b, overwrite=True, keep=True)
+        convert(output, c, overwrite=True)
+        split = split_of(output)
+        assert split is not None
+        assert sorted(states_of(split)) == [1, 3]
+        assert not files_with(output, B)
+        assert records_of(output, 1) == A
+
+
+class TestRule9:
+    """`clean` gives up in `dataset.json` before it deletes."""
+
+    def test_a_job_that_was_given_up_fails_at_its_commit(self, output, a, b):
+        convert(output, a)
+        before = records_of(output)
+        with pytest.raises(JobChangedError, match="given up"):
+            append(output, b, meanwhile=functools.partial(give_up_only, output))
+        assert files_with(output, B)
+        assert records_of(output) == before
+        append(output, b)
+        assert records_of(output) == [*A, *B]
+        clean(output)
+        assert found_by_verify(output) == ([], [])
+
+    def test_states_are_taken_out_before_their_files_go(
+        self, output, a, b, monkeypatch
+    ):
+        convert(output, a)
+        convert(output, b, overwrite=True, keep=True)
+        seen = []
+
+        def look() -> None:
+            split = split_of(output)
+            assert split is not None
+            seen.append(split.replaced)
+
+        at_storage(monkeypatch, "delete", "array_record", look)
+        clean(output)
+        assert seen == [()]
+
+    def test_a_job_that_works_loses_nothing(self, output, a, b):
+        convert(output, a)
+        append(output, b, meanwhile=lambda: clean(output))
+        assert records_of(output) == [*A, *B]
+
+
+def give_up_only(output: str) -> None:
+    """Gives up what is not finished, and is killed before it deletes a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        at_storage(patch, "delete", "", stop, times=99)  # In all threads.
+        with pytest.raises(Stopped):
+            clean(output, unfinished=True)
+
+
+class TestRule10:
+    """Without `dataset.json`, `clean --unfinished` creates it."""
+
+    def test_it_has_no_split_and_the_id_given_up(self, output, a):
+        begun(output, a)
+        ids = ids_in(output)
+        with pytest.raises(NotADatasetError):
+            clean(output)
+        clean(output, unfinished=True)
+        assert read_manifest(output) is None
+        manifest, _ = read_versioned_manifest(output)
+        assert manifest is not None
+        assert (manifest.splits, manifest.spent) == ({}, ids)
+        assert {*files_of(output)} == {"dataset.json"}
+
+    def test_readers_are_told(self, output, a):
+        begun(output, a)
+        clean(output, unfinished=True)
+        with pytest.raises(NotADatasetError, match="names no split"):
+            loader.open(output, "train", verify="never", cache_dir="")
+
+    def test_the_job_that_still_runs_fails(self, output, a):
+        with pytest.raises(JobChangedError, match="given up"):
+            convert(output, a, meanwhile=functools.partial(give_up_only, output))
+        convert(output, a)
+        assert records_of(output) == A
+
+    def test_no_age_decides(self, tmp_path, a, b):
+        output = str(tmp_path / "out")
+        convert(output, a)
+        begun(output, b, overwrite=True)
+        before = files_of(output)
+        for path in pathlib.Path(output).rglob("*"):
+            os.utime(path, (1, 1))
+        clean(output)
+        assert files_of(output).keys() == before.keys()
+
+
+class TestRule11:
+    """Erasing waits for what is not finished, and then leaves no byte."""
+
+    def test_it_is_refused_and_names_what_is_unfinished(self, output, a, b):
+        convert(output, a)
+        begun(output, a, shards=3, overwrite=True)
+        before = files_of(output)
+        with pytest.raises(
+            JobChangedError, match=r"as long as work .* unfinished"
+        ) as e:
+            remove(output, [2], erase=True)
+        assert ".job.json" in str(e.value)
+        assert "--give-up" in str(e.value)
+        assert files_of(output) == before
+
+    def test_what_is_given_up_goes_with_it(self, output, a, b):
+        convert(output, a)
+        append(output, b)
+        convert(output, a, shards=3, overwrite=True, keep=True)
+        attach(output, [f"of {record.decode()}" for record in A])
+        begun(output, a, overwrite=True)
+        remove(output, [2], erase=True, give_up=True)
+        assert files_with(output, [A[2]]) == []
+        assert records_of(output) == [*A[:2], *A[3:]]
+        assert found_by_verify(output) == ([], [])
+
+    def test_work_that_begins_before_the_commit(self, output, a, b):
+        convert(output, a)
+        with pytest.raises(JobChangedError, match="unfinished"):
+            remove(
+                output,
+                [2],
+                erase=True,
+                meanwhile=lambda: begun(output, a, shards=3, overwrite=True),
+            )
+        assert records_of(output) == A
+
+    def test_a_kill_at_any_change(self, tmp_path, a, b):
+        made, output = tmp_path / "made", str(tmp_path / "out")
+        convert(str(made), a, shards=1)
+        append(str(made), b, shards=1)
+        for at in itertools.count(1, 4):
+            shutil.copytree(made, output)
+            with killed(output, at) as kill:
+                remove(output, [2, 8], 2, erase=True)
+            if kill.dead:
+                remove(output, [2, 8], 2, erase=True)
+            assert files_with(output, [A[2], B[2]]) == []
+            assert records_of(output) == [*A[:2], *A[3:], *B[:2], *B[3:]]
+            assert found_by_verify(output) == ([], [])
+            shutil.rmtree(output)
+            if not kill.dead:
+                break
+        assert at > 20
+
+    def test_what_a_job_publishes_later_is_found_and_deleted(self, output, a, b):
+        convert(output, a)
+        job = job_of(a, output, name=NAME, plan=("num_shards", 3), writer=PLAIN)
+        tasks = [*shard_tasks(begin_job(job, overwrite=True).prepared)]
+        late = [
+            (f"{output}/{path}", data)
+            for task in tasks[2:]
+            for path, data in made_by(output, task).items()
+        ]
+        remove(output, [5], erase=True, give_up=True)
+        assert files_with(output, [A[5]]) == []
+        for place, data in late:
+            storage_for(place).write(place, data)
+        findings, leftovers = found_by_verify(output)
+        assert findings == []
+        assert {f"{output}/{path}" for path in leftovers} == {path for path, _ in late}
+        clean(output)
+        assert files_with(output, [A[5]]) == []
+        assert found_by_verify(output) == ([], [])
+
+
+def made_by(output: str, task: Any) -> dict[str, bytes]:
+    """Returns the files that a task makes."""
+    before = files_of(output)
+    assert [*make_shards(task)]
+    return {p: data for p, data in files_of(output).items() if p not in before}
+
+
+def conversions(
+    output: str, inputs: str, **options: Any
+) -> Iterator[Callable[[], Any]]:
+    appends = options.pop("appends", False)
+    job = job_of(
+        inputs,
+        output,
+        name=NAME,
+        plan=("num_shards", 2),
+        writer=PLAIN,
+        appends=appends,
+    )
+    keep = CommitOptions(keep_replaced=True)
+    for _ in range(2):
+        tasks = [*shard_tasks(begin_job(job, **options).prepared)]
+        results = [made for task in tasks for made in make_shards(task)]
+        yield functools.partial(commit_shards, [job], results, keep)
+
+
+def removals(
+    output: str, numbers: list[int], edition: int
+) -> Iterator[Callable[[], Any]]:
+    for _ in range(2):
+        gathered = Gathered.of(
+            [removal := begin_removal(output, numbers, edition=edition)]
+        )
+        assert removal.removal is not None
+        for task in tasks_of(removal.removal):
+            gathered.add(cut_shard(task))
+        yield functools.partial(commit_removal, gathered)
+
+
+ELEMENTS: dict[str, Callable[[str, dict[str, str]], Iterator[Callable[[], Any]]]] = {
+    "convert": lambda output, inputs: conversions(output, inputs["b"], overwrite=True),
+    "append": lambda output, inputs: conversions(output, inputs["b"], appends=True),
+    "remove": lambda output, inputs: removals(output, [1, 3], 1),
+    "group": lambda output, inputs: (
+        begun_group(output, B, overwrite=True) for _ in range(2)
+    ),
+}
+RESULTS = {
+    "convert": B,
+    "append": [*A, *B],
+    "remove": [A[0], A[2], *A[4:]],
+    "group": B,
+}
+
+
+class TestRule12:
+    """Each step may be repeated, or run twice at once, as on Beam."""
+
+    @pytest.mark.parametrize("at_once", [False, True])
+    @pytest.mark.parametrize("command", ELEMENTS)
+    def test_every_step_runs_twice(self, output, inputs, command, at_once, monkeypatch):
+        convert(output, inputs["a"])
+        first, second = ELEMENTS[command](output, inputs)
+        if at_once:
+            at_storage(monkeypatch, "write", "dataset.json", second)
+        first()
+        first()
+        if not at_once:
+            second()
+        split = split_of(output)
+        assert split is not None
+        assert split.edition == 2
+        assert sorted(records_of(output)) == sorted(RESULTS[command])
+        assert found_by_verify(output) == ([], [])

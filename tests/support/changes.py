@@ -1,0 +1,290 @@
+"""Commands that change a dataset, in this process, which may be killed anywhere.
+
+Records are not compressed: where one is, a search of the bytes finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import pathlib
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+from urllib3.connectionpool import HTTPConnectionPool
+
+from gristmill.dataset import ColumnWriter, Writer, commit_parts
+from gristmill.dataset.arrayrecord.writer_options import WriterOptions
+from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.checking.metadata import plan_verify
+from gristmill.transforms.checking.result import GatheredChecks
+from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
+from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
+from gristmill.transforms.planning.write_plan import WriteJob, pack_count
+from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
+from gristmill.transforms.removal.commit_removal import commit_removal
+from gristmill.transforms.removal.cut_shard import cut_shard
+from gristmill.transforms.writing.begin_write import begin_write
+from gristmill.transforms.writing.commit_write import commit_write, pack_report
+from gristmill.transforms.writing.write_group import (
+    assign_record,
+    encode_task,
+    write_group,
+)
+from tests.support.conversion import job_of
+from tests.support.records import frames_of
+
+NAME = "d"
+PLAIN = WriterOptions(compression="uncompressed")
+_STEPS = ("link", "mkdir", "rename", "replace", "rmdir", "unlink")
+_CHANGES = {"POST", "PUT", "PATCH", "DELETE"}
+
+
+class Killed(BaseException):
+    """Ends a command in the middle, as a crash does."""
+
+
+class Kill:
+    """A kill at one of the changes that a command makes.
+
+    Args:
+        at: The number of the change, from 1; 0 for none.
+        after: Whether the change is made.
+
+    Attributes:
+        steps: How many changes there were.
+    """
+
+    def __init__(self, at: int = 0, *, after: bool = False):
+        self._at, self._after = at, after
+        self.steps = 0
+        self._lock = threading.Lock()
+
+    @property
+    def dead(self) -> bool:
+        """Whether it has come to that: nothing is changed any more."""
+        return 0 < self._at <= self.steps
+
+    def change(self, call: Callable[[], Any]) -> Any:
+        """Makes a change, or the end."""
+        with self._lock:
+            dead = self.dead
+            self.steps += not dead
+            last = self.dead and not dead
+        if dead or (last and not self._after):
+            raise Killed
+        try:
+            return call()
+        finally:
+            if last:
+                raise Killed
+
+
+@contextlib.contextmanager
+def killed(output: str, at: int, *, after: bool = False) -> Iterator[Kill]:
+    """Kills what runs in the block at one of its changes of a dataset.
+
+    Nothing is changed from then on, not even what `finally` would tidy. A change is one
+    of a name on a disk, or a request to a bucket.
+    """
+    kill = Kill(at, after=after)
+
+    def on_disk(true: Callable[..., Any], path: Any, *rest: Any, **options: Any) -> Any:
+        call = functools.partial(true, path, *rest, **options)
+        own = options.get("dir_fd") is not None or str(path).startswith(output)
+        return kill.change(call) if own else call()
+
+    def sent(
+        true: Callable[..., Any], pool: Any, method: str, *rest: Any, **options: Any
+    ) -> Any:
+        call = functools.partial(true, pool, method, *rest, **options)
+        return kill.change(call) if method in _CHANGES else call()
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
+        if "://" in output:
+            true = HTTPConnectionPool.urlopen
+            patch.setattr(
+                HTTPConnectionPool, "urlopen", lambda *a, **o: sent(true, *a, **o)
+            )
+        else:
+            for name in _STEPS:
+                step = functools.partial(on_disk, getattr(os, name))
+                patch.setattr(os, name, step)
+        yield kill
+
+
+def write_inputs(folder: pathlib.Path, name: str, records: Sequence[bytes]) -> str:
+    """Writes records as a file to convert; returns its path."""
+    place = folder / name
+    place.mkdir()
+    (place / "in.tfrecord").write_bytes(frames_of(records))
+    return str(place / "in.tfrecord")
+
+
+def convert(
+    output: str,
+    inputs: str,
+    *,
+    shards: int = 2,
+    overwrite: bool = False,
+    keep: bool = False,
+    appends: bool = False,
+    writer: WriterOptions = PLAIN,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Manifest:
+    """Does what `convert` and `append` do.
+
+    Args:
+        output: The dataset.
+        inputs: A file of records.
+        shards: The number of shards.
+        overwrite: Whether it replaces what is there.
+        keep: Whether that is kept.
+        appends: Whether the records come after those that are there.
+        writer: How they are encoded.
+        meanwhile: Called when all is made, and nothing is committed.
+    """
+    job = job_of(
+        inputs,
+        output,
+        name=NAME,
+        plan=("num_shards", shards),
+        writer=writer,
+        appends=appends,
+    )
+    taken = begin_job(job, overwrite=overwrite)
+    if taken.committed is not None:
+        return taken.committed
+    tasks = shard_tasks(taken.prepared)
+    results = [made for task in tasks for made in make_shards(task)]
+    meanwhile()
+    return commit_shards([job], results, CommitOptions(keep_replaced=keep)).manifest
+
+
+append = functools.partial(convert, appends=True)
+
+
+def remove(
+    output: str,
+    numbers: Collection[int],
+    edition: int | None = None,
+    *,
+    erase: bool = False,
+    give_up: bool = False,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    """Does what `remove` does; arguments are as for `begin_removal` and `convert`."""
+    begun = begin_removal(
+        output, sorted(numbers), edition=edition, erase=erase, give_up=give_up
+    )
+    cuts = Gathered.of([begun])
+    for task in tasks_of(begun.removal) if begun.removal else ():
+        cuts.add(cut_shard(task))
+    meanwhile()
+    commit_removal(cuts)
+
+
+def write(
+    output: str, records: Sequence[bytes], *, parts: int = 0, **options: bool
+) -> None:
+    """Writes a split with a `Writer`, or with one for each part, which continue."""
+    resume = options.get("resume", False)
+    for part in range(max(1, parts)):
+        own = records[part::parts] if parts else records
+        with Writer(
+            output,
+            name=NAME,
+            part=part if parts else None,
+            parts=parts or None,
+            records_per_shard=2,
+            writer=PLAIN,
+            **options,
+        ) as writer:
+            for record in own[writer.position_records if resume else 0 :]:
+                writer.write(record)
+    if parts:
+        kept = {
+            name: options.get(name, False) for name in ("overwrite", "keep_replaced")
+        }
+        commit_parts(output, name=NAME, **kept)
+
+
+def begun_group(
+    output: str, records: Sequence[bytes], *, overwrite: bool = False
+) -> Any:
+    """Begins what `WriteArrayRecords` does; returns what ends it."""
+    job = WriteJob(
+        output=output,
+        name=NAME,
+        split="train",
+        num_shards=1,
+        shard_bytes=None,
+        keyed=False,
+        writer=PLAIN,
+    )
+    elements = [assign_record(record, 1)[1] for record in records]
+    counts = b""
+    for record in records:
+        word = google_crc32c.value(record) | len(record) << 32
+        digest = RecordsDigest.of_words(np.array([word], np.uint64))
+        counts += pack_count(0, digest.pack())
+    plan = begin_write(job, counts, groups=1, overwrite=overwrite)
+    tasks = dict(plan.tasks())
+
+    def end() -> None:
+        rows = b""
+        for group, task in tasks.items():
+            made = write_group(job, group, [*elements, encode_task(task)])
+            rows += b"".join(map(pack_report, made.reports))
+        commit_write(plan.write, rows)
+
+    return end
+
+
+def attach(
+    output: str, values: Sequence[str], *, source: str = "", resume: bool = True
+) -> None:
+    """Attaches a column `text`, in place of one of this name."""
+    with ColumnWriter(
+        output, {"text": "text"}, source=source, resume=resume, overwrite=True
+    ) as writer:
+        rest = values[writer.position_records :]
+        if rest:
+            writer.write({"text": np.array(rest, object)})
+
+
+def split_of(output: str) -> Split | None:
+    """Returns the split that there is, None for none."""
+    manifest = read_manifest(output)
+    return None if manifest is None else manifest.splits.get("train")
+
+
+def found_by_verify(output: str) -> tuple[list[str], list[str]]:
+    """Returns what `verify` finds: damage, and what was left over."""
+    plan = plan_verify(output, shards_too=False)
+    gathered = GatheredChecks(plan)
+    for task in plan.tasks:
+        gathered.add(verify_shard(task))
+    found = gathered.result(output)
+    return list(map(str, found.findings)), list(found.leftovers)
+
+
+def files_with(output: str, words: Collection[bytes]) -> list[str]:
+    """Returns the files of a dataset that hold one of some words."""
+    storage = storage_for(output)
+    return [
+        info.path
+        for info in storage.list_tree(output)
+        if any(word in storage.read(info.path) for word in words)
+    ]

@@ -1,0 +1,133 @@
+"""A job as one linear chain of small elements: begin, spread, step, gather, commit.
+
+Every runner executes such a chain.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, TypeVar
+
+import apache_beam as beam
+
+from gristmill.dataset.base.columns import Gatherable, Gathered
+from gristmill.transforms.beam.job_metrics import count, report_sink, report_sources
+from gristmill.transforms.beam.pipeline_input import (
+    check_begin,
+    check_known,
+    displayed,
+    set_types,
+)
+from gristmill.transforms.jobs.job import Job, Step, results_of
+
+R = TypeVar("R")
+
+
+class RunJob(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[R]]):
+    """Carries a job out. Applied to a pipeline; gives what the job commits.
+
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: Job[R]):
+        super().__init__()
+        self._job = job
+
+    def expand(self, begin: beam.pvalue.PBegin) -> beam.PCollection[R]:
+        """Builds the chain.
+
+        Raises:
+            InputError: It is applied to a PCollection.
+        """
+        check_begin(begin, type(self).__name__)
+        job = self._job
+        committed: beam.PCollection[R] = (
+            begin
+            | "Job" >> beam.Create([job])
+            | "Begin" >> beam.FlatMap(_begin)
+            | "Spread" >> beam.Reshuffle()
+            | "Step" >> beam.FlatMap(measured, job.step)
+            | "Gather" >> gather()
+            | "Commit" >> beam.Map(job.commit)
+        )
+        return committed
+
+
+class JobTransform(RunJob[R]):
+    """A job whose options are fields of a dataclass. Subclasses say what it gives."""
+
+    _gives: ClassVar[Any]
+
+    def __post_init__(self) -> None:
+        """Checks the options.
+
+        Raises:
+            InputError: They cannot be used.
+        """
+        super().__init__(self._make_job())
+        check_known(self)
+        set_types(self, gives=self._gives)
+
+    def _make_job(self) -> Job[R]:
+        raise NotImplementedError
+
+    def display_data(self) -> dict[str, Any]:
+        """Returns the display data for a runner's page."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return displayed(**{field.name: getattr(self, field.name) for field in fields})
+
+
+def _begin(job: Job[Any]) -> Iterator[Any]:
+    begun = job.begin()
+    report_sources(begun.sources)
+    if begun.sink is not None:
+        report_sink(begun.sink)
+    if begun.parts:
+        count({"planned-shards": begun.parts})
+    yield from begun.known
+    yield from begun.tasks
+
+
+def measured(task: Any, step: Step[Any]) -> Iterator[Gatherable]:
+    """Yields the results of a task, and counts what was done for each.
+
+    What is to be gathered as it is passes by.
+    """
+    if isinstance(task, Gatherable):
+        yield task
+        return
+    begun = time.monotonic()
+    for result in results_of(step, task):
+        count(result.done.counts, seconds=time.monotonic() - begun)
+        yield result
+        begun = time.monotonic()
+
+
+class _GatherFn(beam.CombineFn):
+    """Gathers elements as columns: those of a million shards become one element."""
+
+    def create_accumulator(self) -> Gathered:
+        return Gathered()
+
+    def add_input(self, gathered: Gathered, element: Gatherable) -> Gathered:
+        gathered.add(element)
+        return gathered
+
+    def merge_accumulators(self, parts: Iterable[Gathered]) -> Gathered:
+        whole = Gathered()
+        for part in parts:
+            whole.extend(part)
+        return whole
+
+    def extract_output(self, gathered: Gathered) -> Gathered:
+        return gathered
+
+
+def gather() -> Any:
+    """Returns the step that gathers all elements in one collection."""
+    # The default, for no element at all, would be a side input that holds everything.
+    gathering = _GatherFn()  # type: ignore[no-untyped-call]
+    return beam.CombineGlobally(gathering).without_defaults()
