@@ -55,6 +55,11 @@ class GristmillError(Exception):
         # the step to the first. Set here, as OSError would take them for its own.
         self.args = (what, where, self.expected, self.got, cure)
 
+    def add_cure(self, cure: str) -> None:
+        """Adds to what the reader of the message can do."""
+        self.cure = cure if self.cure is None else f"{self.cure}; {cure}"
+        self.args = (*self.args[:-1], self.cure)
+
     @property
     def summary(self) -> str:
         """The `what` and `got` of the error in one line, for another message."""

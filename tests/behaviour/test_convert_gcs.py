@@ -346,7 +346,7 @@ def test_of_two_commits_of_other_splits_both_stay(
     test = job_of("gs://in", output, split="test")
     train_results, test_results = _results(train), _results(test)
     reports = Gathered.of(train_results).rows["train"]
-    split, _ = finish_split(train_results[0].task.prepared, reports)
+    split = finish_split(train_results[0].task.prepared, reports)
 
     def commit_other() -> None:
         commit_shards([test], test_results)

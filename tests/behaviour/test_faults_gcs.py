@@ -161,8 +161,9 @@ def test_damage_of_the_input_is_told_as_on_a_local_disk(
     assert found["gs://in"] == found[str(tmp_path)]
     assert found["gs://in"][0] == 3
     storage = storage_for("gs://out")
-    (listed,) = storage.match("gs://out/c4/errors/*.jsonl")
-    lines = [json.loads(line) for line in storage.read(listed.path).splitlines()]
+    listed = storage.match("gs://out/c4/errors/*.jsonl")
+    texts = [storage.read(info.path).splitlines() for info in listed]
+    lines = [json.loads(line) for text in texts for line in text]
     places = [(line["begin_bytes"], line["end_bytes"]) for line in lines]
     local = skipped_in(tmp_path / "out")
     assert places == [(line["begin_bytes"], line["end_bytes"]) for line in local]

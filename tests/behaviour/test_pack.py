@@ -393,6 +393,5 @@ def test_a_record_that_changed_on_the_way(tmp_path: pathlib.Path) -> None:
         write_rows(
             *(writer, [("in.tfrecord", batch, origins)], prepared, Tally(), None),
             packer=packer,
-            fast=False,
         )
     assert raised.value.where == "in.tfrecord, byte offset 100"

@@ -223,7 +223,7 @@ def in_plan(case: Case, kind: str) -> Iterator[None]:
             if kind == "move":
                 part = found[at]
                 begin = max(0, part.begin_bytes - 150)
-                moved = {"begin_bytes": begin, "exact": begin == 0}
+                moved = {"begin_bytes": begin}
                 if not part.begin_bytes:
                     moved = {"end_bytes": part.end_bytes // 2}
                 found[at] = dataclasses.replace(part, **moved)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from gristmill.dataset.base.errors import DataLossError, InputError
+from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.pipelines.duplicates.find import find_duplicates
 from gristmill.pipelines.duplicates.search import search
 from gristmill.pipelines.options.conversions import ConvertOptions
@@ -94,7 +94,7 @@ def test_a_range_that_was_entered_wrongly_is_an_error(tmp_path) -> None:
     transform = search_of(
         job, Comparison.parse("record"), str(tmp_path / "c"), work_dir=f"{tmp_path}/w"
     )
-    with pytest.raises(DataLossError, match="gristmill unique on one machine"):
+    with pytest.raises(CorruptRecordError, match="--whole-files"):
         run(transform)
 
 

@@ -112,7 +112,7 @@ class StreamPass:
                     continue
                 if skipped is None:
                     if self._searched:
-                        error.cure = f"{error.cure}; {WHOLE_FILES}"
+                        error.add_cure(WHOLE_FILES)
                     raise
                 self._skip_damage(error, skipped)
             else:
