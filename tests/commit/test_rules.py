@@ -58,6 +58,7 @@ from tests.support.conversion import job_of
 from tests.support.editions import files_of
 from tests.support.watched import at_storage
 
+ROOT = pathlib.Path(__file__).parents[2]
 TOLD = (InputError, JobChangedError, StorageChangedError)
 A, B, C = ([b"<%c %d>" % (name, n) for n in range(6)] for name in b"abc")
 
@@ -464,12 +465,24 @@ COMMANDS: dict[str, Callable[[str, dict[str, str], Callable[[], object]], object
     "remove": lambda output, inputs, other: remove(output, [1], meanwhile=other),
     "attach": lambda output, inputs, other: attach_with(output, other),
 }
-STAND = {
-    "append": {"append", "attach", "clean"},
-    "overwrite": {"attach", "clean"},
-    "remove": {"clean"},
-    "attach": {"attach", "clean"},
-}
+
+
+def standing() -> dict[str, set[str]]:
+    """Returns what each command stands on, as the page about the format says."""
+    page = (ROOT / "docs/reference/format.md").read_text(encoding="utf-8")
+    table = page.split("### Commands at once")[1].split("\n\n")[2]
+    head, _, *rows = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in table.splitlines()
+    ]
+    assert ({*head[1:]}, {row[0] for row in rows}) == ({*COMMANDS}, {*OTHERS})
+    return {
+        command: {row[0] for row in rows if row[number].startswith("stands")}
+        for number, command in enumerate(head[1:], 1)
+    }
+
+
+STAND = standing()
 
 
 class TestRule7:
