@@ -16,7 +16,7 @@ from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.transforms.conversion.shard_tasks import ShardResult, task_of
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import PreparedJob
 
 RECORD_BYTES = 2_216  # With the 16 bytes of its frame.
 _FILE_RECORDS = (1 << 30) // RECORD_BYTES  # Some four shards.

@@ -24,7 +24,7 @@ from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.conversion.shard_tasks import shard_tasks
 from gristmill.transforms.conversion.take_output import take_output
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
 

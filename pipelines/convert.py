@@ -50,10 +50,10 @@ from gristmill.transforms.conversion.shard_tasks import plan_notes
 from gristmill.transforms.conversion.take_output import TakenOutput
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
+    PreparedJob,
     check_jobs,
     waits_for_storage,
 )
-from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import look_at_part, looks_of
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.input_formats import Look, look_at

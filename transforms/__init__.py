@@ -33,14 +33,17 @@ if TYPE_CHECKING:
     from gristmill.transforms.columns.attach_job import AttachResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
     from gristmill.transforms.duplicates.commit_certificate import DuplicatesResult
-    from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
+    from gristmill.transforms.jobs.conversion_job import (
+        ConversionJob,
+        PreparedJob,
+        ShardNames,
+    )
     from gristmill.transforms.jobs.pack_options import (
         ChatOptions,
         PackOptions,
         TemplateSpec,
         TokenizerSpec,
     )
-    from gristmill.transforms.jobs.prepared_job import PreparedJob
     from gristmill.transforms.planning.shard_plan import PlanOptions
     from gristmill.transforms.removal.commit_removal import RemovalResult
     from gristmill.transforms.sources.formats import RecordOptions

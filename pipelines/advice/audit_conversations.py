@@ -37,8 +37,8 @@ from gristmill.transforms.chat.template_file import with_template
 from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.functions.user_functions import call, load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.record_source import first_records
 from gristmill.transforms.tokens.documents import Documents
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 from gristmill.transforms.tokens.tokenizers.token_texts import (

@@ -26,8 +26,7 @@ from gristmill.pipelines.advice.sample_places import (
 from gristmill.pipelines.local.pool import map_unordered
 from gristmill.transforms.conversion.begin_job import plan_job
 from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles

@@ -21,11 +21,11 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions, command_of
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.transforms.conversion.job_inputs import list_inputs
-from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
 from gristmill.transforms.planning.shard_plan import (
     DEFAULT_SHARD_BYTES,
     PlanOptions,
     ShardPlan,
+    plan_by_bytes,
 )
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles

@@ -175,7 +175,7 @@ def _of_inputs(
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.pipelines.text.records import ShownRecord
     from gristmill.transforms.sources.find_inputs import find_inputs
-    from gristmill.transforms.sources.record_source import first_records
+    from gristmill.transforms.sources.first_records import first_records
     from gristmill.transforms.tokens.documents import check_no_tables
 
     jobs = conversion_of(options).jobs

@@ -35,8 +35,7 @@ from gristmill.dataset.storage.paths import (
 )
 from gristmill.pipelines.dataflow.buckets import Use, explained
 from gristmill.pipelines.dataflow.clients import storage_retry
-from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
-from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
 from gristmill.transforms.sources.formats import FORMATS
 
 _SECONDS = 10.0

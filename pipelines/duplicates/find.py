@@ -20,10 +20,9 @@ from gristmill.transforms.duplicates.commit_certificate import (
 from gristmill.transforms.duplicates.digest_shards import (
     digest_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.jobs.duplicate_comparison import Comparison
 from gristmill.transforms.jobs.job import Begun
-from gristmill.transforms.jobs.prepared_job import PreparedJob
 
 _log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from typing import NamedTuple, Protocol
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.shard_tasks import PlannedShards
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 
 _REFRESH_SECONDS = 0.5
 _PLAIN_LINE_SECONDS = 15.0

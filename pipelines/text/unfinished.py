@@ -20,7 +20,7 @@ from gristmill.dataset.writer.part import PartState
 from gristmill.dataset.writer.parts_job import PartsJob, described_jobs
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.transforms.conversion.shard_tasks import PlannedShards, listed_indexes
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import PreparedJob
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

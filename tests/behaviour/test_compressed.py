@@ -28,7 +28,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.sources.range_reader import KeptPass
+from gristmill.transforms.sources.source import KeptPass
 from tests.support.conversion import (
     contents,
     convert,

@@ -22,7 +22,7 @@ from gristmill.transforms import ConvertFiles, ReadRecords
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.sources.source import source_of
 from tests.support.conversion import (
     contents,
     convert,

@@ -34,8 +34,11 @@ from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
 from gristmill.transforms.indexing.commit_index import commit_index
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
-from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-from gristmill.transforms.jobs.prepared_job import load_prepared
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    ShardNames,
+    load_prepared,
+)
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import (
     contents,

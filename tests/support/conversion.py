@@ -22,8 +22,7 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.records import frames_of, read_array_records
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 from gristmill import dataset
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.duplicates.certificate import open_certificate
+from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.record_source import first_records
 from tests.support.line_files import csv_of, jsonl_of
 from tests.support.parquet_files import write_parquet
 from tests.support.records import frames_of

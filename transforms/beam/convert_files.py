@@ -55,8 +55,11 @@ from gristmill.transforms.conversion.shard_tasks import (
     stride_tasks,
 )
 from gristmill.transforms.conversion.take_output import Overwrite, take_output
-from gristmill.transforms.jobs.conversion_job import ConversionJob, check_jobs
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    check_jobs,
+)
 from gristmill.transforms.sources.find_inputs import (
     PART_FILES,
     LookedPart,

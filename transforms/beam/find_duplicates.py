@@ -51,9 +51,8 @@ from gristmill.transforms.duplicates.runs import (
     removals_of,
     resolve,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.jobs.duplicate_comparison import Comparison
-from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.formats import RecordOptions
 
 _PARTITION_BYTES = 64 << 20  # Of input as stored.

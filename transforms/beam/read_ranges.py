@@ -17,7 +17,7 @@ from gristmill.transforms.beam.pipeline_input import check_known, displayed, set
 from gristmill.transforms.planning.shard_plan import SourceRange, check_positive
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.sources.source import source_of
 
 DEFAULT_RANGE_BYTES = 64 << 20  # 64 MiB
 

@@ -33,8 +33,8 @@ from gristmill.transforms.directories.tfds_directory import (
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import find_split
+from gristmill.transforms.sources.source import source_of
 
 _log = logging.getLogger(__name__)
 

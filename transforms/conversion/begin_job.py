@@ -21,10 +21,8 @@ from gristmill.transforms.conversion.take_output import (
     take_output,
 )
 from gristmill.transforms.functions.user_functions import code_digest
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
-from gristmill.transforms.planning.shard_plan import ShardPlan
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.planning.shard_plan import ShardPlan, plan_by_bytes
 from gristmill.transforms.sources.find_inputs import LookAt
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import look_at

@@ -23,7 +23,7 @@ from gristmill.dataset.metadata.manifest import read_split_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.sources.shards.split_columns import (
     SplitColumns,

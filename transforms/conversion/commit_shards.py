@@ -40,12 +40,14 @@ from gristmill.transforms.directories.tfds_directory import (
     read_tfds_directory,
     tfds_metadata,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    check_current,
+)
 from gristmill.transforms.jobs.job import Begun
-from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
-from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import SourceSplit
-from gristmill.transforms.sources.skipped import nothing_read, too_much_damage
+from gristmill.transforms.sources.source import nothing_read, source_of, too_much_damage
 from gristmill.transforms.tokens.describe_rows import described_rows, row_features
 
 

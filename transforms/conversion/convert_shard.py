@@ -35,12 +35,15 @@ from gristmill.transforms.conversion.shard_output import (
     write_rows,
 )
 from gristmill.transforms.conversion.span_check import SpanCheck
+from gristmill.transforms.jobs.conversion_job import PreparedJob, check_current
 from gristmill.transforms.jobs.pack_options import PackOptions
-from gristmill.transforms.jobs.prepared_job import PreparedJob, check_current
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.range_reader import KeptPass, RangeReader
-from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import (
+    KeptPass,
+    RangeReader,
+    SkippedRegions,
+    source_of,
+)
 from gristmill.transforms.tokens.row_packer import RowPacker
 
 # How much of the ranges after the one that is read is fetched: files can be small.

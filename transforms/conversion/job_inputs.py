@@ -39,8 +39,7 @@ from gristmill.dataset.storage.lookup import has_file, storage_for
 from gristmill.transforms.chat.document_reader import records_for
 from gristmill.transforms.conversion.convert_shard import finished_shard, read_again
 from gristmill.transforms.functions.user_functions import load_function
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.sources.find_inputs import (
     LookAt,
     Looked,
@@ -50,12 +49,11 @@ from gristmill.transforms.sources.find_inputs import (
 from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.input_formats import Look, look_at
-from gristmill.transforms.sources.range_reader import KeptPass
-from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards.source_split import (
     check_apart,
     find_split,
 )
+from gristmill.transforms.sources.source import KeptPass, source_of
 from gristmill.transforms.tokens.documents import (
     check_no_tables,
 )

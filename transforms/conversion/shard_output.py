@@ -28,13 +28,15 @@ from gristmill.transforms.functions.user_functions import (
     call,
     load_function,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.range_reader import RangeReader
-from gristmill.transforms.sources.record_source import Source, source_of
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import (
+    RangeReader,
+    SkippedRegions,
+    Source,
+    source_of,
+)
 from gristmill.transforms.tokens.row_packer import RowPacker
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 

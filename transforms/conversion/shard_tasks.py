@@ -24,9 +24,9 @@ from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.convert_shard import convert_shard
 from gristmill.transforms.conversion.shard_output import Progress
-from gristmill.transforms.jobs.prepared_job import PreparedJob, load_prepared
+from gristmill.transforms.jobs.conversion_job import PreparedJob, load_prepared
 from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
-from gristmill.transforms.sources.range_reader import KeptPass
+from gristmill.transforms.sources.source import KeptPass
 
 _CPU_LOCK = threading.Lock()
 # Counters, and fields of reports of shards.

@@ -18,8 +18,7 @@ from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.record_source import Source, source_of
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import SkippedRegions, Source, source_of
 
 
 class SpanCheck:

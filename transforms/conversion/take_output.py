@@ -40,8 +40,7 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.job_inputs import CompareShards, check_same_inputs
 from gristmill.transforms.jobs.appended_job import check_apart, check_features
-from gristmill.transforms.jobs.conversion_job import ShardNames
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import PreparedJob, ShardNames
 
 _ALIKE = ("writer", "map", "map_code_digest")  # Options that decide the size.
 _PLAINLY = 0.9  # Of what is expected: it is an estimate.

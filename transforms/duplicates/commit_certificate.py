@@ -26,9 +26,8 @@ from gristmill.transforms.conversion.job_inputs import check_records, match_job
 from gristmill.transforms.conversion.span_check import check_spans
 from gristmill.transforms.duplicates.digest_shards import DigestedShard
 from gristmill.transforms.duplicates.record_keys import records_for
-from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.jobs.duplicate_comparison import Comparison
-from gristmill.transforms.jobs.prepared_job import PreparedJob
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.input_formats import look_at
 from gristmill.transforms.sources.shards.source_split import find_split

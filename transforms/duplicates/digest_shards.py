@@ -16,11 +16,14 @@ from gristmill.transforms.conversion.convert_shard import record_batches
 from gristmill.transforms.conversion.shard_output import Tally
 from gristmill.transforms.duplicates.record_keys import RecordKeys
 from gristmill.transforms.duplicates.runs import RUN_RECORDS, Array, Run
+from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.jobs.duplicate_comparison import Comparison
-from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.range_reader import KeptPass
-from gristmill.transforms.sources.record_source import Source, source_of
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import (
+    KeptPass,
+    SkippedRegions,
+    Source,
+    source_of,
+)
 
 Keep = Callable[[int, int, Run], None]
 """Takes a run, by the number of its shard and its number there."""

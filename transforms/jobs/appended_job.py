@@ -18,8 +18,8 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.sources import common_inputs
 from gristmill.dataset.metadata.splits import Split
-from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.jobs.conversion_job import PreparedJob
+from gristmill.transforms.sources.source import source_of
 
 _ENCODING = ("group_size", "compression")  # Options of a writer.
 

@@ -27,7 +27,7 @@ from gristmill.transforms.sources.input_formats import (
     choose_format,
     look_at,
 )
-from gristmill.transforms.sources.record_source import source_module
+from gristmill.transforms.sources.source import source_module
 
 # Files of the package datasets, and those that describe a repository of the Hub.
 _HUGGING_FACE_DATA = (".arrow", ".parquet")

@@ -20,8 +20,8 @@ from gristmill.dataset.base.errors import (
     TransposedChunkError,
 )
 from gristmill.transforms.planning.shard_plan import SourceRange
-from gristmill.transforms.sources.record_source import source_of
 from gristmill.transforms.sources.shards import open_shard as open_shard_module
+from gristmill.transforms.sources.source import source_of
 from tests.support.buckets import upload
 from tests.support.conversion import (
     contents,

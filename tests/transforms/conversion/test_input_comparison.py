@@ -22,8 +22,7 @@ from gristmill.transforms.conversion.job_inputs import (
     has_other_records,
     one_by_one,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (
     convert,

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from gristmill.transforms.conversion.shard_tasks import plan_notes
-from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
-from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.jobs.conversion_job import PreparedJob
+from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
 from gristmill.transforms.sources.input_files import InputFiles
 from tests.support.conversion import job_of
 

@@ -26,8 +26,11 @@ from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
 from gristmill.transforms.conversion.begin_job import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
-from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    ShardNames,
+)
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import contents, convert, job_of
 from tests.support.pipelines import run

@@ -11,8 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
-from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan, SourceRange
+from gristmill.transforms.planning.shard_plan import (
+    PlanOptions,
+    ShardPlan,
+    SourceRange,
+    plan_by_bytes,
+)
 
 # Size and whether the file can be cut.
 Files = list[tuple[int, bool]]

@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
-from gristmill.transforms.jobs.prepared_job import PreparedJob
+from gristmill.transforms.jobs.conversion_job import (
+    ConversionJob,
+    PreparedJob,
+    ShardNames,
+)
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.input_files import InputFiles
 from tests.support.conversion import job_of, prepared_of

@@ -15,7 +15,7 @@ from gristmill.transforms.conversion.job_inputs import list_inputs
 from gristmill.transforms.jobs.pack_options import PackOptions
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.sources.source import source_of
 from gristmill.transforms.tokens.documents import DocumentReader, document_records
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 from tests.support.conversion import job_of

@@ -23,7 +23,7 @@ from gristmill.transforms.sources.parquet.table_records import (
     kept_rows,
     make_records,
 )
-from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
+from gristmill.transforms.sources.source import RangeReader, ReadRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa

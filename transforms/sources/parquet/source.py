@@ -18,8 +18,7 @@ from gristmill.transforms.sources.parquet.table_records import (
     features_of_spec,
     find_spec,
 )
-from gristmill.transforms.sources.range_reader import ReadRequest
-from gristmill.transforms.sources.record_source import Source
+from gristmill.transforms.sources.source import ReadRequest, Source
 
 __all__ = ["ParquetSource", "find_spec", "make_source"]
 

@@ -24,8 +24,6 @@ from gristmill.transforms.sources.formats import (
     refuse_record_options,
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
-from gristmill.transforms.sources.record_source import Source
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
 from gristmill.transforms.sources.shards.shard_range import ShardRange
@@ -34,7 +32,12 @@ from gristmill.transforms.sources.shards.split_columns import (
     BoolArray,
     selected_records,
 )
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import (
+    RangeReader,
+    ReadRequest,
+    SkippedRegions,
+    Source,
+)
 
 
 class _Begun(NamedTuple):

@@ -16,7 +16,7 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.shards.open_shard import OpenShard, open_shard
 from gristmill.transforms.sources.shards.shard_list import ListedShard
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import SkippedRegions
 
 
 class ChunkRange(NamedTuple):

@@ -12,9 +12,12 @@ from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.range_reader import RangeReader, ReadRequest
-from gristmill.transforms.sources.record_source import Source
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import (
+    RangeReader,
+    ReadRequest,
+    SkippedRegions,
+    Source,
+)
 from gristmill.transforms.sources.streams.stream_reader import (
     End,
     OpenReader,

@@ -26,7 +26,7 @@ from gristmill.dataset.storage.base import map_all
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import SkippedRegions
 from gristmill.transforms.sources.streams.stream_range import StreamPass, StreamSource
 
 _COLUMN = "column:"

@@ -10,7 +10,7 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.lines.schema import LineSchema
-from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.sources.source import source_of
 from tests.support.line_files import example_of
 
 WHOLE = SourceRange(file_index=0, begin_bytes=0, end_bytes=-1)

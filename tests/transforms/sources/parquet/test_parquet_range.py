@@ -20,8 +20,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import SkippedRegions, source_of
 from gristmill.transforms.tables import encode_rows, features_of
 from tests.support.gcs_server import GcsServer
 from tests.support.parquet_files import flip, page_offset, some_table, write_parquet

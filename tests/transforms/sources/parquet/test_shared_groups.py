@@ -15,10 +15,8 @@ from gristmill.transforms.conversion.shard_tasks import (
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.jobs.conversion_job import ConversionJob
-from gristmill.transforms.jobs.prepared_job import PreparedJob
-from gristmill.transforms.planning.plan_by_bytes import plan_by_bytes
-from gristmill.transforms.planning.shard_plan import PlanOptions
+from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.parquet import shared_groups as module
 from gristmill.transforms.sources.parquet.shared_groups import shared_groups

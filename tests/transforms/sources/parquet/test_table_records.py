@@ -11,8 +11,9 @@ from gristmill.dataset.base.errors import CorruptRecordError, InputError
 from gristmill.dataset.base.example import decode_example
 from gristmill.dataset.metadata.features import parse_features
 from gristmill.transforms.sources.find_inputs import find_inputs
+from gristmill.transforms.sources.first_records import first_records
 from gristmill.transforms.sources.formats import RecordOptions
-from gristmill.transforms.sources.record_source import first_records, source_of
+from gristmill.transforms.sources.source import source_of
 from tests.support.parquet_files import some_table, write_parquet
 
 

@@ -17,7 +17,7 @@ from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.record_source import source_of
+from gristmill.transforms.sources.source import source_of
 from gristmill.transforms.sources.streams.frame_walk import (
     FrameHops,
     join_walks,

@@ -31,9 +31,7 @@ from gristmill.dataset.storage.lookup import version_of
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import TFRECORD
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.range_reader import KeptPass
-from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import KeptPass, SkippedRegions, source_of
 from tests.support.conversion import nested_records
 from tests.support.records import frames_of, small_records
 from tests.support.watched import at_storage

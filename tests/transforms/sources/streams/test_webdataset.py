@@ -24,8 +24,7 @@ from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.formats import RecordOptions, SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.record_source import source_of
-from gristmill.transforms.sources.skipped import SkippedRegions
+from gristmill.transforms.sources.source import SkippedRegions, source_of
 from tests.support.conversion import convert, job_of, read_output, skipped_in
 from tests.support.tars import (
     header_offsets,

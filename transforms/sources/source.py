@@ -1,25 +1,148 @@
-"""A range of an input file to read, and what the readers of all formats share."""
+"""Sources of records: what a format offers, and the readers of its ranges.
+
+A plan cuts the line of all stored bytes, from the sizes of files alone. A source knows
+which records lie in a range of them: those that begin there. So every format is cut by
+the same plan, made into shards by the same code, and proved to be whole by the same
+spans.
+"""
 
 from __future__ import annotations
 
 import abc
+import functools
+import importlib
+import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.daemon_call import daemon_call
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import StorageChangedError
+from gristmill.dataset.base.errors import (
+    CorruptInputError,
+    CorruptRecordError,
+    MissingPackageError,
+    StorageChangedError,
+)
 from gristmill.dataset.base.places import Int64, Places
+from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import SourceSpan
 from gristmill.dataset.storage.base import changed_error
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.prefetch_reader import BLOCK_BYTES
 from gristmill.transforms.planning.shard_plan import SourceRange
+from gristmill.transforms.sources.formats import (
+    FORMATS,
+    TFRECORD,
+    RecordOptions,
+    SourceSpec,
+)
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.skipped import SkippedRegions
+
+
+class SkippedRegions:
+    """Takes the damaged regions of inputs, in order.
+
+    Args:
+        limit: Maximum number of regions; None for any number.
+
+    Attributes:
+        found: The fields of a line for each.
+        passed: How many were left to the range before, which names them.
+        bytes: Size of all of them.
+    """
+
+    def __init__(self, limit: int | None = None):
+        self._limit = limit
+        self.found: list[dict[str, Any]] = []
+        self.passed = self.bytes = 0
+
+    def add(
+        self,
+        error: CorruptRecordError,
+        path: str,
+        *,
+        region: tuple[int, int],
+        rows: tuple[int, int] | None = None,
+        compressed: bool = False,
+    ) -> None:
+        """Leaves out a region.
+
+        Args:
+            error: What is wrong, and where.
+            path: The file.
+            region: Its bytes, half-open; empty where only rows are known.
+            rows: Its rows, half-open, if the file is a table.
+            compressed: Whether these are bytes of a compressed file as stored.
+
+        Raises:
+            CorruptInputError: There are more regions than allowed.
+        """
+        begin, end = region
+        self.bytes += end - begin
+        last = self.found[-1] if self.found else {}
+        if rows and (last.get("reason"), last.get("end_bytes")) == ("chunk", begin):
+            last["end_bytes"], last["end_row"] = end, rows[1]  # It goes on.
+            return
+        line = {
+            "file": path,
+            "begin_bytes": begin,
+            "end_bytes": end,
+            "compressed": compressed,
+            "reason": error.reason,
+            "detail": error.detail,
+        }
+        if error.line is not None:
+            line["line"] = error.line
+        if rows is not None:
+            line["begin_row"], line["end_row"] = rows
+        self.found.append(line)
+        if self._limit is not None and len(self.found) > self._limit:
+            where = f"{error.where or path} ({error.detail})"
+            found = len(self.found)
+            raise too_much_damage(found, self._limit, where=where) from error
+
+    def publish(self, place: ShardPlace) -> None:
+        """Writes the lines of a shard; removes those of an earlier try."""
+        name = layout.errors_path(place.path)
+        path, version = layout.join(place.output, name), place.version(name)
+        storage = storage_for(place.output)
+        if self.found:
+            text = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in self.found)
+            # Names of files can hold bytes that are not UTF-8, as in `dataset.json`.
+            data = text.encode("utf-8", "backslashreplace")
+            storage.write(path, data, replaces=version)
+        elif version:
+            storage.delete(path, version=version)
+
+
+def too_much_damage(found: int, limit: int, *, where: str) -> CorruptInputError:
+    """Returns the error for more damage than is allowed."""
+    return CorruptInputError(
+        "more damage in the inputs than --max-corrupt allows",
+        where=where,
+        expected=f"at most {limit:,} damaged regions",
+        got=f"{found:,} or more",
+        cure="check the regions listed in errors/, repair the inputs, or raise "
+        "--max-corrupt; finished shards are kept",
+    )
+
+
+def nothing_read(where: str) -> CorruptInputError:
+    """Returns the error for inputs that were left out entirely."""
+    return CorruptInputError(
+        "no record of the inputs could be read: everything was left out",
+        where=where,
+        expected="at least one record",
+        got="damage from the first byte of each file to its last, as files of another "
+        "format look",
+        cure="name the format with --input-format, and give --overwrite; or write the "
+        "files again from their source",
+    )
+
 
 Opened = TypeVar("Opened")
 
@@ -218,3 +341,113 @@ class RangeReader(abc.ABC, Generic[Opened]):
                 "finished shards were made of, and keeps the shards if they are the "
                 "same",
             )
+
+
+class ReadOptions(TypedDict, total=False):
+    """The optional fields of `ReadRequest`."""
+
+    skipped: SkippedRegions | None
+    cuts: Sequence[int]
+    kept: KeptPass | None
+
+
+class Source(abc.ABC):
+    """One format of input files, and how records are made of it.
+
+    Args:
+        spec: How records are made.
+
+    Attributes:
+        place_noun: How a place is called in messages.
+    """
+
+    place_noun = "byte offset"
+
+    def __init__(self, spec: SourceSpec):
+        self.spec = spec
+
+    def read(
+        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
+    ) -> RangeReader[Any]:
+        """Returns a reader of one range of a file; see `ReadRequest`."""
+        return self.reader(ReadRequest(file, source, **options))
+
+    @abc.abstractmethod
+    def reader(self, request: ReadRequest) -> RangeReader[Any]:
+        """Returns a reader of one range of a file."""
+
+    def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
+        """Yields ranges of a file that begin and end at records, in order.
+
+        By default, that is one.
+
+        Args:
+            file: The file.
+            range_bytes: Minimum stored bytes of a range, except the last.
+        """
+        yield 0, file.size_bytes if file.compression == "none" else -1
+
+    def holds(self, span: SourceSpan, raw_bytes: int) -> bool:
+        """Returns whether the records of a range fill the places that it covers.
+
+        Called only if nothing was damaged. A source that cannot tell returns True.
+
+        Args:
+            span: The reader's span of the range.
+            raw_bytes: The lengths of all its records, added.
+        """
+        return True
+
+    @abc.abstractmethod
+    def described(self) -> dict[str, Any]:
+        """Returns the facts about the inputs for `dataset.json`, besides their list."""
+
+    def features(self) -> dict[str, Any] | None:
+        """Returns the features of the records, as from `features.encode_features`.
+
+        None if records are plain bytes.
+        """
+        return None
+
+    def place_text(self, place: int) -> str:
+        """Returns the name of a place in messages, such as `byte offset 1,234`."""
+        return f"{self.place_noun} {place:,}"
+
+
+class SourceModule(Protocol):
+    """The interface of a format's module."""
+
+    def make_source(self, spec: SourceSpec) -> Source:
+        """Returns the source of a spec."""
+
+    def find_spec(self, files: InputFiles, options: RecordOptions) -> SourceSpec:
+        """Returns the rules for making records from listed files.
+
+        Raises:
+            InputError: The options are not for this format, or the files do not fit
+                them.
+            MissingPackageError: A package of an extra is missing.
+        """
+
+
+def source_module(format_name: str) -> SourceModule:
+    """Returns the module of a format, one of `FORMATS`.
+
+    Raises:
+        MissingPackageError: A package is missing that reads the format.
+    """
+    try:
+        module = importlib.import_module(FORMATS[format_name].module)
+    except ModuleNotFoundError as e:
+        missing = MissingPackageError.of(e)
+        if missing is None:
+            raise
+        raise missing from e
+    return cast(SourceModule, module)
+
+
+@functools.lru_cache(maxsize=64)
+def source_of(spec: SourceSpec | None) -> Source:
+    """Returns the source that makes records by a spec, by default `TFRECORD`."""
+    spec = TFRECORD if spec is None else spec
+    return source_module(spec.format).make_source(spec)
