@@ -20,7 +20,6 @@ from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import (
     CorruptInputError,
     InputError,
-    JobChangedError,
     NotADatasetError,
     StorageChangedError,
 )
@@ -50,7 +49,6 @@ from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of, text_records, write_array_records
-from tests.support.watched import at_storage
 
 OLD = text_records(60)
 NEW = text_records(25, seed=1)
@@ -127,8 +125,6 @@ def begun(output: str, source: pathlib.Path, *, shards: int = 2) -> None:
         make_shard(task)
 
 
-def failing_deletion(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 class TestAppend:
@@ -323,14 +319,6 @@ class TestUnfinished:
         assert_whole(output, OLD, MORE, NEW)
         assert {*before} < {*files_of(output)}
 
-    def test_it_can_be_given_up(self, inputs, output):
-        convert(output, inputs / "old")
-        begun(output, inputs / "new", shards=1)
-        clean(output, unfinished=True)
-        assert_whole(output, OLD)
-        append(output, inputs / "new")
-        assert_whole(output, OLD, NEW)
-
     def test_overwrite_never_deletes_what_is_committed(self, inputs, output):
         convert(output, inputs / "old")
         append(output, inputs / "new")
@@ -376,13 +364,6 @@ class TestTwoAtOnce:
             for job, own in zip(jobs, prepared, strict=True)
         ]
 
-    def test_both_stand_in_the_order_of_their_commits(self, inputs, output):
-        convert(output, inputs / "old")
-        mine, theirs = self.begun(output, inputs / "new", inputs / "more")
-        for job, results in (theirs, mine):
-            commit_shards([job], results)
-        assert_whole(output, OLD, MORE, NEW)
-
     def test_of_those_with_an_input_in_common_the_later_is_refused(
         self, inputs, output
     ):
@@ -400,53 +381,6 @@ class TestTwoAtOnce:
         assert files_of(output)["dataset.json"] == before["dataset.json"]
         clean(output, unfinished=True)
         assert_whole(output, OLD, MORE[:6] + NEW[:12])
-
-    def test_one_that_is_given_up_commits_nothing(self, inputs, output):
-        convert(output, inputs / "old")
-        job = job_to_append(output, inputs / "new")
-        tasks = list(shard_tasks(begin_job(job).prepared))
-        results = [make_shard(task) for task in tasks]
-        clean(output, unfinished=True)
-        with pytest.raises(JobChangedError, match="given up"):
-            make_shard(tasks[0])
-        with pytest.raises(JobChangedError, match="given up"):
-            commit_shards([job], results)
-        assert_whole(output, OLD)
-        append(output, inputs / "new")
-        assert_whole(output, OLD, NEW)
-
-    def test_one_that_is_given_up_at_its_commit(self, inputs, output, monkeypatch):
-        """Its files are all there when it is about to write `dataset.json`."""
-        convert(output, inputs / "old")
-        ((job, results),) = self.begun(output, inputs / "new")
-        seen: list[dict[str, bytes]] = []
-
-        def late() -> None:
-            with monkeypatch.context() as patch:
-                patch.setattr(type(storage_for(output)), "delete_all", failing_deletion)
-                with pytest.raises(KeyboardInterrupt):
-                    clean(output, unfinished=True)
-            seen.append(files_of(output))
-
-        at_storage(monkeypatch, "write", "dataset.json", late)
-        with pytest.raises(JobChangedError, match="given up"):
-            commit_shards([job], results)
-        assert files_of(output) == seen[0]
-        clean(output, unfinished=True)
-        assert_whole(output, OLD)
-
-    def test_a_commit_of_another_split_beside_it_stays(
-        self, inputs, output, monkeypatch
-    ):
-        convert(output, inputs / "old")
-
-        def late() -> None:
-            convert(output, inputs / "more", split="val")
-
-        at_storage(monkeypatch, "write", "dataset.json", late)
-        append(output, inputs / "new")
-        assert_whole(output, OLD, NEW)
-        assert list(loader.open(output, "val")) == MORE
 
     @pytest.mark.slow
     def test_processes_that_are_run_until_they_succeed(self, inputs, output, tmp_path):

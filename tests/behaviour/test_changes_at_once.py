@@ -17,9 +17,7 @@ from gristmill.dataset import (
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.roll_back import roll_back
-from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.verify import verify
@@ -108,44 +106,6 @@ def test_who_overwrites_where_a_first_commit_is_near(
     convert(second, overwrite=True)
     clean(output, unfinished=True)
     assert_whole(output, NEW)
-
-
-def test_a_first_commit_where_another_one_has_the_plain_names(
-    output: str, tmp_path: pathlib.Path
-) -> None:
-    """Who has them commits later, and is told; what it has made goes with `clean`."""
-    first = job_of(source_of(tmp_path, "old", OLD), output, name="d")
-    second = job_of(source_of(tmp_path, "new", NEW), output, name="d")
-    tasks = list(shard_tasks(begin_job(first).prepared))
-    results = list(map(make_shard, tasks))
-    convert(second)
-    with pytest.raises(TOLD, match="the split") as told:
-        commit_shards([first], results)
-    assert f"edition 1 of {tmp_path}/new" in str(told.value)
-    with pytest.raises(JobChangedError, match="with other options or inputs"):
-        begin_job(first)
-    assert verify(output, workers=1).findings == ()
-    clean(output, unfinished=True)
-    assert_whole(output, NEW)
-
-
-def test_work_that_was_given_up_and_is_published_later(
-    output: str, tmp_path: pathlib.Path
-) -> None:
-    convert(job_of(source_of(tmp_path, "old", OLD), output, name="d"))
-    job = job_of(source_of(tmp_path, "new", NEW), output, name="d", appends=True)
-    prepared = begin_job(job).prepared
-    storage = storage_for(output)
-    list(map(make_shard, shard_tasks(prepared)))
-    place = layout.join(output, prepared.shard_path(0))
-    data = storage.read(place)
-    clean(output, unfinished=True)
-    assert_whole(output, OLD)
-    storage.write(place, data)
-    found = verify(output, workers=1)
-    assert (found.findings, found.leftovers) == ((), (prepared.shard_path(0),))
-    clean(output)
-    assert_whole(output, OLD)
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -19,7 +19,6 @@ from gristmill import loader
 from gristmill.dataset import Writer
 from gristmill.dataset.base.errors import (
     InputError,
-    JobChangedError,
     NotADatasetError,
     ReplacedError,
     StorageChangedError,
@@ -203,25 +202,6 @@ class TestClean:
         commit_shards([job, other], results)
         assert records_of(output) == RECORDS[2] + RECORDS[3]
         assert list(loader.open(output, "test")) == RECORDS[3]
-
-    def test_unfinished_work_goes_where_that_is_said(self, replaced, tmp_path):
-        inputs = tmp_path / "input"
-        inputs.mkdir()
-        (inputs / "in.tfrecord").write_bytes(frames_of(RECORDS[3]))
-        job = job_of(inputs, replaced, name="d", appends=True)
-        clean(replaced)
-        before = files_of(replaced)
-        results = [make_shard(task) for task in shard_tasks(begin_job(job).prepared)]
-        assert clean(replaced).files == 0
-        assert clean(replaced, unfinished=True).files == 4
-        assert_only_the_number_is_gone(before, replaced)
-        # Nobody writes files of these names again.
-        assert results[0].task.fingerprint in open_manifest(replaced).spent
-        assert begin_job(job).prepared.fingerprint != results[0].task.fingerprint
-        clean(replaced, unfinished=True)
-        with pytest.raises((JobChangedError, StorageChangedError)):
-            commit_shards([job], results)
-        assert_only_the_number_is_gone(before, replaced)
 
     def test_files_of_others_beside_a_replaced_edition_stay(self, replaced):
         (first, _) = sorted(pathlib.Path(replaced).glob("*.array_record-?????-of-*"))

@@ -18,7 +18,6 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import (
     CorruptInputError,
-    GristmillError,
     InputError,
     InvalidDatasetError,
     JobChangedError,
@@ -226,31 +225,6 @@ def test_damage_that_was_set_aside_goes_and_comes(source, output: str, tmp_path)
 # Several commands at once.
 
 
-def test_of_two_the_one_that_commits_later_is_told(source, output: str, old):
-    first, second = replacing(source, output, 4), replacing(source, output, 3)
-    tasks = list(shard_tasks(begin_job(first, overwrite=True).prepared))
-    later = begin_job(second, overwrite=True)
-    assert "another conversion of split train is not finished" in later.notes[0]
-    results = [list(map(make_shard, shard_tasks(later.prepared)))]
-    results.insert(0, list(map(make_shard, tasks)))
-    commit_shards([second], results[1])
-    with pytest.raises(StorageChangedError, match="has changed the split") as told:
-        commit_shards([first], results[0])
-    assert "expected: edition 1" in str(told.value)
-    assert f"got:      edition 2 of {source}" in str(told.value)
-    assert records_of(output) == NEW
-    found = verify(output, workers=1)
-    assert found.findings == ()
-    assert found.leftovers
-    clean(output, unfinished=True)
-    assert_whole(output, NEW, shards=3)
-    # A run of the same command after it is the next one.
-    commit_again = begin_job(first, overwrite=True).prepared
-    assert commit_again.fingerprint != tasks[0].fingerprint
-    commit_shards([first], map(make_shard, shard_tasks(commit_again)))
-    assert_whole(output, NEW, shards=4)
-
-
 class Held:
     """Holds a write of a file of some name, usually the first."""
 
@@ -364,46 +338,6 @@ def test_the_same_command_twice_at_once(source, output: str, old):
     assert_whole(output, NEW, shards=4)
 
 
-@pytest.mark.slow
-def test_a_reader_that_opens_all_the_time_never_meets_a_mix(
-    source, output: str, old, tmp_path
-):
-    """Datasets of as many records, whose shards have the same sizes."""
-    datasets = [[b"%d of %d" % (r, n) for r in range(200)] for n in range(4)]
-    wholes = {tuple(records[::7]) for records in (OLD, *datasets)}
-    ended = threading.Event()
-
-    told = "was replaced while|written again while"
-
-    def read() -> tuple[int, list[str]]:
-        opened, wrong = 0, []
-        while not ended.is_set():
-            try:
-                dataset = loader.open(output, verify="never", cache_dir=str(tmp_path))
-                records = [dataset[r] for r in range(0, len(dataset), 7)]
-            except GristmillError as error:
-                if not re.search(told, str(error)):
-                    wrong.append(str(error))
-                continue
-            opened += 1
-            if tuple(records) not in wholes:
-                wrong.append(f"a mix: {records[:3]}")
-        return opened, wrong
-
-    readers = [in_background(read) for _ in range(2)]
-    try:
-        for records in datasets:
-            source.write_bytes(frames_of(records))
-            convert(replacing(source, output), overwrite=True)
-    finally:
-        ended.set()
-    for reader in readers:
-        opened, wrong = reader.result(60)
-        assert wrong == []
-        assert opened
-    assert records_of(output) == datasets[-1]
-
-
 def test_a_split_that_is_there_and_one_that_is_not(source, output: str, old):
     jobs = [
         replacing(source, output),
@@ -456,24 +390,6 @@ def test_the_same_command_deletes_what_was_replaced(
 def test_a_command_for_another_split_deletes_it_too(source, output: str, stopped):
     convert(job_of(source, output, split="more"))
     assert_whole(output, NEW, shards=3)
-
-
-def test_what_is_replaced_can_be_kept(source, output: str, old):
-    job = replacing(source, output)
-    run_conversion([job], overwrite=True, keep_replaced=True)
-    assert records_of(output) == NEW
-    before = loader.open(output, edition=1)
-    assert before.read(range(len(before))) == OLD
-    found = verify(output, workers=1)
-    assert (found.findings, list(found.leftovers)) == ((), [])
-    second = open_manifest(output).splits["train"]
-    assert second.numbers == (2,)
-    assert marks_in(files_of(output)) == {"", second.write}
-    run_conversion([job], overwrite=True)
-    assert records_of(output) == NEW
-    third = open_manifest(output).splits["train"]
-    assert third.numbers == (3,)
-    assert marks_in(files_of(output)) == {"", third.write}
 
 
 @pytest.mark.parametrize("quick", [True, False], ids=["quick", "whole"])

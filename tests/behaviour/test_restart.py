@@ -158,15 +158,6 @@ class TestUnfinished:
             convert_shard(prepared, shard)
         return job
 
-    def test_finished_shards_stay(self, half_done):
-        before = states(half_done.output)
-        convert(half_done)
-        after = states(half_done.output)
-        for shard in (0, 2, 5):
-            for path in (shard_file(half_done, shard), index_file(half_done, shard)):
-                assert before[str(path)] == after[str(path)]
-        assert read_output(half_done.output) == RECORDS
-
     @pytest.mark.parametrize("max_corrupt", [100, 7])
     def test_an_end_between_the_two_files_of_the_description(
         self, job, monkeypatch, max_corrupt: int
@@ -321,12 +312,6 @@ class TestChanged:
         clean(job.output, unfinished=True)
         found = verify(job.output, workers=1)
         assert (found.findings, found.leftovers) == ((), ())
-
-    def test_the_times_of_inputs_are_no_change(self, job, inputs):
-        first = prepared_of(job).fingerprint
-        os.utime(inputs / "1", ns=(1, 1))
-        again = begin_job(job)
-        assert (again.prepared.fingerprint, again.notes) == (first, ())
 
     def test_a_process_that_lives_on_sees_what_changed(self, job):
         # Workers outlive a run: the description that they know can be an old one.

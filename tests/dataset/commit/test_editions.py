@@ -167,37 +167,6 @@ class TestNewEdition:
         assert (back.numbers, back.last_edition, [*back.known]) == ((1,), 2, [1])
         assert with_write(back, edition(3), base=1).numbers == (1, 3)
 
-    def test_an_append_stands_on_other_appends_only(self):
-        one, mine = edition(1), edition(9)
-        grown = with_write(one, edition(2), base=1)
-        assert with_write(grown, mine, base=1).numbers == (1, 2, 3)
-        fewer = with_parts(one, {1: without_some(2, 1)}, before=one)
-        for changed in (
-            with_write(one, edition(2), base=1, replaces=True),
-            with_write(one, edition(2), base=1, replaces=True, keep=True),
-            fewer,
-            with_write(fewer, edition(3), base=2),
-            with_parts(grown, {1: without_some(3, 1)}, before=grown),
-        ):
-            with pytest.raises(StorageChangedError, match="another command"):
-                with_write(changed, mine, base=1)
-        with pytest.raises(StorageChangedError, match="another command"):
-            with_write(rolled_back(grown, 1), mine, base=2)
-        # It began before there was a split.
-        with pytest.raises(StorageChangedError, match="another command"):
-            with_write(one, mine, base=0)
-
-    def test_what_replaces_a_split_stands_on_nothing_else(self):
-        one = edition(1)
-        for changed in (
-            with_write(one, edition(2), base=1),
-            with_write(one, edition(2), base=1, replaces=True),
-            with_parts(one, {1: without_some(2, 1)}, before=one),
-        ):
-            for base in (-1, 0, 1):
-                with pytest.raises(StorageChangedError, match="another command"):
-                    with_write(changed, edition(9), base=base, replaces=True)
-
 
 class TestParts:
     def test_those_that_lost_nothing_stay(self):
@@ -215,12 +184,6 @@ class TestParts:
         assert with_parts(made, {1: edition(3)}, before=split) == made
         grown = with_write(made, edition(4), base=3)
         assert with_parts(grown, {1: edition(3)}, before=split) == grown
-
-    def test_another_change_came_between(self):
-        split = Split.of_editions([edition(1), edition(2)])
-        for changed in (None, edition(1), with_write(split, edition(3), base=2)):
-            with pytest.raises(StorageChangedError, match="another command"):
-                with_parts(changed, {1: edition(9)}, before=split)
 
 
 def test_back_and_forth() -> None:
