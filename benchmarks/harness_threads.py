@@ -35,8 +35,8 @@ def make_shards(output: str, threads: int, shards: int) -> dict[str, float]:
     import apache_beam  # noqa: F401  As in a worker: it counts as import.
 
     from gristmill.transforms import ConversionJob, PlanOptions
-    from gristmill.transforms.conversion.begin_job import begin_job
-    from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+    from gristmill.transforms.conversion.begin import begin_job
+    from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 
     job = ConversionJob(
         inputs=("gs://raw/*",),

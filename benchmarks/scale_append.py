@@ -16,8 +16,8 @@ from benchmarks.scale_files import make_inputs
 from benchmarks.scale_size import finish
 from benchmarks.scale_steps import Steps
 from gristmill.transforms import ConversionJob
-from gristmill.transforms.conversion.begin_job import plan_job
-from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.conversion.begin import plan_job
+from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.jobs.appended_job import open_to_append
 from gristmill.transforms.planning.shard_plan import PlanOptions
 

@@ -15,7 +15,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
-from gristmill.transforms.conversion.shard_tasks import ShardResult, task_of
+from gristmill.transforms.conversion.make_shards import ShardResult, ShardTask
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 
 RECORD_BYTES = 2_216  # With the 16 bytes of its frame.
@@ -108,7 +108,7 @@ def _result(prepared: PreparedJob, shard: int) -> ShardResult:
         written=digest,
         spans=tuple(spans),
     )
-    return ShardResult(task_of(prepared, shard), report)
+    return ShardResult(ShardTask.of(prepared, shard), report)
 
 
 def _frame_after(position: int) -> int:

@@ -16,9 +16,9 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.commit.garbage import delete_garbage
 from gristmill.transforms import ConversionJob
-from gristmill.transforms.conversion.begin_job import plan_job
+from gristmill.transforms.conversion.begin import plan_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
-from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.planning.shard_plan import PlanOptions
 
@@ -46,7 +46,7 @@ def _convert(steps: Steps, directory: str, inputs: str, shards: int) -> None:
         writer=WriterOptions(group_size=1 + overwrite),
         plan=PlanOptions(kind="shard_bytes", value=-(-total_bytes // shards)),
     )
-    files = steps.timed("list", lambda: list_inputs(job, anew=overwrite))
+    files = steps.timed("list", lambda: list_inputs(job))
     planned = steps.timed("plan", lambda: plan_job(job, files, overwrite=overwrite))
     taken = steps.timed("begin", lambda: take_output(planned, overwrite=overwrite))
     gathered = Gathered()

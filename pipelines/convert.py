@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
-import itertools
 import logging
 import sys
 import tempfile
@@ -16,54 +16,34 @@ import numpy as np
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
-from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.pipelines.local.pool import (
-    call_apart,
-    default_workers,
-    map_unordered,
-    run_job,
-)
-from gristmill.pipelines.local.progress import (
-    conversion_shown,
-    counter_shown,
-    preparing_shown,
-)
+from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
+from gristmill.pipelines.local.progress import conversion_shown, preparing_shown
 from gristmill.pipelines.text.conversion import Outcome, edition_notes
-from gristmill.transforms.conversion.begin_job import (
-    TryMap,
-    begin_job,
-    log_plan,
-)
+from gristmill.transforms.conversion.begin import PlanConversion, try_function
 from gristmill.transforms.conversion.commit_shards import (
     CommitOptions,
     ConversionResult,
     MakeShards,
 )
-from gristmill.transforms.conversion.job_inputs import (
+from gristmill.transforms.conversion.list_inputs import (
     input_notes,
-    one_by_one,
+    plan_notes,
     split_notes,
 )
-from gristmill.transforms.conversion.shard_output import try_function
-from gristmill.transforms.conversion.shard_tasks import plan_notes
 from gristmill.transforms.conversion.take_output import TakenOutput
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     PreparedJob,
     check_jobs,
-    waits_for_storage,
 )
-from gristmill.transforms.sources.find_inputs import look_at_part, looks_of
+from gristmill.transforms.jobs.job import Job
 from gristmill.transforms.sources.input_files import InputFile
-from gristmill.transforms.sources.input_formats import Look, look_at
 from gristmill.transforms.tokens.tokenizers import is_function
 
 _log = logging.getLogger(__name__)
 
 _SMALL_SHARD_BYTES = 64 << 20
-# What takes longer to look into than processes take to start.
-_MANY_OBJECTS, _MANY_FILES = 4000, 50_000
 
 
 def convert(
@@ -95,16 +75,14 @@ def convert(
         GristmillError: The conversion failed. Finished shards are kept.
     """
     started = time.monotonic()
-    processes = workers or default_workers()
     jobs = tuple(jobs)
     check_jobs(jobs)
+    apart = (workers or default_workers()) > 1 or beam_options is not None
     preparations = _prepare(
         jobs,
         overwrite=overwrite,
-        # Where worker processes call the user's function, this one does not: it may
-        # take memory or a device, or crash.
-        try_map=_try_apart if processes > 1 or beam_options else try_function,
-        workers=processes,
+        apart=apart,
+        workers=workers,
         show_progress=show_progress,
     )
     todo = [p.prepared for p in preparations if p.committed is None]
@@ -132,25 +110,27 @@ def convert(
         _log.info("note: %s", note, extra={"told": show_progress})
         if show_progress:
             print(f"note: {note}", file=sys.stderr)
-    for p in preparations:
-        log_plan(p)
     before = tuple(job.split for job, p in begun if p.committed)
     manifest = preparations[0].committed
     if todo:
-        left = tuple(job for job in jobs if job.split not in before)
         options = CommitOptions(
             features=features,
             tfds_directory=tfds_directory,
             keep_replaced=keep_replaced,
         )
+        left = tuple(job for job in jobs if job.split not in before)
+        work = MakeShards(jobs=left, options=options).begun_by(
+            p for p in preparations if p.committed is None
+        )
         with (
             tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
             conversion_shown(todo, directory, job=jobs[0], show=show_progress),
         ):
+            work = dataclasses.replace(work, progress_dir=directory)
             if beam_options is None:
-                result = _run_here(left, todo, directory, options, workers)
+                result = _run_here(work, todo, workers)
             else:
-                result = _run_beam(left, todo, directory, options, beam_options)
+                result = _run_beam(work, todo[0], beam_options)
         manifest = result.manifest
         for prepared in todo:
             notes += edition_notes(manifest, prepared.split, prepared.fingerprint)
@@ -177,42 +157,30 @@ def _made_key(manifest: Manifest, prepared: PreparedJob) -> str:
 
 
 def _prepare(
-    jobs: Sequence[ConversionJob],
+    jobs: tuple[ConversionJob, ...],
     *,
     overwrite: bool,
-    try_map: TryMap,
-    workers: int,
+    apart: bool,
+    workers: int | None,
     show_progress: bool,
 ) -> list[TakenOutput]:
     """Lists inputs and plans shards, or finds what an earlier run has planned."""
     with contextlib.ExitStack() as preparing:
         preparing.enter_context(preparing_shown(show=show_progress))
 
-        def compare_shards(prepared: PreparedJob, shards: Sequence[int]) -> list[int]:
+        def run(job: Job[Any]) -> Any:
             preparing.close()  # This has a bar of its own.
-            return _compare_shards(
-                prepared, shards, workers=workers, show_progress=show_progress
-            )
+            return run_job(job, workers=workers, show_progress=show_progress)
 
-        def look(files: Sequence[FileInfo]) -> list[Look]:
-            return _look_at(files, workers=workers)
-
-        begin = functools.partial(
-            begin_job,
+        plan = PlanConversion(
+            jobs=jobs,
             overwrite=overwrite,
-            look=look,
-            compare_shards=compare_shards,
-            try_map=try_map,
+            run=run,
+            # Where worker processes call the user's function, this one does not: it
+            # may take memory or a device, or crash.
+            try_map=_try_apart if apart else try_function,
         )
-        return list(map(begin, jobs))
-
-
-def _look_at(files: Sequence[FileInfo], *, workers: int) -> list[Look]:
-    remote = any(storage_for(info.path).remote for info in files[:1])
-    if workers == 1 or len(files) < (_MANY_OBJECTS if remote else _MANY_FILES):
-        return look_at(files)
-    look = functools.partial(map_unordered, look_at_part, workers=workers)
-    return looks_of(files, look)
+        return run_job(plan, workers=workers)
 
 
 def _calls_function(job: ConversionJob) -> bool:
@@ -228,40 +196,6 @@ def _try_apart(job: ConversionJob, files: Sequence[InputFile]) -> None:
         try_function(job, files)
 
 
-def _compare_shards(
-    prepared: PreparedJob,
-    shards: Sequence[int],
-    *,
-    workers: int,
-    show_progress: bool,
-) -> list[int]:
-    compare = functools.partial(_compare_in_pass, prepared)
-    stored_bytes = np.diff(prepared.plan.cut_bytes)
-    sizes = {shard: int(stored_bytes[shard]) for shard in shards}
-    numbers = np.searchsorted(prepared.plan.pass_begins, shards, side="right")
-    by_pass = zip(numbers.tolist(), shards, strict=True)
-    passes = [
-        [shard for _, shard in group]
-        for _, group in itertools.groupby(by_pass, key=lambda one: one[0])
-    ]
-    found = map_unordered(compare, passes, workers=max(1, min(workers, len(passes))))
-    changed: list[int] = []
-    with counter_shown(
-        "comparing", "shards", len(sizes), sum(sizes.values()), show=show_progress
-    ) as counter:
-        for compared, others in found:
-            for shard in compared:
-                counter.add(sizes[shard], 0, sizes[shard])
-            changed += others
-    return changed
-
-
-def _compare_in_pass(
-    prepared: PreparedJob, shards: Sequence[int]
-) -> tuple[Sequence[int], list[int]]:
-    return shards, list(one_by_one(prepared, shards))
-
-
 def _shards_at_once(prepared: PreparedJob) -> int:
     """Returns a worker's number of shards in progress. It converts one at a time.
 
@@ -269,51 +203,28 @@ def _shards_at_once(prepared: PreparedJob) -> int:
     meanwhile. All of them are on the worker's disk. Small shards hide less of the
     storage's latency, so there are more of them.
     """
-    if not waits_for_storage(prepared.job):
+    job = prepared.job
+    if not any(storage_for(path).remote for path in (*job.inputs, job.output)):
         return 1
     largest_bytes = int(np.diff(prepared.plan.cut_bytes).max(initial=0))
     return 2 if largest_bytes > _SMALL_SHARD_BYTES else 3
 
 
 def _run_here(
-    jobs: Sequence[ConversionJob],
-    prepared: Sequence[PreparedJob],
-    progress_dir: str,
-    options: CommitOptions,
-    workers: int | None,
+    work: MakeShards, prepared: Sequence[PreparedJob], workers: int | None
 ) -> ConversionResult:
     threads = max(map(_shards_at_once, prepared))
-    job = MakeShards(
-        jobs=jobs,
-        options=options,
-        prepared=prepared,
-        progress_dir=progress_dir,
-        one_at_a_time=threads > 1,
-    )
-    apart = any(map(_calls_function, jobs))
-    return run_job(job, workers=workers, threads=threads, apart=apart)
+    work = dataclasses.replace(work, one_at_a_time=threads > 1)
+    apart = any(map(_calls_function, work.jobs))
+    return run_job(work, workers=workers, threads=threads, apart=apart)
 
 
 def _run_beam(
-    jobs: Sequence[ConversionJob],
-    prepared: Sequence[PreparedJob],
-    progress_dir: str,
-    options: CommitOptions,
-    beam_options: Sequence[str],
+    work: MakeShards, first: PreparedJob, beam_options: Sequence[str]
 ) -> ConversionResult:
     from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
-    from gristmill.transforms.beam.convert_files import ConvertFiles
+    from gristmill.transforms.beam.convert_files import MakePlanned
 
-    transform = ConvertFiles(
-        jobs=tuple(jobs),
-        prepared=tuple(prepared),
-        progress_dir=progress_dir,
-        features=options.features,
-        tfds_directory=options.tfds_directory,
-        keep_replaced=options.keep_replaced,
-    )
-    first = prepared[0]
-    path = result_path_of(
-        jobs[0].output, first.job.name, first.job.split, first.fingerprint
-    )
-    return run_pipeline(transform, beam_options, result_path=path)
+    job = first.job
+    path = result_path_of(job.output, job.name, job.split, first.fingerprint)
+    return run_pipeline(MakePlanned(work), beam_options, result_path=path)

@@ -75,7 +75,6 @@ NOT_FOR_USERS = {
     "gristmill.loader.Feature.array": "ExampleDecoder calls it",
     "gristmill.loader.FixedFeature.array": "ExampleDecoder calls it",
     "gristmill.loader.RaggedFeature.array": "ExampleDecoder calls it",
-    "gristmill.transforms.PreparedJob": "ConvertFiles takes it as it is",
     **{
         f"gristmill.loader.{shuffle}.{method}": "the order calls it"
         for shuffle in ("BlockShuffle", "GlobalShuffle", "NoShuffle")

@@ -335,13 +335,13 @@ def test_packages_of_extras_say_how_to_install_them() -> None:
 
 def test_workers_of_a_conversion_import_nothing_of_the_command_line() -> None:
     code = (
-        "import sys\nimport gristmill.transforms.conversion.shard_tasks\n"
+        "import sys\nimport gristmill.transforms.conversion.make_shards\n"
         "found = [name for name in sys.modules if name.startswith('gristmill.pipe')]\n"
         "assert not found, found"
     )
     assert "numpy" in loaded_after(code)
     job = MakeShards(jobs=(), options=CommitOptions())
-    module = b"gristmill.transforms.conversion.shard_tasks"
+    module = b"gristmill.transforms.conversion.make_shards"
     assert re.findall(rb"gristmill[\w.]+", pickle.dumps(job.step)) == [module]
 
 

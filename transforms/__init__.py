@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from gristmill.transforms.duplicates.commit_certificate import DuplicatesResult
     from gristmill.transforms.jobs.conversion_job import (
         ConversionJob,
-        PreparedJob,
         ShardNames,
     )
     from gristmill.transforms.jobs.pack_options import (
@@ -62,7 +61,6 @@ __all__ = [
     "IndexArrayRecords",
     "PackOptions",
     "PlanOptions",
-    "PreparedJob",
     "ReadAllArrayRecords",
     "ReadAllTFRecords",
     "ReadArrayRecords",

@@ -24,8 +24,8 @@ from gristmill.pipelines.advice.sample_places import (
     sample_parts,
 )
 from gristmill.pipelines.local.pool import map_unordered
-from gristmill.transforms.conversion.begin_job import plan_job
-from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.begin import plan_job
+from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from gristmill.transforms.sources.formats import FORMATS

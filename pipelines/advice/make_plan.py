@@ -20,7 +20,7 @@ from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions, command_of
 from gristmill.pipelines.text.formatting import plural, size_text
-from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.planning.shard_plan import (
     DEFAULT_SHARD_BYTES,
     PlanOptions,

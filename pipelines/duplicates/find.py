@@ -11,7 +11,7 @@ from gristmill.dataset.storage.directory_lock import scratch_directory
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.duplicates.spooled_steps import Spool
 from gristmill.pipelines.local.pool import default_workers, map_unordered, run_steps
-from gristmill.transforms.conversion.shard_tasks import ShardTask, task_of
+from gristmill.transforms.conversion.make_shards import ShardTask
 from gristmill.transforms.duplicates.commit_certificate import (
     DuplicatesResult,
     checked_shards,
@@ -109,7 +109,7 @@ def find_on_beam(
     from gristmill.transforms.beam.find_duplicates import search_of
 
     searched: ConversionJob | ShardTask
-    searched = task_of(source, 0) if isinstance(source, PreparedJob) else source
+    searched = ShardTask.of(source, 0) if isinstance(source, PreparedJob) else source
     key = hashlib.sha256(f"{searched}{by}{certificate}".encode()).hexdigest()[:16]
     return run_pipeline(
         search_of(searched, by, certificate, work_dir=work_dir),

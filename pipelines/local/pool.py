@@ -217,8 +217,9 @@ def run_steps(
         threads=threads,
         alone_seconds=0.0 if apart else alone_seconds(workers, size, remote=remote),
     )
-    shown = show_progress and parts > 0
-    with counter_shown(begun.label, begun.noun, parts, size, show=shown) as counter:
+    planned = parts if begun.planned is None else begun.planned
+    shown = show_progress and planned > 0
+    with counter_shown(begun.label, begun.noun, planned, size, show=shown) as counter:
         for result in itertools.chain.from_iterable(made):
             done = result.done
             counter.add(done.stored_bytes, done.records, done.raw_bytes)

@@ -15,9 +15,11 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from gristmill.dataset.base.errors import GristmillError
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.shard_tasks import PlannedShards
 from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 
 _REFRESH_SECONDS = 0.5
@@ -74,8 +76,15 @@ class _ConversionReader:
 
     def __init__(self, prepared: Sequence[PreparedJob], progress_dir: str):
         self._progress_dir = progress_dir
-        self._planned = PlannedShards(prepared)
-        self._remote = any(storage_for(job.job.output).remote for job in prepared)
+        self._index = layout.join(prepared[0].job.output, layout.INDEX_DIR)
+        self._keys: dict[str, str] = {}  # SPLIT.NUMBER, by the name of the index.
+        self._input_bytes: dict[str, int] = {}
+        for job in prepared:
+            sizes = np.diff(job.plan.cut_bytes).tolist()
+            names = job.index_names()
+            for shard, (name, size) in enumerate(zip(names, sizes, strict=True)):
+                key = f"{job.job.split}.{shard}"
+                self._keys[name], self._input_bytes[key] = key, size
         self.items = sum(job.plan.shards for job in prepared)
         self.stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
         self._done: set[str] = set()
@@ -85,16 +94,18 @@ class _ConversionReader:
         """Returns the finished shards, from a recent listing."""
         began = time.monotonic()
         if began >= self._next_listing:
-            self._done = self._planned.finished()
+            storage = storage_for(self._index)
+            listed = {layout.base_name(one.path) for one in storage.list(self._index)}
+            self._done = {self._keys[name] for name in listed & self._keys.keys()}
             # Long listings take time, and those of a bucket cost money.
             ended = time.monotonic()
-            pause = _REMOTE_LISTING_SECONDS if self._remote else 0.0
+            pause = _REMOTE_LISTING_SECONDS if storage.remote else 0.0
             self._next_listing = ended + max(pause, 20 * (ended - began))
         return self._done
 
     def read(self) -> _Progress:
         done = self._finished()
-        stored_bytes = sum(self._planned.input_bytes[key] for key in done)
+        stored_bytes = sum(self._input_bytes[key] for key in done)
         records = raw_bytes = tokens = 0
         for entry in os.scandir(self._progress_dir):
             with open(entry.path) as file:
@@ -106,7 +117,7 @@ class _ConversionReader:
             tokens += int(numbers[2])
             if entry.name not in done:
                 stored_bytes += min(
-                    int(numbers[1]), self._planned.input_bytes.get(entry.name, 0)
+                    int(numbers[1]), self._input_bytes.get(entry.name, 0)
                 )
         return _Progress(len(done), stored_bytes, records, raw_bytes, tokens)
 

@@ -9,6 +9,8 @@ import dataclasses
 import json
 from typing import Any
 
+import numpy as np
+
 from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.commit.listings import walk
 from gristmill.dataset.commit.unfinished import Over
@@ -19,7 +21,6 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.writer.part import PartState
 from gristmill.dataset.writer.parts_job import PartsJob, described_jobs
 from gristmill.pipelines.text.formatting import plural, size_text
-from gristmill.transforms.conversion.shard_tasks import PlannedShards, listed_indexes
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 
 
@@ -75,7 +76,8 @@ def read_unfinished(dataset: str, manifest: Manifest | None) -> list[Unfinished]
         dataset: The dataset's directory.
         manifest: Its metadata, None if nothing is committed.
     """
-    listed, found = listed_indexes(dataset), []
+    indexes = storage_for(dataset).list(layout.join(dataset, layout.INDEX_DIR))
+    listed, found = {layout.base_name(one.path) for one in indexes}, []
     for one in walk(dataset, (JOB,)):
         content = storage_for(dataset).load(one.info.path)
         if content is None:
@@ -127,15 +129,15 @@ def _unfinished(
     prepared = PreparedJob.load(dataset, name, key)
     if prepared is None:  # Its list of files is still to come.
         return Unfinished(split=key, work="shards", finished=0, total=0)
-    planned = PlannedShards([prepared])
-    done = planned.finished(listed)
+    sizes = np.diff(prepared.plan.cut_bytes)
+    done = np.array([one in listed for one in prepared.index_names()], np.bool_)
     return Unfinished(
         split=key,
         work="shards",
-        finished=len(done),
+        finished=int(done.sum()),
         total=prepared.plan.shards,
-        finished_input_bytes=sum(planned.input_bytes[key] for key in done),
-        input_bytes=sum(planned.input_bytes.values()),
+        finished_input_bytes=int(sizes[done].sum()),
+        input_bytes=int(sizes.sum()),
     )
 
 

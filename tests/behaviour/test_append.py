@@ -37,9 +37,9 @@ from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.text.conversion import Outcome
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.make_shards import (
     ShardResult,
     make_shard,
     shard_tasks,
@@ -123,8 +123,6 @@ def begun(output: str, source: pathlib.Path, *, shards: int = 2) -> None:
     prepared = begin_job(job_to_append(output, source)).prepared
     for task in list(shard_tasks(prepared))[:shards]:
         make_shard(task)
-
-
 
 
 class TestAppend:

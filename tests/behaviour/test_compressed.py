@@ -22,9 +22,9 @@ from gristmill.dataset.base.errors import CorruptInputError
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.make_shards import (
     ShardResult,
+    convert_shard,
     make_shards,
     shard_tasks,
 )
@@ -32,6 +32,7 @@ from gristmill.transforms.sources.source import KeptPass
 from tests.support.conversion import (
     contents,
     convert,
+    finished_shard,
     job_of,
     prepared_of,
     read_output,

@@ -27,11 +27,11 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import compile_pattern
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards, finish_split
-from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.make_shards import (
     ShardResult,
+    convert_shard,
     make_shard,
     make_shards,
     shard_tasks,

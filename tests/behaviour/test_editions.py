@@ -31,7 +31,7 @@ from gristmill.pipelines.options.definitions import IndexOptions
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import ReadArrayRecords
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from tests.support.conversion import job_of
 from tests.support.datasets import convert
 from tests.support.records import frames_of, text_records
@@ -211,7 +211,7 @@ class TestWhileItGrows:
         output = grow(tmp_path, 1)
         (tmp_path / "more").write_bytes(frames_of(RECORDS[1]))
         job = job_of(tmp_path / "more", output, name="d", appends=True)
-        from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+        from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 
         prepared = begin_job(job).prepared
         for task in shard_tasks(prepared):

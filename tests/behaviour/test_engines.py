@@ -25,13 +25,13 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.beam.convert_files import ConvertFiles
+from gristmill.transforms.beam.convert_files import ConvertFiles, MakePlanned
 from tests.support.conversion import (
     contents,
     convert,
     job_of,
-    prepared_of,
     varied_records,
+    work_of,
 )
 from tests.support.records import frames_of, write_tfrecords
 
@@ -149,9 +149,9 @@ def job_service(start) -> tuple[str, ...]:
     )
 
 
-def run(*options: str, **transform) -> None:
+def run(transform: beam.PTransform, *options: str) -> None:
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
-    _ = pipeline | ConvertFiles(**transform)
+    _ = pipeline | transform
     result = pipeline.run()
     try:
         result.wait_until_finish()
@@ -164,7 +164,7 @@ def run(*options: str, **transform) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "prepared"),
+    ("engine", "planned"),
     [
         ("dask", True),
         ("job service", False),
@@ -172,7 +172,7 @@ def run(*options: str, **transform) -> None:
         pytest.param("job service", True, marks=pytest.mark.soak),
     ],
 )
-def test_the_same_bytes(engine, prepared, inputs, tmp_path, request):
+def test_the_same_bytes(engine, planned, inputs, tmp_path, request):
     plan = ("num_shards", 7)
     convert(job_of(inputs, tmp_path / "reference", plan=plan))
     job = job_of(inputs, tmp_path / "out", plan=plan)
@@ -181,8 +181,7 @@ def test_the_same_bytes(engine, prepared, inputs, tmp_path, request):
         options = (DASK, f"--dask_client_address={address}", "--dask_partition_size=1")
     else:
         options = request.getfixturevalue("job_service")
-    made = {"prepared": (prepared_of(job),)} if prepared else {}
-    run(*options, jobs=(job,), **made)
+    run(MakePlanned(work_of(job)) if planned else ConvertFiles(jobs=(job,)), *options)
     assert contents(tmp_path / "out") == contents(tmp_path / "reference")
 
 
@@ -223,7 +222,7 @@ def test_an_error_reaches_whoever_waits(engine, inputs, tmp_path, request):
     else:
         options = request.getfixturevalue("job_service")
     with pytest.raises((GristmillError, RuntimeError), match="record") as caught:
-        run(*options, jobs=(job,), prepared=(prepared_of(job),))
+        run(MakePlanned(work_of(job)), *options)
     assert str(path) in str(caught.value)
     assert not (tmp_path / "out" / "dataset.json").exists()
 
@@ -241,7 +240,7 @@ def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path):
         )
         convert(reference)
         job = job_of(inputs, tmp_path / "out", plan=("num_shards", 12), map=function)
-        made = prepared_of(job)
+        work = work_of(job)
     finally:
         sys.path.remove(str(folder))
     killed: list[int] = []
@@ -255,9 +254,8 @@ def test_a_dask_worker_that_is_killed(inputs, folder, dask_workers, tmp_path):
     killer = threading.Thread(target=kill_when_both_work, daemon=True)
     killer.start()
     run(
+        MakePlanned(work),
         *(DASK, f"--dask_client_address={address}", "--dask_partition_size=1"),
-        jobs=(job,),
-        prepared=(made,),
     )
     assert killed == [workers[0].pid]
     assert workers[0].wait(60) == -signal.SIGKILL

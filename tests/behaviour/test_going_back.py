@@ -32,9 +32,9 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from tests.support.conversion import job_of
 from tests.support.editions import add_edition, files_of, replace_by_newest
 from tests.support.gcs_server import GcsServer

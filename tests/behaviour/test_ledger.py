@@ -20,7 +20,7 @@ import pytest
 
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
+from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.jobs.conversion_job import PreparedJob
 from gristmill.transforms.sources.formats import FORMATS
 from tests.support import conversion

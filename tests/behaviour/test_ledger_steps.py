@@ -26,8 +26,9 @@ from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import AppendOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import WriteArrayRecords
-from gristmill.transforms.beam import convert_files, run_job
+from gristmill.transforms.beam import run_job
 from gristmill.transforms.beam.convert_files import ConvertFiles
+from gristmill.transforms.conversion.make_shards import ShardResult, ShardTask
 from tests.support import conversion
 from tests.support.conversion import read_output
 from tests.support.input_files import WRITERS, rows_of
@@ -123,23 +124,22 @@ def test_no_fault_on_beam_passes(folder, fault):
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.parametrize("where", ["plan_shards", "results_of"])
+@pytest.mark.parametrize("where", ["begun_tasks", "results_of"])
 @pytest.mark.parametrize("kind", ["lose", "double", "exchange"])
 def test_no_fault_in_elements_passes(folder, where, kind):
     case = Case(folder, "tfrecord", 6)
     conversion.convert(case.job("clean"))
-    module = convert_files if where == "plan_shards" else run_job
-    real = getattr(module, where)
+    real = getattr(run_job, where)
 
     @functools.wraps(real)  # Beam reads the signature.
     def faulty(*given: Any, **options: Any) -> Iterator[Any]:
         found = list(real(*given, **options))
-        if found and case.once():
+        if isinstance(found[0], ShardTask | ShardResult) and case.once():
             found = LISTS[kind](found, case.chance.randrange(len(found)))
         yield from found
 
     # No runner here loses elements.
-    with mock.patch.object(module, where, faulty):
+    with mock.patch.object(run_job, where, faulty):
         run = functools.partial(on_beam, case, "out")
         found = outcome(folder / "out", run, read_output(folder / "clean"))
     assert case.happened

@@ -13,15 +13,12 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.definitions import IndexOptions
-from gristmill.transforms.conversion.begin_job import (
-    begin_job,
-    plan_job,
-)
+from gristmill.transforms.conversion.begin import begin_job, plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.job_inputs import list_inputs
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.list_inputs import list_inputs
+from gristmill.transforms.conversion.make_shards import (
     ShardResult,
+    convert_shard,
     make_shard,
     shard_tasks,
 )

@@ -33,9 +33,9 @@ from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.packing import PackingOptions
-from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.shard_output import Tally, write_rows
-from gristmill.transforms.tokens.row_packer import RowPacker
+from gristmill.transforms.conversion.begin import begin_job
+from gristmill.transforms.conversion.shard_sink import RowSink
+from gristmill.transforms.conversion.shard_source import Batch, Tally
 from tests.support.conversion import contents
 from tests.support.records import frames_of, read_array_records
 
@@ -385,13 +385,10 @@ def test_a_record_that_changed_on_the_way(tmp_path: pathlib.Path) -> None:
     records[1] = records[1].replace(b"1:", b"2:")
     batch = RecordBatch([0, 100, 200], records, crc32cs)
     origins = Places(np.zeros(3, np.int64), np.array(batch.places))
-    writer: Any = None  # Nothing comes so far.
+    pack = prepared.job.pack
     with (
-        RowPacker(prepared.job.pack, directory=str(tmp_path)) as packer,
+        RowSink(str(tmp_path / "rows"), prepared, pack, Tally()) as sink,
         pytest.raises(DataLossError, match="changed on the way") as raised,
     ):
-        write_rows(
-            *(writer, [("in.tfrecord", batch, origins)], prepared, Tally(), None),
-            packer=packer,
-        )
+        sink.write(Batch("in.tfrecord", batch, origins))
     assert raised.value.where == "in.tfrecord, byte offset 100"

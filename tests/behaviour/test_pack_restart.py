@@ -17,11 +17,17 @@ from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
+from gristmill.transforms.conversion.begin import begin_job
+from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.pack_options import PackOptions
-from tests.support.conversion import contents, convert, job_of, prepared_of
+from tests.support.conversion import (
+    contents,
+    convert,
+    finished_shard,
+    job_of,
+    prepared_of,
+)
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer
 from tests.support.records import frames_of

@@ -460,9 +460,9 @@ class TestRaces:
         assert_whole(output, without(BOTH, [3, 59]))
 
     def test_an_append_that_is_begun_is_not_lost(self, inputs, output):
-        from gristmill.transforms.conversion.begin_job import begin_job
+        from gristmill.transforms.conversion.begin import begin_job
         from gristmill.transforms.conversion.commit_shards import commit_shards
-        from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+        from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 
         convert(output, inputs / "old")
         given = AppendOptions(input=(str(inputs / "new"),), output=output, num_shards=2)

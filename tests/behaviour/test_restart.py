@@ -27,10 +27,13 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.convert_shard import convert_shard, finished_shard
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.make_shards import (
+    convert_shard,
+    make_shard,
+    shard_tasks,
+)
 from gristmill.transforms.indexing.commit_index import commit_index
 from gristmill.transforms.indexing.index_shard import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
@@ -43,6 +46,7 @@ from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.conversion import (
     contents,
     convert,
+    finished_shard,
     job_of,
     prepared_of,
     read_output,
@@ -93,7 +97,7 @@ class TestKill:
     # Hangs in the middle of a shard, with a part of it written.
     SCRIPT = """
 import sys, time
-from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.make_shards import convert_shard
 from tests.support.conversion import job_of, prepared_of
 
 def hang(records, raw_bytes, tokens):

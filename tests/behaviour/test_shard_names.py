@@ -8,7 +8,7 @@ import re
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.jobs.conversion_job import ShardNames
 from tests.support.conversion import contents, job_of
 from tests.support.records import frames_of, text_records

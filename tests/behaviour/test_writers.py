@@ -14,9 +14,9 @@ from gristmill.dataset.arrayrecord.chunk_encoder import with_versions
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.conversion import take_output as take_output_module
-from gristmill.transforms.conversion.begin_job import plan_job
-from gristmill.transforms.conversion.job_inputs import list_inputs
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.begin import plan_job
+from gristmill.transforms.conversion.list_inputs import list_inputs
+from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from gristmill.transforms.conversion.take_output import take_output
 from tests.support.conversion import (
     contents,

@@ -34,9 +34,9 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.open_manifest import states_of
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
-from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
+from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import commit_removal
 from gristmill.transforms.removal.cut_shard import cut_shard

@@ -28,9 +28,9 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.result import GatheredChecks
 from gristmill.transforms.checking.shard import verify_shard
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
-from gristmill.transforms.conversion.shard_tasks import make_shards, shard_tasks
+from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.planning.write_plan import WriteJob, pack_count
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.commit_removal import commit_removal

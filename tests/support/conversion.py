@@ -12,12 +12,15 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (
+    CommitOptions,
     ConversionResult,
+    MakeShards,
     commit_shards,
 )
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.make_shards import (
     ShardTask,
     make_shards,
     shard_tasks,
@@ -56,6 +59,12 @@ def prepared_of(job: ConversionJob, **options: Any) -> PreparedJob:
     return taken.prepared
 
 
+def work_of(*jobs: ConversionJob) -> MakeShards:
+    """Returns what is to be done for jobs, after their begin."""
+    work = MakeShards(jobs=jobs, options=CommitOptions())
+    return work.begun_by(map(begin_job, jobs))
+
+
 def convert(
     *jobs: ConversionJob, tasks: Iterable[ShardTask] | None = None, **options: Any
 ) -> ConversionResult:
@@ -71,6 +80,11 @@ def convert(
         for task in shard_tasks(prepared_of(job, **options)):
             results += make_shards(task)
     return commit_shards(jobs, results)
+
+
+def finished_shard(prepared: PreparedJob, shard: int) -> ShardReport | None:
+    """Returns the report of a shard that an earlier run finished, None if none did."""
+    return prepared.shard_place(shard).finished(prepared.fingerprint)
 
 
 def read_output(output: pathlib.Path | str, split: str = "train") -> list[bytes]:

@@ -9,9 +9,9 @@ from typing import Literal
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.example import encode_example
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.pack_options import Method, PackOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions

@@ -31,7 +31,7 @@ from gristmill.transforms.beam.pipeline_input import (
     set_types,
 )
 from gristmill.transforms.beam.run_job import gather
-from gristmill.transforms.conversion.shard_tasks import ShardTask
+from gristmill.transforms.conversion.make_shards import ShardTask
 from gristmill.transforms.duplicates.commit_certificate import (
     DuplicatesResult,
     checked_shards,

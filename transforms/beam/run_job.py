@@ -43,15 +43,34 @@ class RunJob(beam.PTransform[beam.pvalue.PBegin, beam.PCollection[R]]):
             InputError: It is applied to a PCollection.
         """
         check_begin(begin, type(self).__name__)
-        job = self._job
         committed: beam.PCollection[R] = (
-            begin
-            | "Job" >> beam.Create([job])
-            | "Begin" >> beam.FlatMap(_begin)
+            begin | "Job" >> beam.Create([self._job]) | "Run" >> RunSteps(self._job)
+        )
+        return committed
+
+
+class RunSteps(beam.PTransform[beam.PCollection[Any], beam.PCollection[R]]):
+    """Carries out jobs of one kind, and commits all their results together.
+
+    Applied to a PCollection of the jobs.
+
+    Args:
+        job: Any of them: has their step and commit.
+    """
+
+    def __init__(self, job: Job[R]):
+        super().__init__()
+        self._job = job
+
+    def expand(self, jobs: beam.PCollection[Any]) -> beam.PCollection[R]:
+        """Builds the chain."""
+        committed: beam.PCollection[R] = (
+            jobs
+            | "Begin" >> beam.FlatMap(begun_tasks)
             | "Spread" >> beam.Reshuffle()
-            | "Step" >> beam.FlatMap(measured, job.step)
+            | "Step" >> beam.FlatMap(measured, self._job.step)
             | "Gather" >> gather()
-            | "Commit" >> beam.Map(job.commit)
+            | "Commit" >> beam.Map(self._job.commit)
         )
         return committed
 
@@ -80,13 +99,15 @@ class JobTransform(RunJob[R]):
         return displayed(**{field.name: getattr(self, field.name) for field in fields})
 
 
-def _begin(job: Job[Any]) -> Iterator[Any]:
+def begun_tasks(job: Job[Any]) -> Iterator[Any]:
+    """Begins a job, and yields its tasks and what is known."""
     begun = job.begin()
     report_sources(begun.sources)
     if begun.sink is not None:
         report_sink(begun.sink)
-    if begun.parts:
-        count({"planned-shards": begun.parts})
+    planned = begun.parts if begun.planned is None else begun.planned
+    if planned:
+        count({"planned-shards": planned})
     yield from begun.known
     yield from begun.tasks
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import DataLossError
@@ -26,14 +27,14 @@ from gristmill.dataset.metadata.manifest import Manifest, read_table
 from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.carried_columns import carried_columns
-from gristmill.transforms.conversion.convert_shard import check_counts
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.make_shards import (
     ShardResult,
     ShardTask,
+    check_counts,
     make_shards,
     shard_tasks,
 )
-from gristmill.transforms.conversion.span_check import check_spans
+from gristmill.transforms.conversion.take_output import TakenOutput
 from gristmill.transforms.directories.tfds_directory import (
     TfdsDirectory,
     check_records_read,
@@ -46,9 +47,12 @@ from gristmill.transforms.jobs.conversion_job import (
     check_current,
 )
 from gristmill.transforms.jobs.job import Begun
+from gristmill.transforms.sources.input_files import InputFiles
 from gristmill.transforms.sources.shards.source_split import SourceSplit
 from gristmill.transforms.sources.source import nothing_read, source_of, too_much_damage
 from gristmill.transforms.tokens.describe_rows import described_rows, row_features
+
+_log = logging.getLogger(__name__)
 
 
 def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
@@ -89,7 +93,8 @@ def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
     made_by, read = source_of(prepared.files.spec), reports.read
     if regions and not read.records:
         raise nothing_read(layout.join(job.output, layout.ERRORS_DIR))
-    if (source := SourceSplit.of_spec(prepared.files.spec)) is not None:
+    source = SourceSplit.of_spec(prepared.files.spec)
+    if source is not None:
         source.check_read(read, skipped_regions=regions)
     changed: dict[str, Any] = {}
     if mapped:
@@ -121,7 +126,8 @@ def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
             "options": job.options(),
         },
     )
-    split = dataclasses.replace(split, columns=carried_columns(prepared, table))
+    if source is not None:
+        split = dataclasses.replace(split, columns=carried_columns(prepared, table))
     if job.pack is not None and (counts := table.packed_total()) is not None:
         split = dataclasses.replace(
             split,
@@ -134,7 +140,73 @@ def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
     return split
 
 
-_log = logging.getLogger(__name__)
+def check_spans(columns: Mapping[str, npt.NDArray[Any]], files: InputFiles) -> None:
+    """Checks that the spans of each file follow one another, from begin to end.
+
+    Args:
+        columns: Those of the spans in the table of all shards, in order.
+        files: The inputs.
+
+    Raises:
+        DataLossError: Two do not meet, or a file was not read to its end.
+    """
+    span_files = columns["span_file"]
+    order = np.argsort(span_files, kind="stable")
+    of_file = span_files[order]
+    starts = columns["span_start_bytes"][order]
+    stops = columns["span_stop_bytes"][order]
+    ends = columns["span_end_bytes"][order]
+    holds_frames = (starts >= 0) & (stops >= 0)
+    begins_file = np.diff(of_file, prepend=-1) > 0
+    reached = _stop_before(stops, holds_frames, begins_file)
+    # Without a frame in it: right if the frame before reaches over it. Where a
+    # compressed file ends, its size does not tell; nor does that of a table.
+    fits = np.where(
+        holds_frames,
+        starts == reached,
+        (reached >= ends) & (ends >= 0) & files.sized[of_file],
+    )
+    place_text = source_of(files.spec).place_text
+    if not fits.all():
+        at = int(np.argmin(fits))
+        raise DataLossError(
+            "two ranges of an input file do not meet",
+            where=files.paths[int(of_file[at])],
+            expected=f"a range from {place_text(int(reached[at]))} on",
+            got=f"one from {place_text(int(starts[at]))} on"
+            if holds_frames[at]
+            else f"none up to {place_text(int(ends[at]))}",
+            cure="give --whole-files: the search for a record went wrong where the "
+            "file is cut, in a record that holds frames of TFRecord, or in damage",
+        )
+    last = np.zeros(len(files), np.int64)
+    whole = np.zeros(len(files), bool)
+    # Of several values for one place, the last stays.
+    last[of_file[holds_frames]] = stops[holds_frames]
+    whole[of_file[holds_frames]] = columns["span_whole"][order][holds_frames]
+    at_end = np.where(files.sized, last == files.sizes, whole | (files.sizes == 0))
+    if not at_end.all():
+        file = int(np.argmin(at_end))
+        raise DataLossError(
+            "an input file was not read to its end",
+            where=files.paths[file],
+            expected=f"{int(files.sizes[file]):,} bytes",
+            got=place_text(int(last[file])),
+            cure="make sure that no process writes to it, then convert again",
+        )
+
+
+def _stop_before(
+    stops: npt.NDArray[np.int64],
+    holds_frames: npt.NDArray[np.bool_],
+    begins_file: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.int64]:
+    """Returns where the last span with frames before each one stops, or 0."""
+    rows = np.arange(len(stops))
+    last = np.maximum.accumulate(np.where(holds_frames, rows, -1))
+    before = np.append([-1], last)[:-1]
+    first = np.maximum.accumulate(np.where(begins_file, rows, 0))
+    return np.where(before >= first, stops[before], 0)
 
 
 class ConversionResult(NamedTuple):
@@ -169,30 +241,58 @@ class CommitOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MakeShards:
-    """The job of a conversion whose shards are planned.
+    """The job of a conversion whose shards are planned; it does not grow with these.
 
     Attributes:
         jobs: One for each split.
         options: What else is committed.
-        prepared: Jobs that were prepared in this process.
+        begun: A task for each split that is to be made, which refers to its plan.
+        committed: The same for each split that was committed before.
+        stride: Which passes over the inputs `begin` lists: those from the first number
+            on, at a distance of the second. For graphs whose runner spreads nothing.
         progress_dir: A directory of this machine for progress files, or None.
-        one_at_a_time: As for `make_shard`.
+        one_at_a_time: As for `make_shards`.
     """
 
     jobs: Sequence[ConversionJob]
     options: CommitOptions
-    prepared: Sequence[PreparedJob] = ()
+    begun: tuple[ShardTask, ...] = ()
+    committed: tuple[ShardTask, ...] = ()
+    stride: tuple[int, int] = (0, 1)
     progress_dir: str | None = None
     one_at_a_time: bool = False
 
+    def begun_by(self, taken: Iterable[TakenOutput]) -> MakeShards:
+        """Returns the job for outputs that were taken."""
+        begun: list[ShardTask] = []
+        committed: list[ShardTask] = []
+        for one in taken:
+            task = ShardTask.of(one.prepared, 0)
+            (begun if one.committed is None else committed).append(task)
+        return dataclasses.replace(self, begun=tuple(begun), committed=tuple(committed))
+
+    def strides(self, most: int = 4096) -> list[MakeShards]:
+        """Returns the job in parts."""
+        prepared = (task.prepared for task in self.begun)
+        passes = sum(len(job.plan.pass_begins) for job in prepared)
+        count = max(1, min(most, passes))
+        return [dataclasses.replace(self, stride=(n, count)) for n in range(count)]
+
     def begin(self) -> Begun[ShardTask]:
         """Lists the passes over the inputs."""
-        plans = [job.plan for job in self.prepared]
+        prepared = [task.prepared for task in self.begun]
+        plans = [job.plan for job in prepared]
+        first, step = self.stride
+        tasks = itertools.chain.from_iterable(
+            shard_tasks(job, first, step) for job in prepared
+        )
         return Begun(
             label="converting",
-            tasks=itertools.chain.from_iterable(map(shard_tasks, self.prepared)),
+            tasks=tasks,
             parts=sum(len(plan.pass_begins) for plan in plans),
+            planned=0 if first else sum(plan.shards for plan in plans),
             stored_bytes=sum(int(plan.sizes.sum()) for plan in plans),
+            known=tuple(ShardResult(task, None) for task in self.committed),
             sources=tuple(path for job in self.jobs for path in job.inputs),
             sink=self.jobs[0].output,
         )
@@ -208,16 +308,13 @@ class MakeShards:
 
     def commit(self, results: Gathered) -> ConversionResult:
         """Commits the dataset."""
-        prepared = {job.job.split: job for job in self.prepared}
-        return commit_shards(self.jobs, results, self.options, prepared=prepared)
+        return commit_shards(self.jobs, results, self.options)
 
 
 def commit_shards(
     jobs: Iterable[ConversionJob],
     results: Gathered | Iterable[ShardResult],
     options: CommitOptions | None = None,
-    *,
-    prepared: Mapping[str, PreparedJob] | None = None,
 ) -> ConversionResult:
     """Commits the dataset from the results of all shards of all jobs.
 
@@ -225,7 +322,6 @@ def commit_shards(
         jobs: The jobs, all of one dataset, with its directory as output.
         results: A result for every shard; None as report where a split was there.
         options: What else is committed.
-        prepared: Jobs that were prepared in this process, by the edition they make.
 
     Raises:
         DataLossError: Shards are missing or do not hold what was read, or a split that
@@ -253,7 +349,7 @@ def commit_shards(
                 where=f"{job.output}, split {job.split}",
                 cure="run the same command again: finished shards are kept",
             )
-        own = (prepared or {}).get(key) or results.notes["task"][key].prepared
+        own = results.notes["task"][key].prepared
         splits[key] = finish_split(own, results.rows[key])
         owners[key] = own
     extra_files = None

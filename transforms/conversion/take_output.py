@@ -38,9 +38,10 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.job_inputs import CompareShards, check_same_inputs
+from gristmill.transforms.conversion.same_inputs import check_same_inputs
 from gristmill.transforms.jobs.appended_job import check_apart, check_features
 from gristmill.transforms.jobs.conversion_job import PreparedJob, ShardNames
+from gristmill.transforms.jobs.job import Run, run_here
 
 _ALIKE = ("writer", "map", "map_code_digest")  # Options that decide the size.
 _PLAINLY = 0.9  # Of what is expected: it is an estimate.
@@ -69,7 +70,7 @@ def take_output(
     prepared: PreparedJob,
     *,
     overwrite: Overwrite = False,
-    compare_shards: CompareShards | None = None,
+    run: Run = run_here,
 ) -> TakenOutput:
     """Gives a prepared job its write id, and describes it beside its output.
 
@@ -79,7 +80,7 @@ def take_output(
         prepared: The job.
         overwrite: Whether to replace the split that is there; `changed` to do so only
             if an earlier job with the same kind of names made it.
-        compare_shards: Compares finished shards with inputs that may have changed; see
+        run: Compares finished shards with inputs that may have changed; see
             `check_same_inputs`.
 
     Raises:
@@ -132,12 +133,12 @@ def take_output(
     noted = False
     if before is not None and own:
         try:
-            noted = check_same_inputs(prepared, before, compare_shards=compare_shards)
+            noted = check_same_inputs(prepared, before, run=run)
         except JobChangedError:
             if overwrite is not True or part is not None or prepared.base == DAMAGED:
                 raise
             give_up_write(prepared.as_write)
-            return take_output(asked, overwrite=True, compare_shards=compare_shards)
+            return take_output(asked, overwrite=True, run=run)
     # What is missing by now is made again, and committed again.
     if part is not None and manifest and not check_split(job.output, part):
         tidy_split(job.output, manifest, job.split)

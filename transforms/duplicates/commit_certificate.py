@@ -21,9 +21,9 @@ from gristmill.dataset.duplicates.certificate import (
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.metadata.shard_table import span_columns
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.conversion.begin_job import plan_shards
-from gristmill.transforms.conversion.job_inputs import check_records, match_job
-from gristmill.transforms.conversion.span_check import check_spans
+from gristmill.transforms.conversion.begin import plan_shards
+from gristmill.transforms.conversion.commit_shards import check_spans
+from gristmill.transforms.conversion.list_inputs import check_records, match_job
 from gristmill.transforms.duplicates.digest_shards import DigestedShard
 from gristmill.transforms.duplicates.record_keys import records_for
 from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob

@@ -12,8 +12,7 @@ import numpy as np
 
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata.shard_report import SourceSpan
-from gristmill.transforms.conversion.convert_shard import record_batches
-from gristmill.transforms.conversion.shard_output import Tally
+from gristmill.transforms.conversion.shard_source import ShardSource
 from gristmill.transforms.duplicates.record_keys import RecordKeys
 from gristmill.transforms.duplicates.runs import RUN_RECORDS, Array, Run
 from gristmill.transforms.jobs.conversion_job import PreparedJob
@@ -136,10 +135,10 @@ def _digest_shard(
     prepared, shard = task.prepared, task.first_shard + number
     job, ranges = prepared.job, prepared.plan.ranges(number)
     skipped = SkippedRegions(job.max_corrupt) if job.on_corrupt == "skip" else None
-    source, tally = source_of(prepared.files.spec), Tally()
+    source = source_of(prepared.files.spec)
     keys = RecordKeys(task.by, prepared.files.spec)
     numbers = {prepared.files.paths[r.file_index]: r.file_index for r in ranges}
-    batches = record_batches(prepared, ranges, skipped, tally, kept)
+    shard_source = ShardSource(prepared, number, skipped=skipped, kept=kept)
     digests: list[Array] = []
     files: list[Array] = []
     places: list[Array] = []
@@ -154,7 +153,7 @@ def _digest_shard(
         for each in (digests, files, places):
             each.clear()
 
-    for path, batch, _ in batches:
+    for path, batch, _ in shard_source.batches():
         place_of = functools.partial(_place_of, source, path, batch.places)
         digests.append(keys.digests(batch.records, place_of))
         places.append(np.array(batch.places, np.int64))
@@ -167,9 +166,9 @@ def _digest_shard(
         end_run()
     spans = tuple(
         dataclasses.replace(span, file_index=span.file_index + task.first_file)
-        for span in tally.spans
+        for span in shard_source.tally.spans
     )
-    return DigestedShard(shard, spans, tally.read, runs, entries, copies)
+    return DigestedShard(shard, spans, shard_source.tally.read, runs, entries, copies)
 
 
 def _place_of(source: Source, path: str, places: Sequence[int], row: int) -> str:

@@ -168,11 +168,6 @@ def check_jobs(jobs: tuple[ConversionJob, ...]) -> None:
         )
 
 
-def waits_for_storage(job: ConversionJob) -> bool:
-    """Returns whether the inputs or the output of a job answer slowly."""
-    return any(storage_for(path).remote for path in (*job.inputs, job.output))
-
-
 _VERSION = 1
 
 
@@ -230,6 +225,11 @@ class PreparedJob:
         if names.strip_extension:
             base = posixpath.splitext(base)[0]
         return mark + base + names.suffix
+
+    def index_names(self) -> list[str]:
+        """Returns the file name of each shard's index, written when it is finished."""
+        paths = map(self.shard_path, range(self.plan.shards))
+        return [layout.base_name(layout.index_path(path)) for path in paths]
 
     def of_write(self, write: Write) -> PreparedJob:
         """Returns the same job with its write."""

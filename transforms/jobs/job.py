@@ -34,6 +34,7 @@ class Begun(Generic[T]):
         noun: What there are many of.
         tasks: The tasks, best made on access: there may be millions.
         parts: How many there are.
+        planned: How many shards they are to make, if not so many.
         stored_bytes: Size of all that is to be read.
         known: What is gathered beside the results.
         sources: What is read, for the lineage of a job on Beam.
@@ -44,6 +45,7 @@ class Begun(Generic[T]):
     noun: str = "shards"
     tasks: Iterable[T] = ()
     parts: int = 0
+    planned: int | None = None
     stored_bytes: int = 0
     known: tuple[Gatherable, ...] = ()
     sources: tuple[str, ...] = ()
@@ -100,3 +102,17 @@ def results_of(step: Callable[[Any], Any], task: Any) -> Iterator[Any]:
 def list_results(step: Callable[[Any], Any], task: Any) -> list[Any]:
     """Returns the results of a task: a generator is no result of a process."""
     return [*results_of(step, task)]
+
+
+Run = Callable[[Job[Any]], Any]
+"""Runs a job, and returns what it commits."""
+
+
+def run_here(job: Job[Any]) -> Any:
+    """Runs a job in this thread."""
+    begun = job.begin()
+    gathered = Gathered.of(begun.known)
+    for task in begun.tasks:
+        for result in results_of(job.step, task):
+            gathered.add(result)
+    return job.commit(gathered)

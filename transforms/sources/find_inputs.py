@@ -6,12 +6,12 @@ import dataclasses
 import itertools
 import pickle
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gristmill.dataset.base.columns import Gathered
+from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.errors import DataLossError, InputError, some_of
 from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
 from gristmill.dataset.metadata import layout
@@ -137,10 +137,10 @@ def _hugging_face(names: Collection[str]) -> str | None:
     return None
 
 
-PART_FILES = 1000
+_PART_FILES = 1000
 
-# Returns the looks at the first bytes of files, in order.
-LookAt = Callable[[Sequence[FileInfo]], list[Look]]
+# Files, and the look at the first bytes of each.
+Looked = tuple[Sequence[FileInfo], Sequence[Look]]
 
 
 class LookTask(NamedTuple):
@@ -156,42 +156,30 @@ class LookTask(NamedTuple):
     split: str
     number: int
     parts: int
-    files: tuple[tuple[object, ...], ...]
+    files: tuple[tuple[Any, ...], ...]
 
 
 class LookedPart(NamedTuple):
-    """The looks into such files; see `LookTask`.
-
-    Attributes:
-        split: The split.
-        number: Number of the part.
-        parts: Number of parts.
-        packed: Files and looks.
-    """
+    """Such files with the look into each, packed; see `LookTask`."""
 
     split: str
     number: int
     parts: int
     packed: bytes
 
-    @classmethod
-    def of(cls, task: LookTask, looks: Sequence[Look]) -> Self:
-        """Returns the part with the looks into its files."""
-        packed = zlib.compress(pickle.dumps((task.files, looks)), 1)
-        return cls(*task[:3], packed)
-
-    def unpacked(self) -> tuple[Iterator[FileInfo], list[Look]]:
-        """Returns the files, and the look into each."""
-        files, looks = pickle.loads(zlib.decompress(self.packed))
-        return itertools.starmap(FileInfo, files), looks
-
     def gather(self, gathered: Gathered) -> None:
         """Adds the part to those of its split."""
         gathered.notes["looked"][self.split, self.number] = self
 
+    @property
+    def done(self) -> Done:
+        """That files were looked into."""
+        said = f"part {self.number + 1} of {self.parts} of the inputs looked into"
+        return Done(f"split {self.split}", said, 0, 0, 0)
+
 
 def look_tasks(
-    split: str, files: Sequence[FileInfo], *, part_files: int = PART_FILES
+    split: str, files: Sequence[FileInfo], *, part_files: int = _PART_FILES
 ) -> Iterator[LookTask]:
     """Yields files in parts; one part without any if there are none.
 
@@ -208,17 +196,17 @@ def look_tasks(
 
 def look_at_part(task: LookTask) -> LookedPart:
     """Looks into the files of a part."""
-    return LookedPart.of(task, look_at([FileInfo(*file) for file in task.files]))  # type: ignore[arg-type]
+    looks = look_at([FileInfo(*file) for file in task.files])
+    packed = zlib.compress(pickle.dumps((task.files, looks)), 1)
+    return LookedPart(*task[:3], packed)
 
 
-def looked_files(gathered: Gathered, split: str) -> tuple[list[FileInfo], list[Look]]:
+def looked_files(gathered: Gathered, split: str) -> Looked:
     """Returns all files of a split, and the look into each.
 
     Raises:
         DataLossError: A part is missing.
     """
-    files: list[FileInfo] = []
-    looks: list[Look] = []
     parts = (part for part in gathered.notes["looked"].values() if part.split == split)
     found = sorted(parts, key=lambda part: part.number)
     if not found or len(found) != found[0].parts:
@@ -229,32 +217,13 @@ def looked_files(gathered: Gathered, split: str) -> tuple[list[FileInfo], list[L
             got=f"{len(found):,}",
             cure="run the same command again; if it repeats, please report it",
         )
+    files: list[FileInfo] = []
+    looks: list[Look] = []
     for part in found:
-        some, seen = part.unpacked()
-        files += some
+        some, seen = pickle.loads(zlib.decompress(part.packed))
+        files += itertools.starmap(FileInfo, some)
         looks += seen
     return files, looks
-
-
-def looks_of(
-    files: Sequence[FileInfo],
-    look: Callable[[Iterable[LookTask]], Iterable[LookedPart]],
-    *,
-    part_files: int = PART_FILES,
-) -> list[Look]:
-    """Returns the looks into files, made in parts.
-
-    Args:
-        files: The files.
-        look: Looks into all parts, and yields them in any order.
-        part_files: Files of a part.
-    """
-    tasks = look_tasks("", files, part_files=part_files)
-    return looked_files(Gathered.of(look(tasks)), "")[1]
-
-
-# Files, and the look at the first bytes of each.
-Looked = tuple[Sequence[FileInfo], Sequence[Look]]
 
 
 def find_inputs(

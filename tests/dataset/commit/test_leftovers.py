@@ -17,7 +17,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import contents, convert, job_of
 from tests.support.gcs_server import GcsServer

@@ -37,9 +37,9 @@ from gristmill.loader.provenance.locate import locate
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.contents import manifest_text
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from tests.support.conversion import contents, convert, job_of
 from tests.support.gcs_server import GcsServer
 from tests.support.records import (

@@ -15,17 +15,15 @@ from apache_beam.testing.util import assert_that
 from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
-from gristmill.transforms.beam.convert_files import ConvertFiles
+from gristmill.transforms.beam.convert_files import ConvertFiles, MakePlanned
 from gristmill.transforms.conversion.commit_shards import (
     ConversionResult,
     commit_shards,
 )
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.make_shards import (
     make_shard,
     make_shards,
-    shard_strides,
     shard_tasks,
-    stride_tasks,
 )
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from tests.support.conversion import (
@@ -35,6 +33,7 @@ from tests.support.conversion import (
     prepared_of,
     read_output,
     varied_records,
+    work_of,
 )
 from tests.support.pipelines import counters, distributions
 from tests.support.records import frames_of, write_tfrecords
@@ -67,9 +66,9 @@ def inputs(tmp_path_factory) -> tuple[pathlib.Path, list[bytes]]:
     return folder, [record for part in parts for record in part]
 
 
-def run(*options: str, **transform) -> beam.runners.runner.PipelineResult:
+def run(*options: str, planned=None, **transform) -> beam.runners.runner.PipelineResult:
     pipeline = beam.Pipeline(options=PipelineOptions(list(options)))
-    _ = pipeline | ConvertFiles(**transform)
+    _ = pipeline | (planned or ConvertFiles(**transform))
     result = pipeline.run()
     result.wait_until_finish()
     return result
@@ -98,17 +97,16 @@ class TestDeterminism:
         run(*RUNNERS[runner], jobs=(job,))
         assert contents(tmp_path / "out") == reference[plan[0]]
 
-    @pytest.mark.parametrize("max_strides", [1, 4, 9, 100])
-    def test_few_elements_stand_for_many_shards(
-        self, inputs, reference, tmp_path, max_strides
-    ):
+    @pytest.mark.parametrize("most", [1, 4, 9, 100])
+    def test_few_elements_stand_for_many(self, inputs, reference, tmp_path, most):
         job = job_of(inputs[0], tmp_path / "out", plan=PLANS[0])
-        prepared = prepared_of(job)
-        strides = list(shard_strides(prepared, max_strides=max_strides))
+        work = work_of(job)
+        strides = work.strides(most)
+        prepared = work.begun[0].prepared
         passes = len(prepared.plan.pass_begins)
         assert passes < prepared.plan.shards
-        assert len(strides) == min(max_strides, passes)
-        tasks = [task for stride in strides for task in stride_tasks(stride)]
+        assert len(strides) == min(most, passes)
+        tasks = [task for stride in strides for task in stride.begin().tasks]
         assert sorted(tasks) == sorted(shard_tasks(prepared))
         commit_shards([job], [made for task in tasks for made in make_shards(task)])
         assert contents(tmp_path / "out") == reference[PLANS[0][0]]
@@ -279,8 +277,8 @@ class TestJobs:
         for report in lost:
             (tmp_path / "out" / layout.index_path(report.path)).unlink()
         caplog.clear()
-        prepared = (prepared_of(job),) if planned == "before" else ()
-        result = run(*RUNNERS["in memory"], jobs=(job,), prepared=prepared)
+        work = MakePlanned(work_of(job)) if planned == "before" else None
+        result = run(*RUNNERS["in memory"], planned=work, jobs=(job,))
         counted = counters(result)
         assert counted["planned-shards"] == 6
         assert counted["made-shards"] == 2
@@ -290,7 +288,7 @@ class TestJobs:
         *before, committed = [m for m in caplog.messages if "split train" in m]
         told = "; ".join(before)
         assert "1 input files listed" in told
-        assert "1 files become 6 shards" in told or prepared
+        assert "1 files become 6 shards" in told or work
         assert "60 records in 6 shards" in committed
 
 

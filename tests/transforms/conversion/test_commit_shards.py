@@ -10,18 +10,18 @@ import pytest
 from gristmill.dataset.base.errors import DataLossError, StorageChangedError
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import (
+    check_spans,
     commit_shards,
     finish_split,
 )
-from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.make_shards import (
     ShardResult,
+    convert_shard,
     make_shard,
     shard_tasks,
 )
-from gristmill.transforms.conversion.span_check import check_spans
 from tests.support.conversion import (
     contents,
     convert,

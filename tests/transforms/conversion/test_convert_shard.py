@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import CorruptInputError, DataLossError
 from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_index import parse_index
-from gristmill.transforms.conversion.convert_shard import (
+from gristmill.transforms.conversion.make_shards import (
     check_counts,
     convert_shard,
-    finished_shard,
+    shard_tasks,
 )
-from gristmill.transforms.conversion.shard_tasks import shard_tasks
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (
     contents,
     convert,
+    finished_shard,
     job_of,
     prepared_of,
     read_output,

@@ -9,20 +9,18 @@ import random
 import re
 import shutil
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 import pytest
 
 from gristmill.dataset.base.errors import JobChangedError, StorageChangedError
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
-from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.convert_shard import convert_shard
-from gristmill.transforms.conversion.job_inputs import (
-    has_other_records,
-    one_by_one,
-)
-from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.conversion.begin import begin_job
+from gristmill.transforms.conversion.make_shards import convert_shard
+from gristmill.transforms.conversion.same_inputs import CompareShards
+from gristmill.transforms.jobs.conversion_job import ConversionJob
+from gristmill.transforms.jobs.job import Job, run_here
 from gristmill.transforms.sources.formats import RecordOptions
 from tests.support.conversion import (
     convert,
@@ -137,11 +135,12 @@ def test_the_same_records_go_on(job, inputs, change: str, committed: bool):
     HARMLESS[change](inputs / "2")
     compared: list[int] = []
 
-    def compare(prepared: PreparedJob, shards: Sequence[int]) -> Iterable[int]:
-        compared.extend(shards)
-        return one_by_one(prepared, shards)
+    def compare(work: Job[list[int]]) -> list[int]:
+        for shards in work.begin().tasks:
+            compared.extend(shards)
+        return run_here(work)
 
-    taken = begin_job(job, compare_shards=compare)
+    taken = begin_job(job, run=compare)
     # Those that have a part of the file, and are there.
     assert compared
     assert 5 in compared
@@ -149,7 +148,7 @@ def test_the_same_records_go_on(job, inputs, change: str, committed: bool):
     assert (taken.committed is not None) == committed
     # That is known from then on.
     compared.clear()
-    begin_job(job, compare_shards=compare)
+    begin_job(job, run=compare)
     assert compared == []
     assert before == states(job.output)
     if not committed:
@@ -209,7 +208,8 @@ def as_text(record: bytes) -> bytes:
 def test_a_shard_that_is_not_finished_is_not_compared(job, inputs):
     prepared = prepared_of(job)
     rewrite(inputs / "2")
-    assert not any(has_other_records(prepared, shard) for shard in range(SHARDS))
+    work = CompareShards(prepared=prepared, shards=tuple(range(SHARDS)))
+    assert run_here(work) == []
 
 
 def test_an_input_that_is_damaged_since(job, inputs):

@@ -8,8 +8,8 @@ import pathlib
 import pytest
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.transforms.conversion.begin_job import begin_job
-from gristmill.transforms.conversion.job_inputs import list_inputs
+from gristmill.transforms.conversion.begin import begin_job
+from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from tests.support.conversion import contents, job_of
 from tests.support.gcs_server import GcsServer

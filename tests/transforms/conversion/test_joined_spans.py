@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gristmill.dataset.base.errors import DataLossError
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.transforms.conversion.span_check import check_spans
+from gristmill.transforms.conversion.commit_shards import check_spans
 from gristmill.transforms.sources.input_files import InputFiles
 from tests.support.shards import report
 

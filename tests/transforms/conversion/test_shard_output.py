@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from gristmill.dataset.base.errors import CorruptInputError, UserFunctionError
-from gristmill.transforms.conversion.begin_job import list_inputs
-from gristmill.transforms.conversion.shard_output import TRIED_FILES, try_function
+from gristmill.transforms.conversion.begin import try_function
+from gristmill.transforms.conversion.list_inputs import list_inputs
 from tests.support.conversion import convert, job_of, read_output
 from tests.support.records import frames_of, text_records
 
@@ -50,7 +50,7 @@ def tried(seen: pathlib.Path, folder: pathlib.Path, **options) -> list[bytes]:
     job = job_of(
         folder, folder.parent / "out", map=f"{module_of(seen)}:seen", **options
     )
-    try_function(job, list_inputs(job).first(TRIED_FILES))
+    try_function(job, list_inputs(job).first(8))
     assert not (folder.parent / "out").exists()
     return seen.read_bytes().splitlines() if seen.exists() else []
 

@@ -23,9 +23,9 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.shard_tasks import make_shard, shard_tasks
+from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
 from gristmill.transforms.jobs.conversion_job import (
     ConversionJob,
     PreparedJob,

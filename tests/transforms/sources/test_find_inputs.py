@@ -11,7 +11,7 @@ from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.transforms.conversion.begin_job import begin_job
+from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.sources.find_inputs import match_inputs
 from tests.support.gcs_server import GcsServer
 from tests.support.other_formats import JSON_LINES, arrow_stream

@@ -15,7 +15,6 @@ from gristmill.transforms.sources.find_inputs import (
     look_at_part,
     look_tasks,
     looked_files,
-    looks_of,
     match_files,
 )
 from gristmill.transforms.sources.input_formats import look_at
@@ -54,10 +53,3 @@ def test_a_part_that_is_missing(files: list[FileInfo]) -> None:
         looked_files(looked, "train")
     with pytest.raises(DataLossError):
         looked_files(looked, "test")
-
-
-def test_looks_of_workers_are_in_the_order_of_the_files(files: list[FileInfo]) -> None:
-    def backwards(tasks):
-        return map(look_at_part, reversed(list(tasks)))
-
-    assert looks_of(files, backwards, part_files=3) == look_at(files)

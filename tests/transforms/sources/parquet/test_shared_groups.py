@@ -10,7 +10,7 @@ import pytest
 
 from gristmill.dataset.metadata import layout
 from gristmill.transforms.conversion.commit_shards import commit_shards
-from gristmill.transforms.conversion.shard_tasks import (
+from gristmill.transforms.conversion.make_shards import (
     make_shard,
     make_shards,
     shard_tasks,

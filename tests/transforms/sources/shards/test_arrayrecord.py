@@ -21,7 +21,7 @@ from gristmill.dataset.base.errors import (
     StorageError,
 )
 from gristmill.dataset.metadata import layout
-from gristmill.transforms.conversion.convert_shard import convert_shard
+from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.find_inputs import find_inputs
 from gristmill.transforms.sources.shards import open_shard as open_shard_module

@@ -1,143 +1,59 @@
-"""The inputs of a job: of one split, apart from its output, and the same as before.
-
-Size and time of an input can be kept when it is written again. Then the system has
-noted a change (ctime), as it does of new permissions or links. What finished shards
-were made of is read again: if it is the same, they stay.
-"""
+"""The inputs of a job: listed, of one split, and apart from its output."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable
 
 import numpy as np
 
 from gristmill.dataset.base.errors import (
-    CorruptInputError,
     InputError,
-    InvalidDatasetError,
-    JobChangedError,
-    StorageError,
     some_of,
 )
 from gristmill.dataset.commit.ownership import (
     check_holds_no_input,
     check_not_matched,
 )
-from gristmill.dataset.commit.write import described_writes
-from gristmill.dataset.formats.file_formats import FileFormat, JoinedFiles, listed
-from gristmill.dataset.formats.streams.inflated_stream import COMPRESSIONS
+from gristmill.dataset.formats.file_formats import JoinedFiles, listed
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.base import FileInfo
-from gristmill.dataset.storage.lookup import has_file, storage_for
+from gristmill.dataset.storage.lookup import has_file
 from gristmill.transforms.chat.document_reader import records_for
-from gristmill.transforms.conversion.convert_shard import finished_shard, read_again
 from gristmill.transforms.functions.user_functions import load_function
 from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
+from gristmill.transforms.planning.shard_plan import DEFAULT_SHARD_BYTES
 from gristmill.transforms.sources.find_inputs import (
-    LookAt,
     Looked,
     find_inputs,
     match_files,
 )
-from gristmill.transforms.sources.formats import FORMATS
 from gristmill.transforms.sources.input_files import InputFiles
-from gristmill.transforms.sources.input_formats import Look, look_at
+from gristmill.transforms.sources.input_formats import look_at
 from gristmill.transforms.sources.shards.source_split import (
     check_apart,
     find_split,
 )
-from gristmill.transforms.sources.source import KeptPass, source_of
+from gristmill.transforms.sources.source import source_of
 from gristmill.transforms.tokens.documents import (
     check_no_tables,
 )
 
-
-def begun_date(job: ConversionJob) -> str:
-    """Returns the date that the template of a job was told by an earlier run, or ""."""
-    for key in described_writes(job.output, job.name, job.split):
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            begun = PreparedJob.load(job.output, job.name, key)
-            pack = None if begun is None else begun.job.pack
-            chat = None if pack is None else pack.chat
-            if chat is not None and chat.found is not None and chat.found.date:
-                return chat.found.date
-    return ""
-
-
-def known_looks(job: ConversionJob, files: Sequence[FileInfo]) -> list[Look] | None:
-    """Returns the looks at first bytes of files, if an earlier run recorded them.
-
-    Args:
-        job: The job, which may have been begun.
-        files: What its inputs match now.
-
-    Returns:
-        What was seen of each; None if any of them is another one, or may be.
-    """
-    if not all(storage_for(info.path).remote for info in files[:1]):
-        return None
-    for key in described_writes(job.output, job.name, job.split):
-        # What cannot be read is of no use.
-        with contextlib.suppress(InvalidDatasetError, StorageError):
-            begun = PreparedJob.load(job.output, job.name, key)
-            if begun is not None and _as_asked(begun.job, job):
-                looks = _known_looks(begun.files, files)
-                if looks is not None:
-                    return looks
-    return None
-
-
-def _known_looks(before: InputFiles, files: Sequence[FileInfo]) -> list[Look] | None:
-    if (
-        len(before) != len(files)
-        or not np.array_equal(before.sizes, [info.size_bytes for info in files])
-        or list(before.versions) != [info.version for info in files]
-        or list(before.paths) != [info.path for info in files]
-    ):
-        return None
-    # All were of this format, or of no known one, which counts as the same.
-    name = FORMATS[before.spec.format].found_as
-    looks = [
-        Look(
-            kind,
-            FileFormat(name if kind == "none" else f"{kind}-compressed {name}", ""),
-        )
-        for kind in COMPRESSIONS
-    ]
-    return [looks[kind] for kind in before.compressions.tolist()]
-
-
-def _as_asked(before: ConversionJob, job: ConversionJob) -> bool:
-    """Returns whether a job takes the same files for inputs as before."""
-    asked = (before.records.input_format, before.on_corrupt)
-    return asked == (job.records.input_format, job.on_corrupt)
-
-
 _log = logging.getLogger(__name__)
 
+_MANY_SHARDS = 4
 _MEANINGS = {"training": ("train", "training")}  # What a word in a name may mean.
 
 
-def list_inputs(
-    job: ConversionJob,
-    *,
-    look: LookAt = look_at,
-    anew: bool = False,
-    looked: Looked | None = None,
-) -> InputFiles:
+def list_inputs(job: ConversionJob, looked: Looked | None = None) -> InputFiles:
     """Lists the input files of a job.
 
     Args:
         job: The job.
-        look: Looks into files, by default in threads of this process.
-        anew: Whether what an earlier run saw of the same files does not count.
         looked: What `match_job` returned, and what is in each file, if that is known.
 
     Raises:
@@ -147,7 +63,7 @@ def list_inputs(
     begun = time.monotonic()
     check_job(job)
     if looked is None and (found := match_job(job)) is not None:
-        looked = found, (None if anew else known_looks(job, found)) or look(found)
+        looked = found, look_at(found)
     files = _listed(job, looked)
     _log.info(
         "%s: split %s: %d input files listed, %d bytes, in %.1f s",
@@ -326,74 +242,50 @@ def _check_one_split(job: ConversionJob, files: InputFiles) -> None:
     )
 
 
-# Returns those of some shards that were made of other records than are there.
-CompareShards = Callable[[PreparedJob, Sequence[int]], Iterable[int]]
-
-
-def check_same_inputs(
-    prepared: PreparedJob,
-    found: PreparedJob,
-    *,
-    compare_shards: CompareShards | None = None,
-) -> bool:
-    """Checks that finished shards were made of the inputs that are there.
+def plan_notes(prepared: PreparedJob) -> list[str]:
+    """Returns notes on files that are more than one worker's small share.
 
     Args:
-        prepared: The job.
-        found: The same job, as an earlier run described it.
-        compare_shards: By default, one shard after the other.
-
-    Returns:
-        Whether inputs have changed, as far as the system tells.
-
-    Raises:
-        JobChangedError: Their records have changed.
+        prepared: A job that is planned.
     """
-    files = set(found.files.noted_changes(prepared.files))
-    if not files:
-        return False
-    shards = {
-        shard: used
-        for shard in range(prepared.plan.shards)
-        if (used := files & {r.file_index for r in prepared.plan.ranges(shard)})
-    }
-    compare = one_by_one if compare_shards is None else compare_shards
-    if changed := sorted(compare(prepared, list(shards))):
-        paths = {prepared.files.paths[file] for file in shards[changed[0]]}
-        raise JobChangedError(
-            "the records of an input have changed, its size has not",
-            where=some_of(sorted(paths)),
-            expected=f"the records that {prepared.shard_path(changed[0])} was made of",
-            got=f"others in {len(changed):,} of {len(shards):,} shards",
-            cure="restore the input, choose another output, or replace the earlier "
-            "work with --overwrite; what is not committed goes with gristmill clean "
-            "--unfinished",
-        )
-    return True
+    if prepared.plan.splittable.all():
+        return []
+    if prepared.job.plan.kind == "match_shards":
+        return _whole_files(prepared)
+    return _long_passes(prepared)
 
 
-def one_by_one(prepared: PreparedJob, shards: Iterable[int]) -> Iterable[int]:
-    """Yields the shards that were made of other records than are there.
+def _whole_files(prepared: PreparedJob) -> list[str]:
+    sizes = np.where(prepared.plan.splittable, 0, prepared.plan.sizes)
+    large = int((sizes > DEFAULT_SHARD_BYTES).sum())
+    if not large:
+        return []
+    longest = int(sizes.argmax())
+    return [
+        f"{_files(large)} larger than {DEFAULT_SHARD_BYTES >> 20} MiB. The largest, "
+        f"{prepared.files.paths[longest]} ({int(sizes[longest]):,} bytes), becomes one "
+        "shard, since each file does: one worker makes it, and its disk must hold "
+        "what it holds. A plan by size would cut it"
+    ]
 
-    A compressed file is read once for all shards that follow each other.
-    """
-    with closing(KeptPass()) as kept:
-        for shard in shards:
-            if has_other_records(prepared, shard, kept=kept):
-                yield shard
+
+def _long_passes(prepared: PreparedJob) -> list[str]:
+    plan = prepared.plan
+    counts = np.diff(plan.pass_begins, append=plan.shards)
+    many = int((counts >= _MANY_SHARDS).sum())
+    if not many:
+        return []
+    longest = int(counts.argmax())
+    file = plan.ranges(int(plan.pass_begins[longest]))[0].file_index
+    return [
+        f"{_files(many)} cut into {_MANY_SHARDS} shards or more. One worker makes "
+        f"all shards of such a file, one after the other: "
+        f"{int(counts[longest]):,} of {plan.shards:,} from the longest, "
+        f"{prepared.files.paths[file]} ({int(plan.sizes[file]):,} bytes)"
+    ]
 
 
-def has_other_records(
-    prepared: PreparedJob, shard: int, *, kept: KeptPass | None = None
-) -> bool:
-    """Returns whether a shard is finished, but was made from other records.
-
-    `kept` is as for `convert_shard`.
-    """
-    report = finished_shard(prepared, shard)
-    if report is None:
-        return False
-    try:
-        return read_again(prepared, report, kept=kept) != (report.read, report.spans)
-    except CorruptInputError:
-        return True
+def _files(count: int) -> str:
+    if count == 1:
+        return "1 file that is read from its start is"
+    return f"{count:,} files that are read from their start are"

@@ -1,0 +1,406 @@
+"""Making shards: the records of their ranges are read, mapped, written and read back.
+
+A task is one shard, or all that are made in one pass over a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+from typing import Any, NamedTuple, TypedDict, Unpack
+
+import numpy as np
+
+from gristmill.dataset.arrayrecord.chunk_encoder import check_versions
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
+from gristmill.dataset.base.columns import Done, Gathered
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    DataLossError,
+    JobChangedError,
+    TransposedChunkError,
+)
+from gristmill.dataset.base.places import Places
+from gristmill.dataset.commit.publish_shard import ShardPlace
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.conversion.shard_sink import (
+    RecordSink,
+    RowSink,
+    map_records,
+)
+from gristmill.transforms.conversion.shard_source import Batch, ShardSource, Tally
+from gristmill.transforms.jobs.conversion_job import (
+    PreparedJob,
+    check_current,
+    load_prepared,
+)
+from gristmill.transforms.sources.source import (
+    KeptPass,
+    SkippedRegions,
+    source_of,
+)
+
+Progress = Callable[[int, int, int], None]
+"""Gets the records, raw bytes and tokens of a shard so far."""
+
+
+class ShardOptions(TypedDict, total=False):
+    """Options of `convert_shard`."""
+
+    kept: KeptPass | None
+    progress: Progress | None
+    lock: AbstractContextManager[Any] | None
+
+
+_CPU_LOCK = threading.Lock()
+_NOTHING = RecordsDigest()
+# Counters, and fields of reports of shards.
+_CHANGES = (
+    *("skipped-regions", "dropped-records", "added-records", "changed-records"),
+)
+_PACKED = (
+    *("documents", "tokens", "padding-tokens", "cut-documents"),
+    *("truncated-documents", "truncated-tokens"),
+)
+
+
+class ShardTask(NamedTuple):
+    """A shard to make, and those of the same pass that follow it.
+
+    It refers to the job that is described beside its output. It is `fresh` if there was
+    no file of a shard when the job took the output, and `base` is the newest
+    edition of the split then.
+    """
+
+    output: str
+    name: str
+    split: str
+    fingerprint: str
+    shard: int
+    fresh: bool = False
+    base: int = 0
+
+    @classmethod
+    def of(cls, prepared: PreparedJob, shard: int) -> ShardTask:
+        """Returns the task of a shard of a job, by its number."""
+        job, write = prepared.job, prepared.fingerprint
+        place = job.output, job.name, job.split
+        return cls(*place, write, shard, prepared.fresh, prepared.base)
+
+    @property
+    def prepared(self) -> PreparedJob:
+        """The job."""
+        found = load_prepared(self.output, self.name, self.split, self.fingerprint)
+        return dataclasses.replace(found, base=self.base, fresh=self.fresh)
+
+
+def shard_tasks(
+    prepared: PreparedJob, first: int = 0, step: int = 1
+) -> Iterator[ShardTask]:
+    """Yields a task for each pass of a job: those that make most shards first.
+
+    With a `step`, those of every so many passes.
+    """
+    begins, shards = prepared.plan.pass_begins, prepared.plan.shards
+    if len(begins) < shards:
+        begins = begins[np.argsort(-np.diff(begins, append=shards), kind="stable")]
+    for shard in begins[first::step]:
+        yield ShardTask.of(prepared, int(shard))
+
+
+class ShardResult(NamedTuple):
+    """A finished shard.
+
+    Attributes:
+        task: Which shard.
+        report: What was counted; None for a split that was committed already.
+        resumed: Whether it was there already.
+    """
+
+    task: ShardTask
+    report: ShardReport | None
+    resumed: bool = False
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds the report, or notes that the split was committed already."""
+        split, fingerprint = self.task.split, self.task.fingerprint
+        if self.report is None:
+            gathered.notes["committed"][split] = True
+            return
+        gathered.notes["task"][split] = self.task
+        empty = functools.partial(ReportCollector, fingerprint)
+        gathered.add_row(split, self.report, empty)
+
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        report = self.report
+        if report is None:
+            return Done(self.task.output, "committed before", 0, 0, 0)
+        counts = report.counts(resumed=self.resumed)
+        if not self.resumed:
+            counts |= {n: getattr(report, n.replace("-", "_")) for n in _CHANGES}
+            if report.packed is not None:
+                packed = dataclasses.asdict(report.packed)
+                counts |= {n: packed[n.replace("-", "_")] for n in _PACKED}
+        written = report.written
+        said = "there already" if self.resumed else "written"
+        return Done(
+            report.path,
+            f"{written.records} records {said}",
+            *(report.file_bytes, written.records, written.raw_bytes),
+            counts,
+        )
+
+
+def make_shards(
+    task: ShardTask, *, progress_dir: str | None = None, one_at_a_time: bool = False
+) -> Iterator[ShardResult]:
+    """Makes the shards of a task, those that an earlier run has not made.
+
+    A file is read once, from its start to the last shard that is missing.
+
+    Args:
+        task: The first shard.
+        progress_dir: A directory of this machine for progress files, or None.
+        one_at_a_time: Whether only one thread of this process converts at a time.
+            The others wait for storage: one shard is published while the next one is
+            converted.
+    """
+    prepared = task.prepared  # Asks the storage: once a pass.
+    lock = _CPU_LOCK if one_at_a_time else None
+    with closing(KeptPass()) as kept:
+        for shard in prepared.plan.pass_of(task.shard):
+            progress = None
+            if progress_dir is not None:
+                progress = _progress_file(f"{progress_dir}/{task.split}.{shard}")
+            one = task._replace(shard=shard)
+            yield make_shard(one, prepared, kept=kept, progress=progress, lock=lock)
+
+
+def make_shard(
+    task: ShardTask, prepared: PreparedJob | None = None, **how: Unpack[ShardOptions]
+) -> ShardResult:
+    """Makes one shard unless an earlier run has.
+
+    Args:
+        task: Which shard.
+        prepared: Its job, where it was loaded.
+        **how: As for `convert_shard`.
+    """
+    prepared = task.prepared if prepared is None else prepared
+    place = prepared.shard_place(task.shard, fresh=task.fresh)
+    found = place.report()
+    if found is None:
+        report = convert_shard(prepared, task.shard, place=place, **how)
+        return ShardResult(task, report)
+    if found.job != prepared.fingerprint:
+        # There was no such file when this job took the output.
+        raise JobChangedError(
+            "another job has written a file of the same name meanwhile",
+            where=layout.join(prepared.job.output, place.path),
+            expected=f"no file, or that of job {prepared.fingerprint}",
+            got=f"that of job {found.job}",
+            cure="choose another output for one of them, or run one after the other",
+        )
+    return ShardResult(task, found, resumed=True)
+
+
+def _progress_file(path: str) -> Progress:
+    """Returns a callback that keeps the progress in a file, for other processes."""
+    next_seconds = 0.0
+
+    def write(records: int, raw_bytes: int, tokens: int) -> None:
+        nonlocal next_seconds
+        now = time.monotonic()
+        if now >= next_seconds:
+            next_seconds = now + 0.5
+            temporary = f"{path}.{os.getpid()}"
+            with open(temporary, "w") as file:
+                file.write(f"{records} {raw_bytes} {tokens}")
+            os.replace(temporary, path)
+
+    return write
+
+
+def convert_shard(
+    prepared: PreparedJob,
+    shard: int,
+    *,
+    place: ShardPlace | None = None,
+    kept: KeptPass | None = None,
+    progress: Progress | None = None,
+    lock: AbstractContextManager[Any] | None = None,
+) -> ShardReport:
+    """Makes one shard, its index, and the list of what it leaves out.
+
+    The same arguments give the same bytes: it can run again, or twice at once.
+
+    Args:
+        prepared: The job.
+        shard: Number of the shard.
+        place: What is there already; by default that is looked up.
+        kept: Has the pass over a file in which earlier shards were made, and gets that
+            of this shard. By default the file is read from its start.
+        progress: Called after each block that was read.
+        lock: Held while the shard is converted, not while storage is waited for.
+
+    Returns:
+        What was counted.
+
+    Raises:
+        CorruptInputError: The input is damaged, and that is not accepted.
+        FastTokenizerDiffersError: The fast tokenizer gives other ids.
+        JobChangedError: Another conversion has taken over the output.
+        UserFunctionError: The user's function failed.
+        DataLossError: The finished shard does not hold what was read.
+        StorageError: Reading or writing failed.
+    """
+    job, place = prepared.job, place or prepared.shard_place(shard)
+    skipped = SkippedRegions(job.max_corrupt)
+    accepted = skipped if job.on_corrupt == "skip" else None
+    temporary = layout.temporary_dir(job.output, job.name, job.split)
+    with storage_for(job.output).temporary(temporary) as local:
+        lock = nullcontext() if lock is None else lock
+        source = ShardSource(prepared, shard)
+        written = _copied(source, local, progress, lock)
+        if written is None:
+            source = ShardSource(prepared, shard, skipped=accepted, kept=kept)
+            written = _written(source, local, progress, lock)
+        tally = source.tally
+        report = ShardReport(
+            path=place.path,
+            shard_index=shard,
+            job=prepared.fingerprint,
+            file_bytes=written.file_bytes,
+            file_crc32c=written.file_crc32c,
+            read=tally.read,
+            written=written.digest,
+            dropped_records=tally.dropped_records + tally.left_out.records,
+            added_records=tally.added_records,
+            changed_records=tally.changed_records,
+            null_rows=tally.null_rows,
+            skipped_regions=len(skipped.found),
+            skipped_bytes=skipped.bytes,
+            spans=tuple(tally.spans),
+            packed=tally.packed,
+        )
+        check_counts(report, mapped=job.map is not None, left_out=tally.left_out)
+        check_current(prepared)  # Another job may have begun hours ago.
+        skipped.publish(place)
+        places = None if job.pack is not None else Places.joined(tally.places)
+        return place.publish(
+            local, written, report, segments=tally.segments, places=places
+        )
+
+
+def _written(
+    source: ShardSource,
+    local: str,
+    progress: Progress | None,
+    lock: AbstractContextManager[Any],
+) -> WrittenShard:
+    """Writes a shard: from its source, through stages, into a sink."""
+    prepared, tally = source.prepared, source.tally
+    job = prepared.job
+    batches: Iterable[Batch] = source.batches()
+    begun = list(itertools.islice(batches, 1))  # Waits for the first bytes.
+    batches = itertools.chain(begun, batches)
+    del begun
+    if job.map is not None:
+        batches = map_records(batches, job.map, source_of(prepared.files.spec), tally)
+    with lock:
+        sink = (
+            RecordSink(local, prepared, tally)
+            if job.pack is None
+            else RowSink(local, prepared, job.pack, tally)
+        )
+        with sink:
+            for batch in batches:
+                sink.write(batch)
+                _show(tally, progress)
+            return sink.finish()
+
+
+def _show(tally: Tally, progress: Progress | None) -> None:
+    if progress is not None:
+        progress(tally.read.records, tally.read.raw_bytes, tally.tokens)
+
+
+def _copied(
+    source: ShardSource,
+    local: str,
+    progress: Progress | None,
+    lock: AbstractContextManager[Any],
+) -> WrittenShard | None:
+    """Returns a shard of copied chunks; None if its records are to be encoded."""
+    prepared = source.prepared
+    job, files = prepared.job, prepared.files
+    if files.spec.format != "arrayrecord" or job.map or job.pack is not None:
+        return None
+    check_versions(job.writer, where=local)
+    # What was damaged in transit is right the second time. Bytes of the shard must
+    # not depend on it: chunks that are encoded again can differ.
+    for _ in range(1 + storage_for(files[0].path).remote):
+        source.tally = Tally()
+        with (
+            contextlib.suppress(CorruptShardError, TransposedChunkError),
+            lock,
+            ShardCopier(local, options=job.writer) as copier,
+        ):
+            for copied in source.copy_to(copier):
+                if not copied:
+                    return None
+                _show(source.tally, progress)
+            return copier.finish()
+    return None
+
+
+def check_counts(
+    report: ShardReport, *, mapped: bool, left_out: RecordsDigest = _NOTHING
+) -> None:
+    """Checks that a shard holds what was read for it.
+
+    Args:
+        report: What was counted.
+        mapped: Whether a function of the user's may have changed records.
+        left_out: Digest of those that were not selected.
+
+    Raises:
+        DataLossError: It does not.
+    """
+    expected = report.read.records - report.dropped_records + report.added_records
+    packed = report.packed
+    got = report.written.records
+    if packed is not None:
+        got = packed.documents + packed.empty_documents
+    if got != expected:
+        raise DataLossError(
+            "records were lost or added on the way into a shard",
+            where=report.path,
+            expected=f"{expected:,} records ({report.read.records:,} read, "
+            f"{report.dropped_records:,} dropped, {report.added_records:,} added)",
+            got=f"{got:,}" + " documents" * (packed is not None),
+            cure="run again; if it repeats, please report it",
+        )
+    kept = report.read - left_out
+    if not mapped and packed is None and report.written != kept:
+        raise DataLossError(
+            "records changed on the way into a shard",
+            where=report.path,
+            expected=f"digest {kept.hex}",
+            got=report.written.hex,
+            cure="check disk and memory of this machine, then run again",
+        )

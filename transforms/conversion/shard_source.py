@@ -1,0 +1,266 @@
+"""The source of a shard: the records of its ranges of the inputs, each once, in order.
+
+The reader of a range says which places of a file it has taken, and how many records
+were there. What came out of it is counted again here: a fault between the two, in any
+format, is an error of the conversion and no lost record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import DataLossError
+from gristmill.dataset.base.places import Places
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.transforms.jobs.conversion_job import PreparedJob
+from gristmill.transforms.sources.source import (
+    KeptPass,
+    RangeReader,
+    SkippedRegions,
+    Source,
+    source_of,
+)
+
+# How much of the ranges after the one that is read is fetched: files can be small.
+_AHEAD_BYTES = 4 << 20
+_AHEAD_RANGES = 16
+
+
+class Batch(NamedTuple):
+    """Records on their way into a shard. Lists are [records].
+
+    Attributes:
+        path: The file that they are from.
+        batch: The records.
+        origins: Their sources.
+    """
+
+    path: str
+    batch: RecordBatch
+    origins: Places
+
+
+@dataclasses.dataclass
+class Tally:
+    """What is counted while a shard is made.
+
+    Attributes:
+        read: Digest of the records read.
+        left_out: Digest of those that were not selected.
+        dropped_records: Those for which the user's function returned nothing.
+        added_records: Those that it returned beyond one for each.
+        changed_records: Those of which it returned only others.
+        null_rows: Rows of which there is none, for their nulls.
+        tokens: Tokens of documents, where they are packed.
+        spans: Where they came from, of the ranges that were read to their end.
+        places: The sources of the records that were written.
+        packed: Totals of packed rows.
+        segments: The file of their segment index.
+    """
+
+    read: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
+    left_out: RecordsDigest = dataclasses.field(default_factory=RecordsDigest)
+    dropped_records: int = 0
+    added_records: int = 0
+    changed_records: int = 0
+    null_rows: int = 0
+    tokens: int = 0
+    spans: list[SourceSpan] = dataclasses.field(default_factory=list)
+    places: list[Places] = dataclasses.field(default_factory=list)
+    packed: PackedCounts | None = None
+    segments: bytes | None = None
+
+    def count(self, batch: RecordBatch) -> None:
+        """Counts records that were read."""
+        self.null_rows += batch.null_rows
+        lengths = np.fromiter(map(len, batch.records), np.int64, len(batch.records))
+        self.read += RecordsDigest.of(np.array(batch.crc32cs, np.uint32), lengths)
+
+
+class ShardSource:
+    """The records of a shard, from its ranges of the inputs, and what is counted.
+
+    Args:
+        prepared: The job.
+        shard: Number of the shard.
+        skipped: Takes damaged regions; None makes them errors.
+        kept: As in `convert_shard`.
+
+    Attributes:
+        tally: What is counted.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedJob,
+        shard: int,
+        *,
+        skipped: SkippedRegions | None = None,
+        kept: KeptPass | None = None,
+    ):
+        self.prepared, self._shard = prepared, shard
+        self._skipped, self._kept = skipped, kept
+        self.tally = Tally()
+        self._source = source_of(prepared.files.spec)
+
+    def batches(self) -> Iterator[Batch]:
+        """Yields the records of all ranges a block at a time.
+
+        Raises:
+            CorruptInputError: A range is damaged, and there is no `skipped`.
+            DataLossError: Records did not come once each, in order.
+        """
+        tally, files = self.tally, self.prepared.files
+        for reader in self._opened_ahead():
+            check = SpanCheck(self._source, reader.path, self._skipped)
+            for batch in reader.batches():
+                places = check.follow(batch)
+                tally.count(batch)
+                if (taken := reader.taken(batch)) is not batch:
+                    places = np.array(taken.places, np.int64)
+                yield Batch(reader.path, taken, reader.origins(files, places))
+            self._end(reader, check)
+
+    def copy_to(self, copier: ShardCopier) -> Iterator[bool]:
+        """Copies the records of each range in the chunks that they are in.
+
+        Yields whether that was done: not if they are encoded otherwise.
+
+        Raises:
+            CorruptShardError: A range is damaged.
+            TransposedChunkError: A range holds transposed chunks.
+            DataLossError: Not all were copied.
+        """
+        tally, prepared = self.tally, self.prepared
+        for reader in self._opened_ahead():
+            copied = reader.copy(copier, prepared.job.writer)
+            if copied is not None:
+                digest, places = copied
+                check = SpanCheck(self._source, reader.path, None)
+                check.add(digest)
+                tally.read += digest
+                tally.places.append(reader.origins(prepared.files, places))
+                self._end(reader, check)
+            yield copied is not None
+
+    def _end(self, reader: RangeReader[Any], check: SpanCheck) -> None:
+        check.finish(reader.span)
+        self.tally.left_out += reader.left_out
+        self.tally.spans.append(reader.span)
+
+    def _readers(self) -> Iterator[RangeReader[Any]]:
+        plan = self.prepared.plan
+        for part in plan.ranges(self._shard):
+            yield self._source.read(
+                self.prepared.files[part.file_index],
+                part,
+                skipped=self._skipped,
+                cuts=plan.cuts_within(part.file_index),
+                kept=self._kept,
+            )
+
+    def _opened_ahead(self) -> Iterator[RangeReader[Any]]:
+        """Yields readers; those after them fetch already, where the storage is remote.
+
+        Memory: at most 8 MiB for what is fetched ahead.
+        """
+        ready: deque[RangeReader[Any]] = deque()
+        ahead_bytes = 0
+        for reader in self._readers():
+            ahead_bytes += reader.open_ahead()
+            ready.append(reader)
+            while (
+                ahead_bytes - ready[0].ahead_bytes >= _AHEAD_BYTES
+                or len(ready) > _AHEAD_RANGES
+            ):
+                first = ready.popleft()
+                ahead_bytes -= first.ahead_bytes
+                yield first
+        yield from ready
+
+
+class SpanCheck:
+    """Follows the records of one range.
+
+    Args:
+        source: Source of the file's format.
+        path: The file.
+        skipped: What takes damaged regions, if they are accepted.
+    """
+
+    def __init__(self, source: Source, path: str, skipped: SkippedRegions | None):
+        self._source, self._path, self._skipped = source, path, skipped
+        self._regions = self._regions_now()
+        self._last = -1
+        self._records = self._raw_bytes = 0
+
+    def _regions_now(self) -> int:
+        if self._skipped is None:
+            return 0
+        return len(self._skipped.found) + self._skipped.passed
+
+    def follow(self, batch: RecordBatch) -> npt.NDArray[np.int64]:
+        """Takes records that were read, and returns their places: int64 [records].
+
+        Raises:
+            DataLossError: They are not in order, or there is one twice.
+        """
+        places = np.array(batch.places, np.int64)
+        rising = np.diff(places, prepend=self._last) > 0
+        if not rising.all() or not len(places) == len(batch.records) == len(
+            batch.crc32cs
+        ):
+            at = int(np.argmin(rising))
+            raise self._lost(
+                "records of an input came twice, or in another order",
+                expected=f"a place after {self._source.place_text(self._last)}",
+                got=f"{self._source.place_text(int(places[at]))}",
+            )
+        self._last = int(places[-1]) if len(places) else self._last
+        self._records += len(places)
+        self._raw_bytes += sum(map(len, batch.records))
+        return places
+
+    def add(self, copied: RecordsDigest) -> None:
+        """Takes records that were copied with their chunks."""
+        self._records += copied.records
+        self._raw_bytes += copied.raw_bytes
+
+    def finish(self, span: SourceSpan) -> None:
+        """Compares the records with what their reader says of the range.
+
+        Raises:
+            DataLossError: They are others, or not as many as the range can hold.
+        """
+        damaged = self._regions_now() != self._regions
+        if span.records != self._records:
+            raise self._lost(
+                "records were lost or added while an input was read",
+                expected=f"{span.records:,} records of {span}",
+                got=f"{self._records:,}",
+            )
+        if not damaged and not self._source.holds(span, self._raw_bytes):
+            raise self._lost(
+                "the records of an input do not fill the range that they are from",
+                expected=f"all of {span}",
+                got=f"{self._records:,} records with {self._raw_bytes:,} bytes",
+            )
+
+    def _lost(self, what: str, *, expected: str, got: str) -> DataLossError:
+        return DataLossError(
+            what,
+            where=self._path,
+            expected=expected,
+            got=got,
+            cure="run again; if it repeats, please report it",
+        )
