@@ -136,8 +136,8 @@ PEERS = {
     ),
     "duplicates": Comparison(
         "datatrove's `ExactDedupSignature` and `ExactFindDedups`", ("datatrove",),
-        "exact duplicates by text, from Parquet, 1 worker; `gristmill unique`",
-        "unique", "text-parquet", "datatrove", "text_bytes", _timed,
+        "exact duplicates by text, 1 worker; `gristmill unique` of a dataset",
+        "unique", "text", "datatrove", "text_bytes", _timed,
     ),
     "packing": Comparison(
         "Grain, packing on the fly", ("grain",),

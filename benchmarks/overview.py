@@ -54,8 +54,8 @@ _REPORTS = (
     (
         "unique",
         "Exact duplicates",
-        "found by text, by normalised text and by record, and the memory that digests "
-        "take: {duplicates} the MB of text per CPU second of datatrove",
+        "found by text, by normalised text and by record: {duplicates} the MB of text "
+        "per CPU second of datatrove",
     ),
     (
         "load",

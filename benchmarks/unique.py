@@ -3,12 +3,11 @@
     python -m benchmarks.unique --datatrove VENV/bin/python \
         --json benchmarks/results/unique.json --markdown docs/performance/unique.md
 
-The same rows of C4-like text lie in Parquet and TFRecord files; a fourth of the files
-hold the rows of others. Every contestant is a whole process, in rounds that alternate.
-datatrove runs its blocks ExactDedupSignature and ExactFindDedups on the Parquet files,
-with a task a file; it lists duplicates by number, and is not asked to filter.
-`--memory-records` makes digests up, and measures the process that compares them;
-`--partition-records` does so with one of the partitions that so many are divided into.
+The same rows of C4-like text are in a dataset and in Parquet files; a fourth of the
+files hold the rows of others. Every contestant is a whole process, in rounds that
+alternate. datatrove runs its blocks ExactDedupSignature and ExactFindDedups on the
+Parquet files, with a task a file; it lists duplicates by number, and is not asked to
+filter. gristmill reads the dataset, and attaches the column to it.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ import os
 import pathlib
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from benchmarks import c4_like, process_cost
 from benchmarks.contest import (
@@ -41,12 +39,9 @@ from benchmarks.rounds import Spread, by_round, ratios, take_turns
 _FILES, _COPIED = 6, 2
 _PACKAGES = ("numpy", "pyarrow")
 LABELS = {
-    "text-parquet": "text, Parquet",
-    "text-tfrecord": "text, TFRecord",
-    "record-parquet": "record, Parquet",
-    "record-tfrecord": "record, TFRecord",
-    "normalised-parquet": "normalised, Parquet",
-    "normalised-tfrecord": "normalised, TFRecord",
+    "text": "text",
+    "record": "record",
+    "normalised": "normalised",
     "datatrove": "datatrove, ExactFindDedups, Parquet",
 }
 _PEER = """
@@ -103,69 +98,6 @@ def write_inputs(directory: pathlib.Path, size_bytes: int) -> tuple[int, int, in
     return rows_before, copied, text_bytes
 
 
-def measure_memory(records: int, folder: str, *, one: bool) -> dict[str, Any]:
-    """Compares made-up digests in a process; returns the costs of that.
-
-    Args:
-        records: How many.
-        folder: Where they are spooled.
-        one: Whether to compare one partition of them alone.
-    """
-    command = [sys.executable, "-m", "benchmarks.unique", "--digests", str(records)]
-    command += [folder, "one" if one else "all"]
-    cost = process_cost.measure_command(command)
-    if cost.exit_code:
-        raise RuntimeError(cost.output)
-    return {
-        "records": records,
-        "partitions": int(cost.output.split()[-1]),
-        "compared_partitions": 1 if one else int(cost.output.split()[-1]),
-        "cpu_seconds": cost.cpu_seconds,
-        "peak_bytes": cost.peak_process_bytes,
-    }
-
-
-def compare_digests(records: int, folder: str, which: str) -> None:
-    """Spools runs of digests, of which a tenth are there twice, and compares them.
-
-    Args:
-        records: How many digests.
-        folder: Where they are spooled.
-        which: `all`, or `one` for those of the first partition, of which alone there
-            are entries then.
-
-    Raises:
-        RuntimeError: Other duplicates are found than those that were made.
-    """
-    from gristmill.pipelines.duplicates.spooled_steps import Spool
-    from gristmill.transforms.duplicates.digest_shards import DigestedShard
-    from gristmill.transforms.duplicates.runs import RUN_RECORDS, Run
-
-    runs = -(-records // RUN_RECORDS)
-    counts = {"runs": 1, "copies": 0, "entries": RUN_RECORDS}
-    shards = [DigestedShard(number, (), **counts) for number in range(runs)]
-    spool = Spool(folder).of(shards)
-    parts = 1 if which == "all" else spool.partitions
-    size = RUN_RECORDS // parts
-    for number in range(runs):
-        digests = _digests(number, size, parts)
-        if number:
-            digests[-(size // 10) :] = _digests(number - 1, size, parts)[: size // 10]
-        spool.keep(number, 0, Run.of(digests, np.full(size, number), np.arange(size)))
-    found = sum(map(spool.resolve, range(spool.partitions // parts)))
-    if which == "all":
-        found = sum(map(spool.join, range(runs)))
-    if found != (expected := (runs - 1) * (size // 10)):
-        raise RuntimeError(f"{found:,} duplicates were found, expected {expected:,}")
-    print(spool.partitions)
-
-
-def _digests(run: int, records: int, partitions: int) -> np.ndarray[Any, Any]:
-    """Returns made-up digests of a run, all in the first of so many partitions."""
-    rng = np.random.default_rng(run)
-    return rng.integers(0, (1 << 64) // partitions, (records, 2), np.uint64)
-
-
 class Benchmark:
     """Runs the contestants in turns, and keeps what each run took.
 
@@ -176,6 +108,7 @@ class Benchmark:
 
     def __init__(self, work: pathlib.Path, datatrove: pathlib.Path | None):
         self._work, self._datatrove = work, datatrove
+        self._dataset = work / "dataset"
         self.runs: list[dict[str, Any]] = []
 
     def prepare(self, size_bytes: int) -> None:
@@ -183,6 +116,9 @@ class Benchmark:
         say(f"writing {size_bytes / 1e6:,.0f} MB of records in each format")
         found = write_inputs(self._work / "in", size_bytes)
         self._records, self._removed, self._text_bytes = found
+        source = self._work / "in" / "tfrecord"
+        command = [sys.executable, "-m", "gristmill", "convert", source, self._dataset]
+        subprocess.run([*map(str, command), "-q"], check=True)
 
     def measure(self, key: str, round_number: int) -> None:
         """Runs one contestant once.
@@ -192,14 +128,14 @@ class Benchmark:
         """
         out = self._work / "out"
         out.mkdir()
-        by, _, kind = key.partition("-")
-        source = self._work / "in" / (kind or "parquet")
         if self._datatrove is not None and key == "datatrove":
             files = str(_FILES + _COPIED)
+            source = self._work / "in" / "parquet"
             command = [self._datatrove, "-c", _PEER, source, out, files]
         else:
-            command = [sys.executable, "-m", "gristmill", "unique", source, "--json"]
-            command += ["--by", by, "--certificate", out / "c", "--workers", "1"]
+            shutil.copytree(self._dataset, out / "data")
+            command = [sys.executable, "-m", "gristmill", "unique", out / "data"]
+            command += ["--by", key, "--json", "--workers", "1"]
         os.sync()
         cost = process_cost.measure_command([str(word) for word in command])
         if key == "datatrove":  # Four bytes for each.
@@ -207,7 +143,7 @@ class Benchmark:
             removed = sum(path.stat().st_size for path in dups) // 4
         else:
             said = [line for line in cost.output.splitlines() if line[:1] == "{"]
-            removed = json.loads(said[0])["removed"] if said else -1
+            removed = json.loads(said[0])["duplicates"] if said else -1
         shutil.rmtree(out)
         if cost.exit_code or removed != self._removed:
             raise RuntimeError(f"{key}: exit code {cost.exit_code}\n{cost.output}")
@@ -249,7 +185,7 @@ def render(results: dict[str, Any]) -> str:
         f"{runs[0]['removed']:,} are duplicates; medians of "
         f"{max(run['round'] for run in runs)} rounds, whole processes.",
         "",
-        "| by, from | MB of text per CPU s | peak memory, MB |",
+        "| by | MB of text per CPU s | peak memory, MB |",
         "| --- | ---: | ---: |",
     ]
     for key, label in LABELS.items():
@@ -260,36 +196,25 @@ def render(results: dict[str, Any]) -> str:
             lines.append(f"| {label} | {speeds.show(1)} | {peak / 1e6:,.0f} |")
     took = [
         by_round(runs, key, operator.itemgetter("cpu_seconds"))
-        for key in ("datatrove", "text-parquet")
+        for key in ("datatrove", "text")
     ]
     if all(took):
         times = Spread.of(ratios(*took)).show(1)
         lines += [
             "",
-            f"By text from Parquet, {times} the text per CPU second of datatrove.",
-        ]
-    for one in results["memory"]:
-        parts, all_parts = one["compared_partitions"], one["partitions"]
-        what = "" if parts == all_parts else f", {parts} of {all_parts:,} partitions"
-        lines += [
-            "",
-            f"{one['records']:,} made-up digests{what}: compared by one process in "
-            f"{one['cpu_seconds']:,.0f} CPU s, with {one['peak_bytes'] / 1e6:,.0f} MB.",
+            f"By text, {times} the text per CPU second of datatrove.",
         ]
     return "\n".join(lines) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the benchmark, or the process that compares made-up digests."""
+    """Runs the benchmark."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.unique", description=__doc__.splitlines()[0]
     )
     size = c4_like.parse_size
     parser.add_argument("--bytes", type=size, help="of records (300MB)")
     parser.add_argument("--datatrove", type=pathlib.Path, help="a Python that has it")
-    parser.add_argument("--memory-records", type=int, nargs="*", default=[])
-    parser.add_argument("--partition-records", type=int, nargs="*", default=[])
-    parser.add_argument("--digests", nargs=3, help=argparse.SUPPRESS)
     args = parse_contest(
         parser,
         argv,
@@ -297,27 +222,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         quick={"bytes": 200_000, "rounds": 1},
         full={"bytes": 300_000_000, "rounds": 5},
     )
-    if args.digests:
-        compare_digests(int(args.digests[0]), *args.digests[1:])
-        return 0
     keys = args.contestants or [
         key for key in LABELS if key != "datatrove" or args.datatrove is not None
     ]
-    memory = []
     with tempfile.TemporaryDirectory(dir=args.work_dir) as folder:
-        asked = [(records, False) for records in args.memory_records]
-        asked += [(records, True) for records in args.partition_records]
-        for records, one in asked:
-            spool = pathlib.Path(folder, "spool")
-            spool.mkdir()
-            memory.append(measure_memory(records, str(spool), one=one))
-            shutil.rmtree(spool)
         benchmark = Benchmark(pathlib.Path(folder), args.datatrove)
         benchmark.prepare(args.bytes)
         for number, key in take_turns(keys, args.rounds):
             benchmark.measure(key, number + 1)
     environment = describe(args.datatrove)
-    results = {"environment": environment, "runs": benchmark.runs, "memory": memory}
+    results = {"environment": environment, "runs": benchmark.runs}
     write_reports(args, "unique", results, render(results))
     return 0
 

@@ -57,7 +57,6 @@ MEASURE_ONE_PART = {
     "benchmarks/scale_size.py": "the plan and the commit of millions of shards",
     "benchmarks/scale_verify.py": "the plan and the sum of a verification",
     "benchmarks/scale_write.py": "the plan and the commit of a write",
-    "benchmarks/unique.py": "made-up digests, without records",
     "benchmarks/writers.py": "the writers, without reading and checking",
     "benchmarks/zstd_frames.py": "the floor of reading: the frames inside chunks",
 }

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
     from gristmill.transforms.checking.result import VerifyResult
     from gristmill.transforms.columns.attach_job import AttachResult
+    from gristmill.transforms.columns.duplicates import DuplicatesResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult
-    from gristmill.transforms.duplicates.commit_certificate import DuplicatesResult
     from gristmill.transforms.jobs.conversion_job import (
         ConversionJob,
         ShardNames,

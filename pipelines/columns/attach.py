@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from gristmill.dataset.commit.attached_split import AttachedSplit, ShardTask
 from gristmill.dataset.storage.directory_lock import scratch_directory
@@ -34,7 +34,9 @@ from gristmill.transforms.columns.attach_job import (
     attached_before,
 )
 from gristmill.transforms.columns.computed_values import ComputeJob
-from gristmill.transforms.jobs.job import Begun
+from gristmill.transforms.jobs.job import Begun, Job
+
+R = TypeVar("R")
 
 
 def attach_tables(
@@ -177,14 +179,36 @@ def attach_computed(
         UserFunctionError: It failed, or returned something else.
     """
     job = ComputeJob(dataset, function, split, overwrite)
-    if beam_options is None:
-        made = run_job(job, workers=workers, show_progress=show_progress)
-    else:
-        from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
-        from gristmill.transforms.beam.run_job import RunJob
-
-        target = AttachedSplit(dataset, split)
-        path = result_path_of(dataset, target.manifest.name, target.name, job)
-        made = run_pipeline(RunJob(job), beam_options, result_path=path)
+    made = run_anywhere(
+        *(job, dataset, split, beam_options),
+        workers=workers,
+        show_progress=show_progress,
+    )
     records = made.manifest.splits[made.split].records
     return Attached(**made._asdict(), records=0 if made.done_before else records)
+
+
+def run_anywhere(
+    job: Job[R],
+    dataset: str,
+    split: str | None,
+    beam_options: Sequence[str] | None,
+    **how: Any,
+) -> R:
+    """Runs a job on a split with Beam if there are options for that, or else here.
+
+    Args:
+        job: The job.
+        dataset: The dataset's directory.
+        split: The split; None for the only one.
+        beam_options: As in `attach_computed`.
+        how: As for `run_job`, without Beam.
+    """
+    if beam_options is None:
+        return run_job(job, **how)
+    from gristmill.pipelines.beam.run_pipeline import result_path_of, run_pipeline
+    from gristmill.transforms.beam.run_job import RunJob
+
+    target = AttachedSplit(dataset, split)
+    path = result_path_of(dataset, target.manifest.name, target.name, job)
+    return run_pipeline(RunJob(job), beam_options, result_path=path)

@@ -11,13 +11,11 @@ import click
 from gristmill.pipelines.commands.jobs import run_beside_dataflow
 from gristmill.pipelines.commands.messages import is_quiet, next_step
 from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.conversions import ConvertOptions
 from gristmill.pipelines.options.definitions import beam_runner
 from gristmill.pipelines.options.option import (
     argument,
     choice,
     flag,
-    like,
     split_name,
     text,
     worker_count,
@@ -172,24 +170,15 @@ def _join_by(options: AttachOptions) -> JoinBy:
 class UniqueOptions:
     """Options of `gristmill unique`."""
 
-    input: tuple[str, ...] = like(ConvertOptions, "input", default=dataclasses.MISSING)
+    dataset: str = argument()
     by: str = text(
         "The part that is the same in duplicates: text; record, the stored bytes; or "
         "normalised, the text by NFKC, in lower case, with white space collapsed. "
-        "text:NAME and normalised:NAME name the column or feature, - the whole record.",
+        "text:NAME and normalised:NAME name the feature, - the whole record.",
         "KIND",
         default="text",
     )
-    certificate: str = text(
-        "File to write: which record is kept for each that is removed.",
-        "FILE",
-        default="duplicates.certificate",
-    )
-    split: str | None = split_name("Split of a dataset, whose records get the column.")
-    input_format: str = like(ConvertOptions, "input_format")
-    columns: str | None = like(ConvertOptions, "columns")
-    record: str | None = like(ConvertOptions, "record")
-    nulls: str = like(ConvertOptions, "nulls")
+    split: str | None = split_name("Split whose records get the column.")
     overwrite: bool = flag("Replace a column duplicate_of that the dataset has.")
     workers: int | None = worker_count()
     runner: str | None = beam_runner()
@@ -197,50 +186,39 @@ class UniqueOptions:
 
 @command("unique", UniqueOptions)
 def unique(options: UniqueOptions, *, as_json: bool) -> None:
-    """Find exact duplicates, and list them in a file.
+    """Find exact duplicates among the records of a dataset.
 
-    INPUT is what `gristmill convert` takes. The first of equal records is kept, by file
-    in the sorted list and by place in the file. Nothing is removed. A dataset gets the
-    column duplicate_of: the number of the record that is kept, or -1 for one that is
-    kept itself.
+    The dataset gets the column duplicate_of: the number of the first of equal records,
+    or -1 for that itself. The records stay; `--select 'duplicate_of < 0'` of other
+    commands takes one of each.
     """
-    from gristmill.pipelines.duplicates.search import search
+    from gristmill.pipelines.columns.attach import run_anywhere
+    from gristmill.transforms.columns.duplicates import DuplicatesJob
 
     where = run_beside_dataflow(
         *(options.runner, options.workers),
         what="duplicates cannot be found",
         transform="FindDuplicates",
     )
-    found, attached = search(
-        ConvertOptions(
-            input=options.input,
-            output=options.certificate,
-            split=options.split,
-            input_format=options.input_format,
-            columns=options.columns,
-            record=options.record,
-            nulls=options.nulls,  # type: ignore[arg-type]
-        ),
-        options.by,
-        overwrite=options.overwrite,
-        **where._asdict(),
+    dataset, split = options.dataset, options.split
+    found = run_anywhere(
+        DuplicatesJob(dataset, options.by, split, options.overwrite),
+        *(dataset, split, where.beam_options),
+        workers=where.workers,
         show_progress=not is_quiet(),
     )
     if as_json:
-        fields: dict[str, Any] = {**found._asdict(), "kept": found.kept}
-        if attached is not None:
-            fields["column"] = {
-                "name": next(iter(attached.columns)),
-                "split": attached.split,
-                "done_before": attached.done_before,
-            }
-        click.echo(json.dumps(fields, ensure_ascii=False))
+        fields = {
+            **{"split": found.split, "by": found.by, "records": found.records},
+            **{"kept": found.kept, "duplicates": found.duplicates},
+            "done_before": found.done_before,
+        }
+        click.echo(json.dumps(fields))
     else:
+        before = ", found before" if found.done_before else ""
         click.echo(
-            f"{found.records:,} records = {found.kept:,} kept + {found.removed:,} "
-            f"duplicates, by {found.by}\n  certificate  {found.certificate}"
+            f"{found.manifest.name}/{found.split}: {found.records:,} records = "
+            f"{found.kept:,} kept + {found.duplicates:,} duplicates, by "
+            f"{found.by}{before}\n  column       duplicate_of"
         )
-        if attached is not None:
-            click.echo(attached.text())
-    if attached is not None:
-        next_step("inspect", options.input[0])
+    next_step("inspect", dataset)

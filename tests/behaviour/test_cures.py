@@ -533,9 +533,7 @@ ROWS = [
     ),
     Row(
         "convert a.txt lines\nunique lines",
-        "unique lines --by text:-\nunique lines --by record --overwrite\n"
-        "unique nulls.jsonl --nulls skip",
-        text("nulls.jsonl", '{"text": null}\n{"text": "a"}\n'),
+        "unique lines --by text:-\nunique lines --by record --overwrite",
     ),
     Row(
         "remove packed --records some.txt",

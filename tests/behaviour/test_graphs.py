@@ -35,7 +35,7 @@ JOB = ConversionJob(inputs=("in",), output="out", name="out")
 GRAPHS = [
     [AttachColumns(dataset="in", function="module:function")],
     [ConvertFiles(jobs=(JOB,))],
-    [FindDuplicates(inputs="in", certificate="out")],
+    [FindDuplicates(dataset="in")],
     [IndexArrayRecords(files="in")],
     [beam.Create(["in"]), ReadAllArrayRecords()],
     [beam.Create(["in"]), ReadAllTFRecords()],

@@ -254,8 +254,7 @@ def unique(folder: pathlib.Path) -> dict[str, Any]:
     out = _with_duplicates(folder)
     found = {}
     for kind in ("text", "normalised", "record"):
-        beside = ("--certificate", folder / kind, "--workers", 1)
-        facts.command("unique", out, "--by", kind, "--overwrite", *beside)
+        facts.command("unique", out, "--by", kind, "--overwrite", "--workers", 1)
         first = np.asarray(loader.open(out).column("duplicate_of")).tolist()
         groups = collections.defaultdict(list)
         for number, kept in enumerate(first):
@@ -268,8 +267,7 @@ def unique(folder: pathlib.Path) -> dict[str, Any]:
 @case
 def unique_on_beam(folder: pathlib.Path) -> dict[str, Any]:
     out = _with_duplicates(folder)
-    beside = ("--certificate", folder / "list", "--runner", "FnApiRunner")
-    facts.command("unique", out, "--by", "text", *beside)
+    facts.command("unique", out, "--by", "text", "--runner", "FnApiRunner")
     facts.command("remove", out, "--where", "duplicate_of >= 0", "--workers", 1)
     return _found(out, [0, 1, 15])
 

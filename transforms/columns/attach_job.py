@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.columns.column_type import ColumnType
 from gristmill.dataset.commit.attached_split import AttachedSplit, ShardTask
 from gristmill.dataset.commit.attachment import Attachment
+from gristmill.dataset.formats.streams.record_batch import RecordBatch
+from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.transforms.jobs.job import Begun, Step
+from gristmill.transforms.sources.shards.open_shard import open_shard
+from gristmill.transforms.sources.shards.shard_list import ListedShard
+from gristmill.transforms.sources.shards.shard_range import ShardRange
 
 
 class AttachResult(NamedTuple):
@@ -100,3 +105,12 @@ class WriteColumns:
     def begin(self) -> Begun[ShardTask]:
         """Describes the columns."""
         return self.columns.begin()
+
+
+def batches_of(task: ShardTask, stop: int | None = None) -> Iterator[RecordBatch]:
+    """Yields the records of a shard, at most some first ones."""
+    dataset = task.attachment.dataset
+    path = layout.join(dataset, task.shard)
+    chars = len(path) - len(task.shard)
+    opened = open_shard(ListedShard(path, task.file_bytes, chars, task.digest.records))
+    yield from ShardRange(opened, 0, stop or opened.records).batches()

@@ -20,17 +20,17 @@ from gristmill.dataset.commit.attached_split import (
     Written,
     write_values,
 )
-from gristmill.dataset.metadata import layout
-from gristmill.transforms.columns.attach_job import BegunColumns, commit_columns
+from gristmill.transforms.columns.attach_job import (
+    BegunColumns,
+    batches_of,
+    commit_columns,
+)
 from gristmill.transforms.functions.user_functions import (
     call_on_record,
     code_digest,
     load_function,
 )
 from gristmill.transforms.jobs.job import Begun, Step
-from gristmill.transforms.sources.shards.open_shard import open_shard
-from gristmill.transforms.sources.shards.shard_list import ListedShard
-from gristmill.transforms.sources.shards.shard_range import ShardRange
 
 _CURE = "fix the function, and run the same command again"
 
@@ -94,13 +94,7 @@ class ComputeJob:
 
 
 def _records(task: ShardTask, stop: int | None = None) -> Iterator[bytes]:
-    """Yields the records of a shard, at most some first ones."""
-    dataset = task.attachment.dataset
-    path = layout.join(dataset, task.shard)
-    chars = len(path) - len(task.shard)
-    opened = open_shard(ListedShard(path, task.file_bytes, chars, task.digest.records))
-    for batch in ShardRange(opened, 0, stop or opened.records).batches():
-        yield from batch.records
+    return (record for batch in batches_of(task, stop) for record in batch.records)
 
 
 def kinds_of_function(spec: str, record: bytes) -> dict[str, ColumnType]:

@@ -1,1 +1,0 @@
-"""Exact duplicates on this machine: found, checked again, and made a column."""

@@ -1,0 +1,402 @@
+"""The job of finding exact duplicates, whose sink is the column `duplicate_of`.
+
+A step writes the digests of a shard's records, sorted. The commit compares them, some
+at a time, and writes the column. Records are alike if 128 bits of SHA-256 are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import os
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.dataset.base.columns import Done, Gathered
+from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.commit.attached_split import (
+    AttachedSplit,
+    ShardTask,
+    write_values,
+)
+from gristmill.dataset.commit.listings import walk
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import column_entries
+from gristmill.dataset.metadata.kinds import VALUES
+from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.storage.base import explained
+from gristmill.dataset.storage.directory_lock import scratch_directory
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.columns.attach_job import BegunColumns, batches_of
+from gristmill.transforms.jobs.job import Begun
+from gristmill.transforms.jobs.pack_options import PackOptions
+from gristmill.transforms.sources.formats import SourceSpec
+from gristmill.transforms.tokens.document_column import DocumentColumn
+from gristmill.transforms.tokens.tokenizers.tokenizer import PlaceOf
+
+COLUMN = "duplicate_of"
+_KIND = ColumnType("int64")
+_KINDS = ("text", "record", "normalised")
+# The files of digests, which are there until the commit.
+_DIGESTS = "digests"
+_ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("number", "<i8")])
+_FOUND = np.dtype([("number", "<i8"), ("kept", "<i8")])
+
+Array = npt.NDArray[Any]
+
+
+class Comparison(NamedTuple):
+    """What is the same in records that are duplicates.
+
+    Attributes:
+        kind: `text`, `normalised` (NFKC, lower case, white space collapsed) or
+            `record`, the stored bytes.
+        column: The feature that holds the text; "" if the record is it.
+    """
+
+    kind: str = "record"
+    column: str = ""
+
+    @classmethod
+    def parse(cls, given: str) -> Self:
+        """Returns the comparison that `text`, `text:FEATURE` and so on stand for.
+
+        Args:
+            given: A kind, or it and a feature; - for the whole record.
+
+        Raises:
+            InputError: It is nothing of this.
+        """
+        kind, colon, own = given.partition(":")
+        if kind not in _KINDS or (colon and (kind == "record" or not own)):
+            raise InputError(
+                "records cannot be compared by this",
+                expected="record, text, normalised, text:FEATURE or normalised:FEATURE",
+                got=ascii(given),
+                cure="give one of these",
+            )
+        if kind == "record":
+            return cls(kind)
+        own = own or "text"
+        return cls(kind, "" if own == "-" else own)
+
+    def __str__(self) -> str:
+        if self.kind == "record":
+            return self.kind
+        return f"{self.kind}:{self.column or '-'}"
+
+    def keys(self) -> Callable[[Sequence[bytes], PlaceOf], Sequence[bytes]]:
+        """Returns a function that gives the bytes of records that are compared.
+
+        It raises InputError for a record that has no such text, or not in UTF-8.
+        """
+        if self.kind == "record":
+            return lambda records, place_of: records
+        options = PackOptions(length=2, column=self.column)
+        column = DocumentColumn(options, SourceSpec(format="arrayrecord"))
+
+        def texts(records: Sequence[bytes], place_of: PlaceOf) -> Sequence[bytes]:
+            try:
+                found = column.texts(records, place_of)
+            except InputError as e:  # Its cure is for packing, which has other options.
+                cure = (
+                    f"compare by {self.kind}:NAME, another feature, by {self.kind}:-, "
+                    "a record that is text as a whole, or by record, its bytes; or "
+                    "convert again with --nulls skip, which leaves out rows where the "
+                    "text is null"
+                )
+                raise InputError(e.what, e.where, e.expected, e.got, cure) from e
+            return found if self.kind == "text" else [*map(normalised, found)]
+
+        return texts
+
+
+def normalised(text: bytes) -> bytes:
+    """Returns a text by NFKC, in lower case, with single spaces between words.
+
+    >>> normalised("  ﬁne DAY ".encode())
+    b'fine day'
+    """
+    found = text.decode()
+    if not found.isascii():
+        found = unicodedata.normalize("NFKC", found)
+    return " ".join(found.lower().split()).encode()
+
+
+class DuplicatesResult(NamedTuple):
+    """The result of a search for duplicates.
+
+    Attributes:
+        manifest: The dataset as it is now.
+        split: The split.
+        by: What was compared.
+        duplicates: How many records are duplicates of an earlier one.
+        done_before: Whether the column was there already.
+    """
+
+    manifest: Manifest
+    split: str
+    by: str
+    duplicates: int
+    done_before: bool = False
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return self.manifest.splits[self.split].records
+
+    @property
+    def kept(self) -> int:
+        """How many of them are the first of their kind."""
+        return self.records - self.duplicates
+
+
+class CompareTask(NamedTuple):
+    """A shard, and into how many parts the digests of all are divided."""
+
+    shard: ShardTask
+    by: Comparison
+    partitions: int
+
+
+class Digested(NamedTuple):
+    """The digests of a shard were written.
+
+    Attributes:
+        shard: The shard.
+        fences: Where those of each partition begin, and all end: [partitions + 1].
+    """
+
+    shard: ShardTask
+    fences: Array
+
+    def gather(self, gathered: Gathered) -> None:
+        """Notes the fences."""
+        place = self.shard.edition, self.shard.number
+        gathered.notes["fences"][place] = self.fences
+
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        shard, digest = self.shard, self.shard.digest
+        said = f"digests of {digest.records} records"
+        return Done(
+            *(shard.shard, said, shard.file_bytes, digest.records, digest.raw_bytes)
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class DuplicatesJob:
+    """The job.
+
+    Attributes:
+        dataset: The dataset's directory.
+        by: What is compared, as `Comparison.parse` takes it.
+        split: The split; None for the only one.
+        overwrite: Whether a column `duplicate_of` is replaced.
+        block_bits: 2 to the power of this records are compared at a time.
+    """
+
+    dataset: str
+    by: str = "text"
+    split: str | None = None
+    overwrite: bool = False
+    block_bits: int = 21
+
+    def begin(self) -> Begun[CompareTask]:
+        """Describes the column; raises InputError if it is there, and by what."""
+        by = Comparison.parse(self.by)
+        target = AttachedSplit(self.dataset, self.split, overwrite=self.overwrite)
+        attachment = target.attachment([COLUMN], ["unique", str(by)])
+        columns = BegunColumns(target, attachment, {COLUMN: _KIND}, {"by": str(by)})
+        begun = columns.begin()
+        partitions = _partitions(target, self.block_bits)
+        tasks = [CompareTask(task, by, partitions) for task in begun.tasks]
+        return dataclasses.replace(begun, tasks=tasks, label="comparing")
+
+    @property
+    def step(self) -> Callable[[CompareTask], Digested]:
+        """`write_digests`."""
+        return write_digests
+
+    @property
+    def commit(self) -> Callable[[Gathered], DuplicatesResult]:
+        """`commit_duplicates`."""
+        return functools.partial(commit_duplicates, block_bits=self.block_bits)
+
+
+def _partitions(target: AttachedSplit, block_bits: int) -> int:
+    """Returns a power of two, by which the digests are divided by their upper bits."""
+    return 1 << (max(target.split.records - 1, 0) >> block_bits).bit_length()
+
+
+def _digests_path(task: ShardTask) -> str:
+    path = layout.column_path(task.shard, _DIGESTS, task.attachment.key)
+    return layout.join(task.attachment.dataset, path)
+
+
+def write_digests(task: CompareTask) -> Digested:
+    """Writes an entry for the first record with each digest in a shard, by digest.
+
+    The row of that follows for each record. So records that are there millions of times
+    are an entry a shard. Raises InputError for a record without a text.
+    """
+    shard, by, partitions = task
+    keys, sha256 = by.keys(), hashlib.sha256  # Processors have instructions for it.
+    digests = []
+    for batch in batches_of(shard):
+        place_of = functools.partial(_place_of, shard, batch.places)
+        found = [sha256(key).digest()[:16] for key in keys(batch.records, place_of)]
+        digests.append(b"".join(found))
+    high, low = np.frombuffer(b"".join(digests), "<u8").reshape(-1, 2).T
+    order, begins = _grouped(high, low)
+    entries = np.empty(len(begins), _ENTRY)
+    rows = order[begins]
+    entries["high"], entries["low"] = high[rows], low[rows]
+    entries["number"] = shard.first_record + rows
+    firsts = np.empty(len(order), "<u4")
+    firsts[order] = np.repeat(rows, np.diff(np.append(begins, len(order))))
+    data = entries.tobytes() + firsts.tobytes()
+    shard.attachment.publish(shard.shard, _DIGESTS, data)
+    bits = np.uint64(65 - partitions.bit_length())
+    inner = np.arange(1, partitions, dtype=np.uint64) << bits
+    sorted_high = np.ascontiguousarray(entries["high"])
+    fences = [0, *np.searchsorted(sorted_high, inner), len(entries)]
+    return Digested(shard, np.array(fences, np.uint32))
+
+
+def _place_of(shard: ShardTask, places: Sequence[int], row: int) -> str:
+    return f"{shard.shard}, record {places[row]:,}"
+
+
+def _grouped(high: Array, low: Array) -> tuple[Array, npt.NDArray[np.int64]]:
+    """Returns the order by digest, stable, and where each digest begins in it."""
+    order = np.argsort(high, kind="stable")
+    changes = high[order][1:] != high[order][:-1]
+    sorted_low = low[order]
+    if (changes < (sorted_low[1:] != sorted_low[:-1])).any():
+        # Two digests have the same upper half.
+        order = np.lexsort((low, high))
+        sorted_high, sorted_low = high[order], low[order]
+        changes = sorted_high[1:] != sorted_high[:-1]
+        changes |= sorted_low[1:] != sorted_low[:-1]
+    return order, np.flatnonzero(np.append(np.full(min(len(order), 1), True), changes))
+
+
+def _resolved(entries: Array) -> Array:
+    """Returns the entries for which an earlier one stands, by number.
+
+    Args:
+        entries: Those of a partition, of all shards in order.
+    """
+    order, begins = _grouped(entries["high"], entries["low"])
+    numbers = entries["number"][order]
+    found = np.empty(len(order), _FOUND)
+    found["number"] = numbers
+    found["kept"] = np.repeat(numbers[begins], np.diff(np.append(begins, len(order))))
+    lost: Array = found[found["kept"] != found["number"]]
+    lost.sort(order="number")
+    return lost
+
+
+class _Spool:
+    """What stands for records, kept on a disk of this machine by blocks of numbers."""
+
+    def __init__(self, directory: str, block_bits: int):
+        self._directory, self._bits = directory, block_bits
+        self._block = functools.lru_cache(maxsize=2)(self._read)
+
+    def add(self, found: Array) -> None:
+        blocks = found["number"] >> self._bits
+        with explained("keep duplicates", self._directory):
+            for rows in np.split(found, np.flatnonzero(np.diff(blocks)) + 1):
+                if len(rows):
+                    block = int(rows["number"][0]) >> self._bits
+                    with open(self._path(block), "ab") as file:
+                        file.write(rows.tobytes())
+
+    def between(self, first: int, stop: int) -> Array:
+        """Returns the rows of the records [first, stop)."""
+        found = [np.empty(0, _FOUND)]
+        for block in range(first >> self._bits, ((stop - 1) >> self._bits) + 1):
+            rows = self._block(block)
+            begin, end = np.searchsorted(rows["number"], [first, stop])
+            found.append(rows[begin:end])
+        return np.concatenate(found)
+
+    def _path(self, block: int) -> str:
+        return os.path.join(self._directory, str(block))
+
+    def _read(self, block: int) -> Array:
+        path = self._path(block)
+        if not os.path.exists(path):
+            return np.empty(0, _FOUND)
+        with explained("read duplicates", self._directory):
+            rows = np.fromfile(path, _FOUND)
+        found: Array = rows[np.argsort(rows["number"])]
+        return found
+
+
+def _values(task: ShardTask, entries: int, spool: _Spool) -> Array:
+    """Returns the column of a shard whose file of digests has so many entries."""
+    numbers = np.arange(task.first_record, task.stop_record)
+    found = spool.between(task.first_record, task.stop_record)
+    kept = numbers.copy()
+    kept[found["number"] - task.first_record] = found["kept"]
+    path, begin = _digests_path(task), entries * _ENTRY.itemsize
+    data = storage_for(path).read(path, begin, begin + 4 * len(numbers))
+    values: Array = kept[np.frombuffer(data, "<u4")]
+    values[values == numbers] = -1
+    return values
+
+
+def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResult:
+    """Compares the digests, and commits the column; see `AttachedSplit.commit`."""
+    begun: BegunColumns = gathered.notes["begun"][""]
+    target, attachment, kinds, source = begun
+    now = AttachedSplit(target.dataset, target.name, overwrite=target.overwrite)
+    if now.has(attachment):
+        return _result(now.manifest, begun, done_before=True)
+    fences = gathered.notes["fences"]
+    tasks = [
+        (task, fences[task.edition, task.number]) for task in target.tasks(attachment)
+    ]
+    duplicates = 0
+    with scratch_directory() as directory:
+        spool = _Spool(directory, block_bits)
+        for partition in range(_partitions(target, block_bits)):
+            blocks = [_entries(*task, partition) for task in tasks]
+            spool.add(_resolved(np.concatenate([np.empty(0, _ENTRY), *blocks])))
+        for task, ends in tasks:
+            values = _values(task, int(ends[-1]), spool)
+            duplicates += int((values >= 0).sum())
+            gathered.add(write_values(task, {COLUMN: (_KIND, values)}))
+    source = {**source, "duplicates": duplicates}
+    manifest, _ = target.commit(attachment, kinds, gathered, source=source)
+    known = {"COLUMN": _DIGESTS, "KEY": attachment.key}
+    left = walk(target.dataset, (VALUES,), known)
+    storage_for(target.dataset).delete_all(one.info for one in left)
+    return _result(manifest, begun)
+
+
+def _entries(task: ShardTask, fences: Array, partition: int) -> Array:
+    path = _digests_path(task)
+    begin, end = (int(n) * _ENTRY.itemsize for n in fences[partition : partition + 2])
+    data = storage_for(path).read(path, begin, end) if begin < end else b""
+    return np.frombuffer(data, _ENTRY)
+
+
+def _result(
+    manifest: Manifest, begun: BegunColumns, *, done_before: bool = False
+) -> DuplicatesResult:
+    part = manifest.splits[begun.target.name].parts[0]
+    source = column_entries(part, begun.target.dataset)[COLUMN].source
+    return DuplicatesResult(
+        *(manifest, begun.target.name, source["by"], source["duplicates"], done_before)
+    )

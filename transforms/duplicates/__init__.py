@@ -1,1 +1,0 @@
-"""Exact duplicates: found by digests of records, in runs and partitions."""
