@@ -28,7 +28,7 @@ from benchmarks.rounds import Spread, take_turns
 from gristmill.dataset import open_manifest
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.pipelines.removal.run_removal import remove
 
 _FILES = 8

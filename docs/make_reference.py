@@ -15,7 +15,7 @@ import click
 
 from gristmill.loader.maxtext.settings import SETTINGS, Only
 from gristmill.pipelines.commands.main import cli, find_command
-from gristmill.pipelines.commands.messages import with_common_options
+from gristmill.pipelines.commands.messages import COMMON
 from gristmill.transforms.beam import job_metrics
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -69,12 +69,10 @@ def _found(name: str) -> click.Command:
 
 def _own_options(name: str) -> list[list[str]]:
     """Returns the cells of a command's options, without those of all commands."""
-    common = {each.name for each in with_common_options(click.Command("all")).params}
-    common |= {"help", "json", "as_json"}
     return [
         _cells(each)
         for each in _found(name).params
-        if isinstance(each, click.Option) and each.name not in common
+        if isinstance(each, click.Option) and each.name not in COMMON
     ]
 
 
@@ -129,9 +127,7 @@ def _cells(option: click.Option) -> list[str]:
 def _value(option: click.Option) -> str:
     if option.is_flag:
         return ""
-    if isinstance(option.type, click.Choice):
-        return "|".join(map(str, option.type.choices))
-    return option.metavar or ""
+    return option.make_metavar(click.Context(cli)).strip("[]")
 
 
 def _default(option: click.Option) -> str:
@@ -139,7 +135,7 @@ def _default(option: click.Option) -> str:
         return option.show_default
     # click marks options without a default, such as those that are required, by one.
     without = (None, getattr(click.core, "UNSET", None))
-    shown = option.show_default and option.default not in without
+    shown = not option.is_flag and option.default not in without
     return f"`{option.default}`" if shown else ""
 
 
@@ -261,7 +257,9 @@ SET_FOR_LIBRARIES = {
         "already set is kept."
     ),
 }
-_LIKE_A_VARIABLE = re.compile(r"(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|TMPDIR)")
+# Types of parameters are none, and cli.md lists the options of all commands.
+_NONE = "GCS_(?:READ|WRITE)|GRISTMILL_(?:JSON|LOG_FILE|QUIET|VERBOSE)$"
+_LIKE_A_VARIABLE = re.compile(rf"(?!{_NONE})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+|TMPDIR)")
 
 
 def variables_in(source: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.local.progress import preparing_shown
-from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.indexing.commit_index import IndexJob
 
 

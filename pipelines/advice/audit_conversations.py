@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from gristmill.dataset.packed.document_proofs import (
 )
 from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.options.job_options import PackingOptions
 from gristmill.pipelines.text.formatting import plural
 from gristmill.pipelines.text.supervision import (
     BEGIN,
@@ -65,6 +64,13 @@ class SetAside(NamedTuple):
     detail: str
 
 
+class ShownConversation(NamedTuple):
+    """A conversation as text, with what is trained on in marks."""
+
+    place: str
+    text: str
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
     """What packing would make of the first conversations of some inputs.
@@ -74,21 +80,22 @@ class Audit:
         records: The records that were read.
         counts: The counts that `pack` would keep of them.
         set_aside: The conversations that would be set aside.
+        shown: The first conversations.
         pieces: Pieces of the template, the most frequent first.
-        shown: Places and texts of the first conversations, with what is trained on in
-            marks.
         special: Names of special tokens, by id.
         texts: Shows tokens as text.
     """
+
+    also_shown = ("template",)
 
     source: str
     records: int
     counts: PackedCounts
     set_aside: tuple[SetAside, ...]
-    pieces: tuple[TemplatePiece, ...]
-    shown: tuple[tuple[str, str], ...]
-    special: dict[int, str]
-    texts: TokenTexts
+    shown: tuple[ShownConversation, ...]
+    pieces: tuple[TemplatePiece, ...] = dataclasses.field(repr=False)
+    special: dict[int, str] = dataclasses.field(repr=False)
+    texts: TokenTexts = dataclasses.field(repr=False)
 
     def text(self) -> str:
         """Returns it for people."""
@@ -123,25 +130,17 @@ class Audit:
             lines += ["", f"{place}, with what is trained on in {BEGIN} {END}:", text]
         return "\n".join(lines)
 
-    def json(self) -> str:
-        """Returns it as JSON."""
-        counts = dataclasses.asdict(self.counts)
-        own = {name: count for name, count in counts.items() if "digest" not in name}
-        fields: dict[str, Any] = {
-            "records": self.records,
-            "counts": own,
-            "set_aside": [each._asdict() for each in self.set_aside],
-            "template": [
-                {
-                    "text": self.texts.decode(piece.ids),
-                    "trained": piece.trained,
-                    "times": piece.times,
-                }
-                for piece in self.pieces
-            ],
-            "shown": [{"place": place, "text": text} for place, text in self.shown],
-        }
-        return json.dumps(fields, ensure_ascii=False)
+    @property
+    def template(self) -> list[dict[str, Any]]:
+        """The pieces of the template, as text."""
+        return [
+            {
+                "text": self.texts.decode(piece.ids),
+                "trained": piece.trained,
+                "times": piece.times,
+            }
+            for piece in self.pieces
+        ]
 
 
 def audit_conversations(options: PackingOptions, *, records: int, shown: int) -> Audit:
@@ -176,7 +175,7 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
     texts = load_token_texts(str(options.tokenizer))
     counts, read = PackedCounts(), 0
     found: list[Document] = []
-    examples: list[tuple[str, str]] = []
+    examples: list[ShownConversation] = []
     for count, given in _batches(job, files, records):
         read += count
         places = [place for _, place in given]
@@ -189,7 +188,8 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
             if len(ids) and len(examples) < shown:
                 parts = zip(ids.tolist(), texts.texts(ids.tolist()), strict=True)
                 plain = [f"<{n}>" if text is None else text for n, text in parts]
-                examples.append((place, marked(plain, facts["trained"], "")))
+                text = marked(plain, facts["trained"], "")
+                examples.append(ShownConversation(place, text))
         found += own
     if not read:
         raise InputError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from gristmill.pipelines.advice.convert_sample import (
 from gristmill.pipelines.advice.estimate import Estimate
 from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions, command_of
+from gristmill.pipelines.options.job_options import ConvertOptions, command_of
 from gristmill.pipelines.text.formatting import plural, size_text
 from gristmill.transforms.conversion.list_inputs import list_inputs
 from gristmill.transforms.planning.shard_plan import (
@@ -72,12 +71,6 @@ class Plan:
     seconds: float
     notes: tuple[str, ...]
     command: str
-
-    def json(self) -> str:
-        """Returns the plan as JSON. An unknown error is null."""
-        names = ("records", "raw_bytes", "file_bytes")
-        estimates = {name: getattr(self, name)._asdict() for name in names}
-        return json.dumps(dataclasses.asdict(self) | estimates, ensure_ascii=False)
 
     def text(self) -> str:
         """Returns the plan for people."""

@@ -9,8 +9,11 @@ import apache_beam as beam
 
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import Options, VerifyOptions
+from gristmill.pipelines.options.job_options import (
+    ConvertOptions,
+    Options,
+    VerifyOptions,
+)
 from gristmill.pipelines.text.formatting import plural
 from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.beam.convert_files import ConvertFiles

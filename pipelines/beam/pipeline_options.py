@@ -20,7 +20,7 @@ from apache_beam.options.pipeline_options import (
 from apache_beam.runners.runner import PipelineRunner
 
 from gristmill.dataset.base.errors import InputError, MissingPackageError
-from gristmill.pipelines.options.definitions import LaunchOptions
+from gristmill.pipelines.options.job_options import LaunchOptions
 
 # Beam declares it with a value, and takes any for true, `false` too. Here it is a flag.
 DRY_RUN = "--dry_run"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 
 from gristmill.dataset.base.errors import some_of
@@ -62,19 +61,3 @@ class Attached:
                 shown = some_of([*self.shown.get(name, ())], SHOWN)
                 lines.append(f"  {name:<12} {count:,}: {shown}")
         return "\n".join(lines)
-
-    def json(self) -> str:
-        """Returns the result as one JSON object."""
-        fields = {
-            "split": self.split,
-            "columns": {name: kind.described() for name, kind in self.columns.items()},
-            "file_bytes": self.file_bytes,
-            "rows": self.rows,
-            "matched_records": self.records,
-            "missing": self.missing,
-            "repeated": self.repeated,
-            "unmatched": self.unmatched,
-            "shown": {name: [*shown] for name, shown in self.shown.items()},
-            "done_before": self.done_before,
-        }
-        return json.dumps(fields, ensure_ascii=False)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import traceback
 from typing import TYPE_CHECKING, cast
 
 import click
 
-from gristmill.pipelines.commands.messages import (
-    command_line,
-    next_step,
-)
-from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.option import (
+from gristmill.pipelines.commands.command import command
+from gristmill.pipelines.commands.messages import command_line, next_step, show
+from gristmill.pipelines.commands.shared_options import (
     argument,
     choice,
-    integer,
     number,
-    split_name,
+    option,
+    split,
     text,
 )
 
@@ -30,62 +25,82 @@ if TYPE_CHECKING:
     from gristmill.loader.stats.causes import Cause
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BenchOptions:
-    """Options of `gristmill bench-loader`."""
-
-    dataset: str = argument()
-    split: str | None = split_name("Split to read. Required if there are several.")
-    batch_size: int = integer(
-        "Rows of the global batch, over all hosts.", 1024, least=1
-    )
-    hosts: int = integer(
-        "Number of hosts of the training. This machine reads the rows of the first.",
-        1,
-        least=1,
-    )
-    shuffle: ShuffleName = choice(
-        "Order of the records: shuffled over all of them, in blocks, or as they are "
-        "stored.",
-        ("global", "block", "none"),
-    )
-    seed: int = integer("Seed of the shuffle.", 0)
-    decode: str | None = text(
-        "Function to call on the records of every batch.", "MODULE:FUNCTION", "none"
-    )
-    workers: int = integer(
-        "Number of processes that read and decode; 0 for threads.", 0, least=0
-    )
-    prefetch: int = integer("Number of batches to read ahead.", 2, least=1)
-    step_ms: float = number(
-        "Duration of a training step, in milliseconds, which the trainer sleeps.",
-        "MS",
-        0.0,
-        least=0,
-    )
-    seconds: float = number(
-        "Duration of the measurement, in seconds.", "SECONDS", 5.0, least=0.1
-    )
-    repeat_cached: int = integer(
-        "Number of batches to repeat from memory at the end: the trainer's speed with "
-        "a feed that costs nothing. 0 leaves it out.",
-        0,
-        least=0,
-    )
-    cache_dir: str | None = text(
-        "Local directory that keeps data of buckets, fetched once per host.",
-        "DIR",
-        "none",
-    )
-    cache_bytes: str | None = text(
-        "Keep copies of whole shards in --cache-dir, up to this size, such as 500GiB.",
-        "SIZE",
-        "no copies",
-    )
-
-
-@command("bench-loader", BenchOptions)
-def bench_loader(options: BenchOptions, *, as_json: bool) -> None:
+@command(looks=True)
+@argument("dataset")
+@split("Split to read. Required if there are several.")
+@number("--batch-size", default=1024, help="Rows of the global batch, over all hosts.")
+@number(
+    "--hosts",
+    default=1,
+    help="Number of hosts of the training. This machine reads the rows of the first.",
+)
+@choice(
+    "--shuffle",
+    ("global", "block", "none"),
+    "Order of the records: shuffled over all of them, in blocks, or as they are "
+    "stored.",
+)
+@option("--seed", type=int, metavar="N", default=0, help="Seed of the shuffle.")
+@text(
+    "--decode",
+    "MODULE:FUNCTION",
+    "Function to call on the records of every batch.",
+)
+@number(
+    "--workers",
+    default=0,
+    least=0,
+    help="Number of processes that read and decode; 0 for threads.",
+)
+@number("--prefetch", default=2, help="Number of batches to read ahead.")
+@option(
+    "--step-ms",
+    type=click.FloatRange(min=0),
+    metavar="MS",
+    default=0.0,
+    help="Duration of a training step, in milliseconds, which the trainer sleeps.",
+)
+@option(
+    "--seconds",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    default=5.0,
+    help="Duration of the measurement, in seconds.",
+)
+@number(
+    "--repeat-cached",
+    default=0,
+    least=0,
+    help="Number of batches to repeat from memory at the end: the trainer's speed with "
+    "a feed that costs nothing. 0 leaves it out.",
+)
+@text(
+    "--cache-dir",
+    "DIR",
+    "Local directory that keeps data of buckets, fetched once per host.",
+)
+@text(
+    "--cache-bytes",
+    "SIZE",
+    "Keep copies of whole shards in --cache-dir, up to this size, such as 500GiB.",
+    "no copies",
+)
+def bench_loader(
+    dataset: str,
+    split: str | None,
+    batch_size: int,
+    hosts: int,
+    shuffle: ShuffleName,
+    seed: int,
+    decode: str | None,
+    workers: int,
+    prefetch: int,
+    step_ms: float,
+    seconds: float,
+    repeat_cached: int,
+    cache_dir: str | None,
+    cache_bytes: str | None,
+) -> None:
     """Measure how fast this machine feeds a trainer, and why.
 
     DATASET is any path that gristmill.loader.open accepts. The command first reads
@@ -101,30 +116,22 @@ def bench_loader(options: BenchOptions, *, as_json: bool) -> None:
     from gristmill.pipelines.options.conversion_jobs import parse_size
     from gristmill.transforms.functions.user_functions import load_function
 
-    workers, shuffle = options.workers, options.shuffle
-    kept = options.cache_bytes
-    opened = open_dataset(
-        options.dataset,
-        split=options.split,
-        cache_dir=options.cache_dir,
-        cache_bytes=None if kept is None else parse_size(kept, "--cache-bytes"),
-    )
-    batches = global_batches(
-        opened, batch_size=options.batch_size, seed=options.seed, shuffle=shuffle
-    )
-    decode, function = options.decode, None
+    kept = None if cache_bytes is None else parse_size(cache_bytes, "--cache-bytes")
+    opened = open_dataset(dataset, split=split, cache_dir=cache_dir, cache_bytes=kept)
+    batches = global_batches(opened, batch_size=batch_size, seed=seed, shuffle=shuffle)
+    function = None
     if decode is not None:
         function = cast("Decode", load_function(decode))
     try:
         measured = measure(
             batches,
-            hosts=options.hosts,
+            hosts=hosts,
             decode=function,
             workers=workers,
-            prefetch=options.prefetch,
-            step_seconds=options.step_ms / 1000,
-            seconds=options.seconds,
-            repeat_cached=options.repeat_cached,
+            prefetch=prefetch,
+            step_seconds=step_ms / 1000,
+            seconds=seconds,
+            repeat_cached=repeat_cached,
         )
     except GristmillError:
         raise
@@ -140,15 +147,19 @@ def bench_loader(options: BenchOptions, *, as_json: bool) -> None:
             got=None if workers else line,  # Lines of workers do not come here.
             cure="fix the function",
         ) from e
-    if as_json:
-        click.echo(_json(measured))
-        return
-    rows = f"{options.batch_size // options.hosts:,}"
-    rows += "" if options.hosts == 1 else f" of {options.batch_size:,} rows"
+    rows = f"{batch_size // hosts:,}"
+    rows += "" if hosts == 1 else f" of {batch_size:,} rows"
     how = "1 worker" if workers == 1 else f"{workers or 'no'} workers"
-    how += f", batches of {rows}, {shuffle} shuffle, seed {options.seed}"
-    click.echo(f"{opened!r}"[1:-1])
-    click.echo(measured_text(measured, how))
+    how += f", batches of {rows}, {shuffle} shuffle, seed {seed}"
+    fed = measured.fed
+    fields = {
+        **vars(measured),
+        "records_per_second": fed.records_per_second,
+        "record_bytes_per_second": fed.record_bytes_per_second,
+        "waiting_share": fed.waiting_share,
+        "waits_for": measured.waiting,
+    }
+    show(fields, f"{opened!r}"[1:-1] + "\n" + measured_text(measured, how))
     _next(measured.waiting.cause, workers, shuffle)
 
 
@@ -165,17 +176,6 @@ def _next(cause: Cause, workers: int, shuffle: ShuffleName) -> None:
     elif cause in ("decode", "read") and workers < cores:
         again = command_line(without=("workers",))
         next_step(*again, "--workers", cores, why="with a process for each core")
-
-
-def _json(measured: Measured) -> str:
-    fed = measured.fed
-    document = dataclasses.asdict(measured) | {
-        "records_per_second": fed.records_per_second,
-        "record_bytes_per_second": fed.record_bytes_per_second,
-        "waiting_share": fed.waiting_share,
-        "waits_for": dataclasses.asdict(measured.waiting),
-    }
-    return json.dumps(document)
 
 
 def measured_text(measured: Measured, how: str) -> str:

@@ -5,7 +5,6 @@ A tokenizer of its words is written as well.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -14,11 +13,11 @@ from typing import Any
 
 import click
 
+from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.jobs import JobRun, run_conversion
 from gristmill.pipelines.commands.messages import next_step
-from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.option import argument
+from gristmill.pipelines.commands.shared_options import argument
+from gristmill.pipelines.options.job_options import ConvertOptions
 
 _FILES, _RECORDS = 4, 1000
 _TEXT = """
@@ -32,15 +31,9 @@ after words
 _SPECIAL = ("<unk>", "<s>", "</s>")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DemoOptions:
-    """Options of `gristmill demo`."""
-
-    directory: str | None = argument(required=False)
-
-
-@command("demo", DemoOptions, with_json=False)
-def demo(options: DemoOptions) -> None:
+@command(with_json=False)
+@argument("directory", required=False)
+def demo(directory: str | None) -> None:
     """Write small TFRecord files, convert them, and show records.
 
     DIRECTORY, by default a new temporary one, gets 4 files of made-up text, 6 MB in
@@ -54,7 +47,6 @@ def demo(options: DemoOptions) -> None:
     from gristmill.dataset.storage.paths import path_text
     from gristmill.pipelines.text.records import ShownRecord
 
-    directory = options.directory
     if directory is None:
         directory = tempfile.mkdtemp(prefix="gristmill-demo-")
     directory = path_text(directory, "demo")

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -15,13 +14,10 @@ import tempfile
 import time
 from collections.abc import Callable
 
-import click
-
 from gristmill import __version__
-from gristmill.pipelines.commands.ending import EXIT_FAILED
-from gristmill.pipelines.commands.messages import next_step
-from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.option import argument
+from gristmill.pipelines.commands.command import EXIT_FAILED, command
+from gristmill.pipelines.commands.messages import next_step, show
+from gristmill.pipelines.commands.shared_options import argument
 
 _SHARED_BYTES = 32 << 20  # Two batches of a worker.
 _FREE_BYTES = 1 << 30
@@ -61,33 +57,23 @@ class Finding:
         return f"{self.level:7}  {self.check:8} {self.seen}{cure}"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    """Options of `gristmill doctor`."""
-
-    dataset: str | None = argument(required=False)
-
-
-@command("doctor", DoctorOptions)
-def doctor(options: DoctorOptions, *, as_json: bool) -> None:
+@command(looks=True)
+@argument("dataset", required=False)
+def doctor(dataset: str | None) -> None:
     """Check this machine, and where DATASET is stored.
 
     It looks at versions, compiled parts, memory and disks; for a dataset also at its
     state, at locks in its directory, or at its bucket. The exit code is 1 if there is
     an error.
     """
-    findings = examine(options.dataset)
-    if as_json:
-        found = [dataclasses.asdict(finding) for finding in findings]
-        click.echo(json.dumps({"findings": found}, ensure_ascii=False))
-    else:
-        click.echo("\n".join(finding.text() for finding in findings))
+    findings = examine(dataset)
+    show({"findings": findings}, "\n".join(finding.text() for finding in findings))
     if any(finding.level == "error" for finding in findings):
         sys.exit(EXIT_FAILED)  # The findings say what to do.
-    if options.dataset is None:
+    if dataset is None:
         next_step("demo", why="to try it here")
     else:
-        next_step("inspect", options.dataset)
+        next_step("inspect", dataset)
 
 
 def examine(dataset: str | None, *, seconds: float = 15.0) -> list[Finding]:

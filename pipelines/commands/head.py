@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import random
+import random as random_numbers
 import secrets
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,76 +12,83 @@ import click
 
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import has_file
+from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.messages import (
+    as_json,
     command_line,
     next_step,
     note,
+    options_given,
+    show,
     texts_of,
 )
-from gristmill.pipelines.commands.parameters import command, options_given
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.option import (
-    argument,
+from gristmill.pipelines.commands.shared_options import (
+    COLUMNS,
+    INPUT_FORMAT,
+    RECORD,
+    edition,
     flag,
-    integer,
-    like,
-    split_name,
+    number,
+    option,
+    paths,
+    split,
     tokenizer_of_rows,
 )
+from gristmill.pipelines.options.job_options import ConvertOptions
 
 if TYPE_CHECKING:
     from gristmill.pipelines.text.records import ShownRecord
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
 _PATHS_TOLD = 3  # A longer command is none to copy.
+_OF_DATASETS = ("edition", "random", "tokenizer")
+_OF_INPUTS = ("input_format", "columns", "record")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HeadOptions:
-    """Options of `gristmill head` alone."""
-
-    paths: tuple[str, ...] = argument("paths", metavar="DATASET|INPUT...")
-    limit: int = integer("Number of records to show.", 3, least=1, short="-n")
-    split: str | None = split_name(
-        "Split to read, of a dataset or of a directory with splits.",
-        "train, or the first one",
-    )
-    edition: int | None = integer(
-        "Read the split of a dataset as it was when this edition was the newest.",
-        shown="the newest",
-        least=1,
-    )
-    offset: int = integer(
-        "Number of the first record to show, counted from 0. With INPUT, all records "
-        "before it are read too.",
-        0,
-        least=0,
-    )
-    random: bool = flag(
-        "Show random records of a dataset, in rising order of their numbers."
-    )
-    seed: int | None = integer(
-        "Seed of --random: the same one shows the same records.",
-        shown="a new one, which is shown",
-    )
-    full: bool = flag("Show all of every record; else long values are cut.")
-    tokenizer: str | None = tokenizer_of_rows()
-    raw: bool = flag(
-        "Print the bytes of the records, one after the other, and nothing else."
-    )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FormatOptions:
-    """How the records of input files are made: options of a conversion."""
-
-    input_format: str = like(ConvertOptions, "input_format")
-    columns: str | None = like(ConvertOptions, "columns")
-    record: str | None = like(ConvertOptions, "record")
-
-
-@command("head", HeadOptions, FormatOptions)
-def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
+@command(looks=True)
+@paths("paths", metavar="DATASET|INPUT...")
+@number("-n", "--limit", default=3, help="Number of records to show.")
+@split(
+    "Split to read, of a dataset or of a directory with splits.",
+    "train, or the first one",
+)
+@edition("Read the split of a dataset as it was when this edition was the newest.")
+@number(
+    "--offset",
+    default=0,
+    least=0,
+    help="Number of the first record to show, counted from 0. With INPUT, all records "
+    "before it are read too.",
+)
+@flag("--random", "Show random records of a dataset, in rising order of their numbers.")
+@option(
+    "--seed",
+    type=int,
+    metavar="N",
+    show_default="a new one, which is shown",
+    help="Seed of --random: the same one shows the same records.",
+)
+@flag("--full", "Show all of every record; else long values are cut.")
+@tokenizer_of_rows()
+@flag("--raw", "Print the bytes of the records, one after the other, and nothing else.")
+@INPUT_FORMAT
+@COLUMNS
+@RECORD
+def head(
+    paths: tuple[str, ...],
+    limit: int,
+    split: str | None,
+    edition: int | None,
+    offset: int,
+    random: bool,
+    seed: int | None,
+    full: bool,
+    tokenizer: str | None,
+    raw: bool,
+    input_format: str,
+    columns: str | None,
+    record: str | None,
+) -> None:
     """Show records of a dataset, or of files before a conversion.
 
     INPUT is what `gristmill convert` takes: the records are those that it would write,
@@ -93,36 +99,47 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
     each line has a whole record as one JSON object; bytes that are not text are in
     base64.
     """
+    from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.storage.paths import path_texts
-    from gristmill.pipelines.options.conversions import default_output
+    from gristmill.pipelines.options.job_options import default_output
 
-    _check(options, as_json=as_json)
-    paths = path_texts(options.paths, "input")
-    how = dataclasses.asdict(made)
+    for names, both in (
+        ("--offset and --random", offset and random),
+        ("--raw and --json", raw and as_json()),
+        ("--raw and --full", raw and full),
+    ):
+        if both:
+            raise InputError(f"{names} exclude each other", cure="leave out one")
+    if seed is not None and not random:
+        raise InputError(
+            "--seed is for --random", cure="give --random, or leave it out"
+        )
+    paths = path_texts(paths, "input")
     of_dataset = len(paths) == 1 and has_file(paths[0], layout.DATASET_JSON)
     if of_dataset:
-        _refuse(options_given(how), "input files", paths)
-        split = options.split or _usual_split(paths[0])
-        seed = _seed(options.seed) if options.random else None
-        texts = texts_of(options.tokenizer)
-        found = _of_dataset(paths[0], split, options, seed, texts)
+        _refuse(_OF_INPUTS, "input files", paths)
+        split = split or _usual_split(paths[0])
+        if random and seed is None:
+            seed = secrets.randbelow(1 << 32)
+            note(f"--random --seed {seed} shows the same records again")
+        wanted = range(offset, offset + limit)
+        found = _of_dataset(paths[0], split, wanted, edition, seed, texts_of(tokenizer))
     else:
-        of_datasets = {
-            "--edition": options.edition,
-            "--random": options.random,
-            "--tokenizer": options.tokenizer,
-        }
-        given = [name for name, value in of_datasets.items() if value]
-        _refuse(given, "a dataset", paths)
+        _refuse(_OF_DATASETS, "a dataset", paths)
         inputs = ConvertOptions(
-            input=paths, output=default_output(paths), split=options.split, **how
+            input=paths,
+            output=default_output(paths),
+            split=split,
+            input_format=input_format,
+            columns=columns,
+            record=record,
         )
-        found = _of_inputs(inputs, options.offset, options.limit)
+        found = _of_inputs(inputs, offset, limit)
     for one in found:
-        if options.raw:
+        if raw:
             click.echo(one.record, nl=False)
         else:
-            click.echo(one.json() if as_json else one.text(full=options.full))
+            show(one, "" if as_json() else one.text(full=full))
     if of_dataset:
         next_step("bench-loader", paths[0], "--split", split)
     elif len(paths) <= _PATHS_TOLD:
@@ -133,38 +150,39 @@ def head(options: HeadOptions, made: FormatOptions, *, as_json: bool) -> None:
 def _of_dataset(
     dataset: str,
     split: str,
-    options: HeadOptions,
+    numbers: range,
+    edition: int | None,
     seed: int | None,
     texts: TokenTexts | None,
 ) -> Iterator[ShownRecord]:
+    """Yields records of a dataset, or with a seed as many random ones."""
     from gristmill.dataset.base.errors import InputError
     from gristmill.dataset.metadata.open_manifest import open_manifest, state_of
     from gristmill.dataset.shards.shard_reader import some_records
     from gristmill.pipelines.text.records import ShownRecord, packed_format
 
-    offset, count, edition = options.offset, options.limit, options.edition
     found = open_manifest(dataset).splits.get(split)
     if found is not None and edition is not None:
         found = state_of(dataset, found, edition)
     there = 0 if found is None else found.records
-    wanted = [range(offset, offset + count)]
+    wanted = [numbers]
     if seed is not None:
-        numbers = random.Random(seed).sample(range(there), min(count, there))
-        wanted = [range(number, number + 1) for number in sorted(numbers)]
-    elif offset >= max(there, 1) and found is not None:
+        count = min(len(numbers), there)
+        chosen = random_numbers.Random(seed).sample(range(there), count)
+        wanted = [range(number, number + 1) for number in sorted(chosen)]
+    elif numbers.start >= max(there, 1) and found is not None:
         raise InputError(
             "no record has this number",
             where=f"{dataset}, split {split}",
             expected=f"--offset below {there:,}",
-            got=offset,
+            got=numbers.start,
             cure="give a smaller --offset",
         )
     row_format = packed_format(found)
     read = some_records(dataset, split, wanted, edition=edition)
-    for record, number in zip(
-        read, itertools.chain.from_iterable(wanted), strict=False
-    ):
-        yield ShownRecord(number, record, row_format, texts=texts)
+    places = itertools.chain.from_iterable(wanted)
+    for record, place in zip(read, places, strict=False):
+        yield ShownRecord(place, record, row_format, texts=texts)
 
 
 def _of_inputs(
@@ -204,21 +222,20 @@ def _of_inputs(
         )
 
 
-def _refuse(given: list[str], meant: str, paths: tuple[str, ...]) -> None:
+def _refuse(names: tuple[str, ...], meant: str, paths: tuple[str, ...]) -> None:
     """Refuses options that are for the other kind of thing."""
     from gristmill.dataset.base.errors import InputError
 
-    if given:
+    if given := options_given(names):
+        of_dataset = meant == "a dataset"
         raise InputError(
             f"{', '.join(given)} is for {meant} only",
             where=" ".join(paths),
             expected=meant,
             got="input files, whose records have not been counted"
-            if meant == "a dataset"
+            if of_dataset
             else "a dataset, whose records were made already",
-            cure="leave it out; --offset shows records further on"
-            if meant == "a dataset"
-            else "leave it out",
+            cure="leave it out" + "; --offset shows records further on" * of_dataset,
         )
 
 
@@ -227,29 +244,3 @@ def _usual_split(dataset: str) -> str:
 
     splits = open_manifest(dataset).splits
     return min(splits, key=lambda name: (name != "train", name), default="train")
-
-
-def _seed(given: int | None) -> int:
-    if given is not None:
-        return given
-    seed = secrets.randbelow(1 << 32)
-    note(f"--random --seed {seed} shows the same records again")
-    return seed
-
-
-def _check(options: HeadOptions, *, as_json: bool) -> None:
-    """Refuses options that do not go together."""
-    from gristmill.dataset.base.errors import InputError
-
-    refused = {
-        "--offset and --random": options.offset and options.random,
-        "--raw and --json": options.raw and as_json,
-        "--raw and --full": options.raw and options.full,
-    }
-    for names, both in refused.items():
-        if both:
-            raise InputError(f"{names} exclude each other", cure="leave out one")
-    if options.seed is not None and not options.random:
-        raise InputError(
-            "--seed is for --random", cure="give --random, or leave it out"
-        )

@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import click
 
-from gristmill.pipelines.commands.ending import EXIT_DAMAGED
-from gristmill.pipelines.commands.messages import is_quiet, next_command, next_step
-from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
-from gristmill.pipelines.options.definitions import (
-    COMMANDS,
+from gristmill.pipelines.commands.command import EXIT_DAMAGED, command
+from gristmill.pipelines.commands.messages import (
+    as_json,
+    is_quiet,
+    next_command,
+    next_step,
+    show,
+)
+from gristmill.pipelines.commands.shared_options import (
+    BOS_EOS,
+    CHAT_COLUMNS,
+    DAMAGE,
+    INPUT,
+    KEEP_REPLACED,
+    LAUNCH,
+    LENGTH,
+    REPLACING,
+    SHARDS,
+    SOURCE,
+    SPLIT_TO_WRITE,
+    TRAINED,
+    argument,
+    choice,
+    dataset_name,
+    encoding,
+    flag,
+    number,
+    paths,
+    split,
+    template,
+    text,
+)
+from gristmill.pipelines.options.job_options import (
+    AppendOptions,
+    ConvertOptions,
     IndexOptions,
     LaunchOptions,
+    Options,
+    PackingOptions,
     VerifyOptions,
 )
-from gristmill.pipelines.options.option import worker_count
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.transforms.jobs.pack_options import Method, Rows, Unusable
 
 if TYPE_CHECKING:
     from gristmill.pipelines.text.conversion import Outcome
@@ -40,37 +69,38 @@ class JobRun(NamedTuple):
     beam_options: Sequence[str] | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class WorkerOptions:
-    """How many processes of this machine a job has."""
+def _job_command(kind: type[Options]) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function a command that runs here, by a Beam runner, or on Dataflow.
 
-    workers: int | None = worker_count()
-
-
-def _job_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
-    """Makes a function a command with the options of a pipeline and of its launch.
-
-    The function gets the pipeline's options, where to run, and how to print. With the
-    runner of Dataflow, the job is submitted instead.
+    The function gets the job's options, and where to run. With the runner of Dataflow,
+    the job is submitted instead.
     """
 
     def decorated(run: Callable[..., None]) -> click.Command:
-        @command(name, COMMANDS[name], WorkerOptions, LaunchOptions)
+        @command()
         @functools.wraps(run)
         def job(
-            options: Any,
-            local: WorkerOptions,
-            launch: LaunchOptions,
-            as_json: bool,
+            workers: int | None,
+            runner: str | None,
+            wait: bool,
+            cross_region: bool,
+            install_on_workers: bool,
+            **given: Any,
         ) -> None:
-            where = run_of(launch, local.workers)
+            options = kind(**given)
+            launch = LaunchOptions(
+                runner=runner,
+                wait=wait,
+                cross_region=cross_region,
+                install_on_workers=install_on_workers,
+            )
+            where = run_of(launch, workers)
             if where.beam_options is not None and launch.on_dataflow:
                 from gristmill.pipelines.dataflow.submit import submit
 
-                submission = submit(options, launch, where.beam_options)
-                click.echo(submission.json() if as_json else submission.text())
+                show(submit(options, launch, where.beam_options))
             else:
-                run(options, where, as_json=as_json)
+                run(options, where)
 
         return job
 
@@ -135,8 +165,18 @@ def run_beside_dataflow(
     return run_of(launch, workers)
 
 
-@_job_command("convert")
-def convert(options: ConvertOptions, where: JobRun, *, as_json: bool) -> None:
+@_job_command(ConvertOptions)
+@INPUT
+@argument("output")
+@SOURCE
+@dataset_name("that of a dataset as input, or the last part of the output path")
+@SPLIT_TO_WRITE
+@SHARDS
+@encoding()
+@DAMAGE
+@REPLACING
+@LAUNCH
+def convert(options: ConvertOptions, where: JobRun) -> None:
     """Convert files of records to an ArrayRecord dataset.
 
     OUTPUT is the directory of the dataset. INPUT is a file, a quoted glob pattern, or a
@@ -146,11 +186,24 @@ def convert(options: ConvertOptions, where: JobRun, *, as_json: bool) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    _convert(options, where, as_json=as_json)
+    _convert(options, where)
 
 
-@_job_command("append")
-def append(options: AppendOptions, where: JobRun, *, as_json: bool) -> None:
+@_job_command(AppendOptions)
+@argument("output", metavar="DATASET")
+@INPUT
+@SOURCE
+@split("Split to append to. Required if there are several.")
+@SHARDS
+@encoding(inherited="as in the first edition")
+@DAMAGE
+@flag(
+    "--overwrite",
+    "Make finished shards of this append again if their inputs have other records now. "
+    "Never deletes anything that is committed.",
+)
+@LAUNCH
+def append(options: AppendOptions, where: JobRun) -> None:
     """Add records of new files to a split, as its next edition.
 
     DATASET is the directory of the split, INPUT what `gristmill convert` takes. No
@@ -159,11 +212,82 @@ def append(options: AppendOptions, where: JobRun, *, as_json: bool) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    _convert(options, where, as_json=as_json)
+    _convert(options, where)
 
 
-@_job_command("pack")
-def pack(options: PackingOptions, where: JobRun, *, as_json: bool) -> None:
+@_job_command(PackingOptions)
+@INPUT
+@argument("output")
+@text(
+    "--tokenizer",
+    "FILE",
+    "A tokenizer.json of Hugging Face, a SentencePiece model, a tiktoken file, or "
+    "module:function. Without one the column holds tokens.",
+)
+@text(
+    "--column",
+    "NAME",
+    "Column, or feature of a tf.train.Example, that holds the text or the tokens; - if "
+    "the record itself is the text.",
+    None,
+    default="text",
+)
+@number(
+    "--vocabulary-size",
+    help="Number of ids that a column of tokens can have: each is below it. Up to "
+    "65,536, a token takes 2 bytes in a row.",
+    shown="any id of 32 bits",
+)
+@LENGTH
+@choice(
+    "--pack",
+    get_args(Method),
+    "How documents fill rows: best-fit cuts only documents longer than a row; concat "
+    "cuts wherever a row ends; none puts one document into a row.",
+    "best-fit",
+)
+@flag("--truncate", "Cut each document to one row, and leave out the rest.")
+@BOS_EOS
+@flag(
+    "--add-special-tokens",
+    "Let the tokenizer add the special tokens that it is configured to add.",
+)
+@flag(
+    "--fast",
+    "Tokenise with gigatoken, compared on a sample with the tokenizer's own library. "
+    "Where they differ, the command ends with an error.",
+)
+@choice(
+    "--rows",
+    get_args(Rows),
+    "What a row is: packed, for gristmill.loader.PackedRows, or a tf.train.Example "
+    "with inputs, positions and segments.",
+    "packed",
+)
+@flag(
+    "--chat",
+    "Records are conversations: --template renders them, and the loss counts what "
+    "--train says.",
+)
+@template()
+@TRAINED
+@choice(
+    "--unusable",
+    get_args(Unusable),
+    "What to do with a record that is not a conversation, for which the template "
+    "fails, or whose messages cannot be located with certainty in the text.",
+    "set-aside",
+)
+@CHAT_COLUMNS
+@SOURCE
+@dataset_name("that of a dataset as input, or the last part of the output path")
+@SPLIT_TO_WRITE
+@SHARDS
+@encoding()
+@DAMAGE
+@REPLACING
+@LAUNCH
+def pack(options: PackingOptions, where: JobRun) -> None:
     """Tokenise documents, and pack them into rows of tokens.
 
     INPUT is what `gristmill convert` takes, OUTPUT the directory of the rows. Each
@@ -172,12 +296,12 @@ def pack(options: PackingOptions, where: JobRun, *, as_json: bool) -> None:
 
     After a failure, run the same command again: finished shards are kept.
     """
-    _convert(options, where, as_json=as_json)
+    _convert(options, where)
 
 
-def _convert(options: ConvertOptions, where: JobRun, *, as_json: bool) -> None:
+def _convert(options: ConvertOptions, where: JobRun) -> None:
     outcome = run_conversion(options, where)
-    click.echo(outcome.json() if as_json else outcome.text())
+    show(outcome)
     if outcome.skipped_regions:
         next_command(_listing(outcome.output), why="what was left out")
     else:
@@ -203,8 +327,14 @@ def run_conversion(options: ConvertOptions, where: JobRun) -> Outcome:
     )
 
 
-@_job_command("index")
-def index(options: IndexOptions, where: JobRun, *, as_json: bool) -> None:
+@_job_command(IndexOptions)
+@paths("files")
+@dataset_name("from the file names")
+@split("Put all files into this split.", "from the file names")
+@flag("--overwrite", "Index splits again that are already in dataset.json.")
+@KEEP_REPLACED
+@LAUNCH
+def index(options: IndexOptions, where: JobRun) -> None:
     """Turn existing ArrayRecord FILES into a dataset, in place.
 
     FILES are files or quoted glob patterns, all in one directory, or that directory.
@@ -216,13 +346,20 @@ def index(options: IndexOptions, where: JobRun, *, as_json: bool) -> None:
     manifest, directory = index(
         options, **where._asdict(), show_progress=not is_quiet()
     )
-    text = manifest.encode() if as_json else manifest_text(manifest, directory)
-    click.echo(text, nl=not as_json)
+    show(manifest, "" if as_json() else manifest_text(manifest, directory))
     next_step("verify", directory)
 
 
-@_job_command("verify")
-def verify(options: VerifyOptions, where: JobRun, *, as_json: bool) -> None:
+@_job_command(VerifyOptions)
+@argument("dataset")
+@flag(
+    "--quick",
+    "Check metadata, names and sizes only, in a bucket also the checksums of shards; "
+    "read no shard and no index.",
+)
+@text("--report", "FILE", "Also write the result to this file, as JSON.")
+@LAUNCH
+def verify(options: VerifyOptions, where: JobRun) -> None:
     """Check every byte of a dataset against its checksums.
 
     DATASET is the directory of a committed dataset. Nothing is changed. If anything is
@@ -230,9 +367,9 @@ def verify(options: VerifyOptions, where: JobRun, *, as_json: bool) -> None:
     """
     from gristmill.pipelines.verify import verify
 
-    given = dataclasses.asdict(options) | where._asdict()
+    given = {**vars(options), **where._asdict()}
     found = verify(**given, show_progress=not is_quiet())
-    click.echo(found.json() if as_json else found.text())
+    show(found)
     if options.report is not None:
         found.write(options.report)
     if found.findings:

@@ -18,24 +18,18 @@ from typing import Any
 import click
 
 from gristmill import __version__
-from gristmill.pipelines.commands.ending import (
+from gristmill.pipelines.commands.command import (
     EPILOG,
     EXIT_FAILED,
-    ending_in_time,
     errors_reported,
     exit_interrupted,
     is_of_print,
     print_error_json,
     printing_failed,
     tell,
-)
-from gristmill.pipelines.commands.messages import (
-    variable_name,
-    variable_of,
     wants_json,
-    with_common_options,
 )
-from gristmill.pipelines.commands.retired import retired
+from gristmill.pipelines.commands.ending import ending_in_time
 
 # What one wants to do -> command -> its module.
 _SECTIONS = {
@@ -72,6 +66,27 @@ COMMANDS = {
 }
 
 
+# Commands and options that are gone, and what to use instead. It completes "is gone:".
+_INSTEAD = {
+    "blame": "`gristmill trace` finds the documents of a step's rows",
+    "diff": "compare the digests that `gristmill inspect DATASET --edition N` prints",
+    "repack": "pack the documents again, without those that were removed from them",
+    "status": "`gristmill inspect DATASET` says how far a job is",
+    "--check": "leave it out; every finished shard is compared with what was read",
+    "--place": "join by a feature with --key, or by the record's number with --number",
+    "--records-per-shard": "give --num-shards N or --shard-size SIZE",
+    "--unique": "`gristmill unique DATASET` adds the column duplicate_of; then convert "
+    "or pack it with --select 'duplicate_of < 0'",
+}
+
+
+def _retired(error: click.UsageError, name: str) -> click.UsageError:
+    """Returns the error for a command or option that is gone, else `error` itself."""
+    if name not in _INSTEAD:
+        return error
+    return click.UsageError(f"{name} is gone: {_INSTEAD[name]}")
+
+
 class _Commands(click.Group):
     """The commands, each imported when it is named."""
 
@@ -91,7 +106,7 @@ class _Commands(click.Group):
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             suggested = "".join(f" Did you mean '{name}'?" for name in near)
             error = click.UsageError(e.message + suggested, ctx)
-            raise retired(error, args[0]) from e
+            raise _retired(error, args[0]) from e
 
     def format_commands(
         self, ctx: click.Context, formatter: click.HelpFormatter
@@ -127,15 +142,13 @@ class _Commands(click.Group):
             sys.exit(EXIT_FAILED)
         except click.ClickException as e:
             if isinstance(e, click.NoSuchOption):
-                e = retired(e, e.option_name)
+                e = _retired(e, e.option_name)
             with contextlib.suppress(OSError):
                 e.show()
             what = e.format_message()
-            if isinstance(e, click.BadParameter) and e.ctx and e.param:
-                variable = variable_of(e.ctx, e.param)
-                if variable is not None:
-                    tell(f"The value is from {variable}.")
-                    what += f" The value is from {variable}."
+            if isinstance(e, click.BadParameter) and (variable := _variable(e)):
+                tell(f"The value is from {variable}.")
+                what += f" The value is from {variable}."
             if wants_json(arguments):
                 print_error_json(type(e).__name__, what=what)
             sys.exit(e.exit_code)
@@ -151,15 +164,33 @@ def find_command(name: str) -> click.Command | None:
     found: click.Command = getattr(
         importlib.import_module(path), name.replace("-", "_")
     )
-    return with_common_options(found)
+    return found
+
+
+def _variable(error: click.BadParameter) -> str | None:
+    """Returns the variable that a wrong value is from, None if from none."""
+    ctx, parameter = error.ctx, error.param
+    if ctx is None or parameter is None or parameter.name is None:
+        return None
+    source = ctx.get_parameter_source(parameter.name)
+    if source is not click.core.ParameterSource.ENVIRONMENT:
+        return None
+    own = parameter.envvar or f"{ctx.auto_envvar_prefix}_{parameter.name.upper()}"
+    return str(own)
 
 
 @click.group(
     cls=_Commands,
     epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "auto_envvar_prefix": "GRISTMILL",
+        "help_option_names": ["-h", "--help"],
+        "show_default": True,
+    },
 )
-@click.version_option(__version__, message="gristmill %(version)s")
+@click.version_option(
+    __version__, message="gristmill %(version)s", allow_from_autoenv=False
+)
 def cli() -> None:
     """Turn files of records into indexed ArrayRecord datasets, and train on them.
 
@@ -174,13 +205,12 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-@errors_reported
-def _split(arguments: list[str], *, as_json: bool) -> tuple[list[str], list[str]]:
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """Splits arguments into ours and Beam's."""
-    del as_json  # How `errors_reported` prints an error.
-    from gristmill.pipelines.beam.pipeline_options import split_arguments
+    with errors_reported(as_json=wants_json(arguments)):
+        from gristmill.pipelines.beam.pipeline_options import split_arguments
 
-    return split_arguments(find_command(arguments[0]), arguments)
+        return split_arguments(find_command(arguments[0]), arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -209,10 +239,11 @@ def _run(arguments: list[str]) -> None:
         at = arguments.index("--")
         arguments, beam_options = arguments[:at], arguments[at + 1 :]
     given = any(argument.partition("=")[0] == "--runner" for argument in arguments)
-    runner = os.environ.get(variable_name(*arguments[:1], "runner"))
+    name = "".join(arguments[:1]).replace("-", "_").upper()
+    runner = os.environ.get(f"GRISTMILL_{name}_RUNNER")
     if runner and not given:
         arguments = [*arguments[:1], f"--runner={runner}", *arguments[1:]]
     if runner or given:
-        arguments, beside = _split(arguments, as_json=wants_json(arguments))
+        arguments, beside = _split(arguments)
         beam_options = beside + beam_options
     cli(arguments, prog_name="gristmill", obj=beam_options)

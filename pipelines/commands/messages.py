@@ -1,4 +1,4 @@
-"""Messages on standard error beside errors, and the options that all commands have."""
+"""The options of the command that runs, and its messages beside errors."""
 
 from __future__ import annotations
 
@@ -9,43 +9,39 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from gristmill import __version__
-
-_PATHS = ("FILE", "DIR")
+from gristmill.pipelines.options.job_options import flag_of
+from gristmill.pipelines.text.printer import json_text
 
 if TYPE_CHECKING:
     from gristmill.transforms.tokens.tokenizers.token_texts import TokenTexts
 
-    _TextType = click.ParamType[str]
-else:
-    _TextType = click.ParamType  # Of earlier releases, which it is not generic in.
-
-
-class _Path(_TextType):
-    """A path or pattern, which a shell completes to the name of a file."""
-
-    name = "text"
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
-        return [CompletionItem(incomplete, type="file")]
-
-
-def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    ctx.meta[f"{__name__}.{param.name}"] = value
+COMMON = ("as_json", "quiet", "verbose", "log_file")
+"""The options that all commands have."""
 
 
 def said(name: str) -> Any:
-    """Returns the value of a common option of the command that runs, None if none."""
+    """Returns the value of an option of the command that runs, None if none."""
     ctx = click.get_current_context(silent=True)
-    return None if ctx is None else ctx.meta.get(f"{__name__}.{name}")
+    return None if ctx is None else ctx.params.get(name)
+
+
+def as_json() -> bool:
+    """Returns whether the result is to be printed as JSON."""
+    return bool(said("as_json"))
+
+
+def show(result: Any, text: str | None = None) -> None:
+    """Prints a result: as JSON with `--json`, else a text, by default its own."""
+    if as_json():
+        click.echo(json_text(result))
+    else:
+        click.echo(result.text() if text is None else text)
 
 
 def texts_of(tokenizer: str | None) -> TokenTexts | None:
@@ -55,81 +51,20 @@ def texts_of(tokenizer: str | None) -> TokenTexts | None:
     return None if tokenizer is None else load_token_texts(tokenizer)
 
 
-def variable_name(*parts: str) -> str:
-    """Returns the variable of a command's option, or of an option of all commands.
-
-    >>> variable_name("bench-loader", "--batch-size")
-    'GRISTMILL_BENCH_LOADER_BATCH_SIZE'
-    """
-    names = (part.lstrip("-").replace("-", "_").upper() for part in parts)
-    return "_".join(("GRISTMILL", *names))
+def _was_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
 
 
-def _spelling(parameter: click.Parameter) -> str:
-    return max(parameter.opts, key=len)
-
-
-def with_common_options(command: click.Command) -> click.Command:
-    """Adds the common options to a command, and variables for all of its options.
-
-    Returns the command, which gets nothing that it has already.
-    """
-    if any("--quiet" in parameter.opts for parameter in command.params):
-        return command
-    for parameter in command.params:
-        is_path = isinstance(parameter, click.Argument) or parameter.metavar in _PATHS
-        if is_path and parameter.type is click.STRING:
-            parameter.type = _Path()
-        if isinstance(parameter, click.Option) and parameter.envvar is None:
-            parameter.envvar = variable_name(str(command.name), _spelling(parameter))
-    hidden: dict[str, Any] = {"expose_value": False, "callback": _remember}
-    command.params += [
-        click.Option(
-            ("-q", "--quiet"),
-            is_flag=True,
-            envvar=variable_name("quiet"),
-            help="Print only errors and warnings to standard error.",
-            **hidden,
-        ),
-        click.Option(
-            ("-v", "--verbose"),
-            is_flag=True,
-            envvar=variable_name("verbose"),
-            help="Also print each step to standard error, and where errors come from.",
-            **hidden,
-        ),
-        click.Option(
-            ("--log-file",),
-            metavar="FILE",
-            type=_Path(),
-            envvar=variable_name("log-file"),
-            help="Append the steps, with times, and all messages to this file.",
-            **hidden,
-        ),
-    ]
-    return command
-
-
-def unknown_variables(command: click.Command) -> list[str]:
-    """Returns variables of the environment that look like options of a command."""
-    known = {parameter.envvar for parameter in command.params}
-    begin = variable_name(str(command.name), "")
-    return sorted(n for n in os.environ if n.startswith(begin) and n not in known)
-
-
-def variable_of(ctx: click.Context, parameter: click.Parameter) -> str | None:
-    """Returns the variable that a parameter's value is from, None if from none."""
-    source = ctx.get_parameter_source(str(parameter.name))
-    variable = parameter.envvar
-    if source is click.core.ParameterSource.ENVIRONMENT and isinstance(variable, str):
-        return variable
-    return None
+def options_given(names: Iterable[str]) -> list[str]:
+    """Returns those of some options, spelled, that the command was given."""
+    ctx = click.get_current_context()
+    return [flag_of(name) for name in names if _was_given(ctx, name)]
 
 
 def command_line(*, without: tuple[str, ...] = ()) -> list[str]:
     """Returns the arguments that mean what the command that runs was given.
 
-    Options that were not given, and some others, are left out.
+    Options that were not given, those of all commands, and some others, are left out.
     """
     ctx = click.get_current_context()
     options: list[str] = []
@@ -137,35 +72,15 @@ def command_line(*, without: tuple[str, ...] = ()) -> list[str]:
     for parameter in ctx.command.params:
         name = str(parameter.name)
         value = ctx.params.get(name)
-        source = ctx.get_parameter_source(name)
         if isinstance(parameter, click.Argument):
-            places += map(
-                str, value if isinstance(value, tuple) else filter(None, [value])
-            )
-        elif (
-            value is not None
-            and name not in without
-            and source is not click.core.ParameterSource.DEFAULT
-        ):
-            flag = _spelling(parameter)
-            is_flag = isinstance(parameter, click.Option) and parameter.is_flag
-            options += ([flag] if value else []) if is_flag else [flag, str(value)]
+            some = value if isinstance(value, tuple) else [value]
+            places += [str(one) for one in some if one]
+        elif name not in (*COMMON, *without) and _was_given(ctx, name):
+            if value is None or value is False:
+                continue
+            flag = max(parameter.opts, key=len)
+            options += [flag] if value is True else [flag, str(value)]
     return [str(ctx.info_name), *places, *options]
-
-
-JSON_VARIABLE = variable_name("json")
-json_option = click.option(
-    *("--json", "as_json"),
-    is_flag=True,
-    envvar=JSON_VARIABLE,
-    help="Print the result as JSON.",
-)
-
-
-def wants_json(arguments: Sequence[str]) -> bool:
-    """Returns whether a command line that may be wrong asks for JSON."""
-    said = os.environ.get(JSON_VARIABLE, "").lower()
-    return "--json" in arguments or said in ("1", "on", "t", "true", "y", "yes")
 
 
 _log = logging.getLogger(__name__)
@@ -197,9 +112,8 @@ def next_step(*arguments: object, why: str = "") -> None:
 def next_command(command: str, *, why: str = "") -> None:
     """Says which command comes next, a line for a shell to copy; not beside JSON."""
     ctx = click.get_current_context(silent=True)
-    if ctx is None or is_quiet() or ctx.params.get("as_json"):
-        return
-    _print(f"next{why and f' ({why})'}: {command}")
+    if ctx is not None and not is_quiet() and not as_json():
+        _print(f"next{why and f' ({why})'}: {command}")
 
 
 @contextlib.contextmanager
@@ -230,9 +144,16 @@ def logged() -> Iterator[None]:
         if said("verbose") or path is not None:
             stack.callback(ours.setLevel, level)
             ours.setLevel(logging.INFO)
-        for name in unknown_variables(ctx.command):
+        for name in _unknown_variables(ctx):
             _log.warning("%s is not an option of gristmill %s", name, ctx.info_name)
         yield from _run_logged(ctx)
+
+
+def _unknown_variables(ctx: click.Context) -> list[str]:
+    """Returns variables of the environment that look like options of the command."""
+    begin = f"{ctx.auto_envvar_prefix}_"
+    known = {f"{begin}{str(one.name).upper()}" for one in ctx.command.params}
+    return sorted(n for n in os.environ if n.startswith(begin) and n not in known)
 
 
 def _run_logged(ctx: click.Context) -> Iterator[None]:

@@ -8,24 +8,26 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.base.whole_numbers import whole_number
-from gristmill.pipelines.commands.messages import note
-from gristmill.pipelines.commands.parameters import options_given
+from gristmill.pipelines.commands.messages import note, options_given
+from gristmill.pipelines.commands.shared_options import (
+    choice,
+    flag,
+    number,
+    option,
+    paths,
+    split,
+    text,
+    together,
+)
 from gristmill.pipelines.options.given_datasets import (
     by_name,
     check_mixture,
     opened_datasets,
     shares_of,
-)
-from gristmill.pipelines.options.option import (
-    argument,
-    choice,
-    flag,
-    integer,
-    option,
-    split_name,
-    text,
 )
 
 if TYPE_CHECKING:
@@ -35,75 +37,102 @@ if TYPE_CHECKING:
     from gristmill.loader.order.shuffle import ShuffleName
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Order:
-    """What was trained on, and in which order."""
-
-    dataset: tuple[str, ...] = argument("paths")
-    split: str | None = split_name(
-        "Split to read; A,B joins two. For a mixture also NAME=A,NAME=B."
-    )
-    edition: str | None = text(
+ORDER = together(
+    paths("dataset"),
+    split("Split to read; A,B joins two. For a mixture also NAME=A,NAME=B."),
+    text(
+        "--edition",
+        "N|NAME=N,...",
         "Edition of the split that was open, counted from 1. For joined datasets, one "
         "for each, such as 2,last; for a mixture, NAME=N,...",
-        "N|NAME=N,...",
         "the last, or the state's",
-    )
-    select: str | None = text(
+    ),
+    text(
+        "--select",
+        "CONDITION",
         "Condition on columns by which records were selected, as for `select` in "
         "Python; for a mixture 'NAME=CONDITION; NAME=...'.",
-        "CONDITION",
         "all records",
-    )
-    seed: int = integer("Seed of the shuffle.", 0)
-    batch_size: int | None = integer(
-        "Rows of the global batch, over all hosts.", shown="that of --state", least=1
-    )
-    shuffle: ShuffleName = choice(
+    ),
+    option("--seed", type=int, metavar="N", default=0, help="Seed of the shuffle."),
+    number(
+        "--batch-size",
+        help="Rows of the global batch, over all hosts.",
+        shown="that of --state",
+    ),
+    choice(
+        "--shuffle",
+        ("global", "block", "none"),
         "Order of the records: shuffled over all of them, in blocks of "
         "--block-records, or as they are stored.",
-        ("global", "block", "none"),
-    )
-    block_records: int | None = integer(
-        "With --shuffle block: consecutive records in a block, which is read at once.",
+    ),
+    number(
+        "--block-records",
+        help="With --shuffle block: consecutive records in a block, which is read at "
+        "once.",
         shown="64",
-        least=1,
-    )
-    window_blocks: int | None = integer(
-        "With --shuffle block: blocks whose records are mixed with each other.",
+    ),
+    number(
+        "--window-blocks",
+        help="With --shuffle block: blocks whose records are mixed with each other.",
         shown="1024",
-        least=1,
-    )
-    epochs: int | None = integer(
-        "Number of epochs, after which the order ends.", shown="no end", least=1
-    )
-    keep_remainder: bool = flag(
-        "Keep the last batch if it is not full, as drop_remainder=False does."
-    )
-    weights: str | None = text(
-        "Weights of the datasets of a mixture, such as web=3,books=1: shares of "
-        "rows, as in global_batches(weights=...).",
+    ),
+    number(
+        "--epochs",
+        help="Number of epochs, after which the order ends.",
+        shown="no end",
+    ),
+    flag(
+        "--keep-remainder",
+        "Keep the last batch if it is not full, as drop_remainder=False does.",
+    ),
+    text(
+        "--weights",
         "NAME=SHARE,...",
+        "Weights of the datasets of a mixture, such as web=3,books=1: shares of rows, "
+        "as in global_batches(weights=...).",
         "numbers of records",
-    )
-    token_weights: str | None = text(
-        "Instead of --weights, shares of tokens, as in loader.token_weights.",
+    ),
+    text(
+        "--token-weights",
         "NAME=SHARE,...",
-        "none",
-    )
-    tokens_per_row: str | None = text(
-        "With --token-weights: tokens of each record of datasets that are not "
-        "packed rows.",
+        "Instead of --weights, shares of tokens, as in loader.token_weights.",
+    ),
+    text(
+        "--tokens-per-row",
         "N|NAME=N,...",
+        "With --token-weights: tokens of each record of datasets that are not packed "
+        "rows.",
         "known of packed rows",
-    )
-    state: str | None = option(
-        "file",
-        "",
+    ),
+    text(
+        "--state",
+        "FILE",
         "State of a feed, as JSON. It replaces the options of the order.",
-        metavar="FILE",
-        shown="none",
-    )
+        type=click.Path(dir_okay=False, readable=False),
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Order:
+    """What was trained on, and in which order: the values of `ORDER`."""
+
+    dataset: tuple[str, ...]
+    split: str | None
+    edition: str | None
+    select: str | None
+    seed: int
+    batch_size: int | None
+    shuffle: ShuffleName
+    block_records: int | None
+    window_blocks: int | None
+    epochs: int | None
+    keep_remainder: bool
+    weights: str | None
+    token_weights: str | None
+    tokens_per_row: str | None
+    state: str | None
 
     def given(self) -> list[str]:
         """Returns those options of the order alone that the command was given."""

@@ -2,49 +2,53 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
-
-import click
+from typing import Any
 
 from gristmill.dataset.base.errors import InputError, StorageError
 from gristmill.dataset.storage.paths import path_text
+from gristmill.pipelines.commands.command import command
+from gristmill.pipelines.commands.messages import show
 from gristmill.pipelines.commands.order import (
+    ORDER,
     Order,
     opened_batches,
     read_state,
     usage_errors,
 )
-from gristmill.pipelines.commands.parameters import command
-from gristmill.pipelines.options.option import flag, integer, text
+from gristmill.pipelines.commands.shared_options import flag, number, text
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AccountOptions:
-    """Options of `gristmill account` alone."""
-
-    by: str = text(
-        "What to count by: `source`, the source files; `dataset`; or an attached "
-        "column, column:NAME if it has one of these names.",
-        "NAME",
-        default="source",
-    )
-    steps: int | None = integer(
-        "Count the first N steps.", shown="those before --state", least=0
-    )
-    csv: str | None = text("Also write the parts to this file.", "FILE", "none")
-    summary: str | None = text(
-        "Also write JSON with the fields of the EU's public summary of training "
-        "content (AI Act, Article 53(1)(d)): empty where the data do not have them.",
-        "FILE",
-        "none",
-    )
-    documents_only: bool = flag("Count no tokens, so that no row is read.")
-
-
-@command("account", AccountOptions, Order)
-def account(options: AccountOptions, order: Order, *, as_json: bool) -> None:
+@command(looks=True)
+@text(
+    "--by",
+    "NAME",
+    "What to count by: `source`, the source files; `dataset`; or an attached column, "
+    "column:NAME if it has one of these names.",
+    None,
+    default="source",
+)
+@number(
+    "--steps", help="Count the first N steps.", shown="those before --state", least=0
+)
+@text("--csv", "FILE", "Also write the parts to this file.")
+@text(
+    "--summary",
+    "FILE",
+    "Also write JSON with the fields of the EU's public summary of training content "
+    "(AI Act, Article 53(1)(d)): empty where the data do not have them.",
+)
+@flag("--documents-only", "Count no tokens, so that no row is read.")
+@ORDER
+def account(
+    by: str,
+    steps: int | None,
+    csv: str | None,
+    summary: str | None,
+    documents_only: bool,
+    **given: Any,
+) -> None:
     """Count the documents and tokens that a run has seen.
 
     The counts are exact, through all epochs and changes, up to --state. Records that
@@ -56,7 +60,7 @@ def account(options: AccountOptions, order: Order, *, as_json: bool) -> None:
     from gristmill.pipelines.text.seen_table import csv_text, part_fields, table_lines
     from gristmill.pipelines.text.training_summary import training_summary
 
-    steps = options.steps
+    order = Order(**given)
     if steps is None and order.state is None:
         raise InputError(
             "the progress of the run is not given",
@@ -66,26 +70,23 @@ def account(options: AccountOptions, order: Order, *, as_json: bool) -> None:
         batches = opened_batches(order)
         if steps is None:
             steps = read_state(order.state or "")["step"]
-        tokens = not options.documents_only
-        parts = accounted(batches, steps, by=options.by, tokens=tokens)
+        tokens = not documents_only
+        parts = accounted(batches, steps, by=by, tokens=tokens)
     rows = [part_fields(part) for part in parts]
     counts = (part.counts for part in parts)
     total = functools.reduce(Counts.plus, counts, Counts())._asdict()
-    if options.csv is not None:
-        _write(options.csv, csv_text(rows, [*total]), "--csv")
-    if options.summary is not None:
+    if csv is not None:
+        _write(csv, csv_text(rows, [*total]), "--csv")
+    if summary is not None:
         held = [one.packed_counts() for each in batches.datasets for one in each.parts]
         of_text = all(one is not None and one.text_bytes for one in held)
         known = total["different_tokens"] if of_text else None
-        summary = training_summary(text_tokens=known, sources=rows)
-        _write(options.summary, json.dumps(summary, indent=1) + "\n", "--summary")
-    if as_json:
-        told = {"steps": steps, "by": options.by, "total": total, "parts": rows}
-        click.echo(json.dumps(told))
-        return
+        fields = training_summary(text_tokens=known, sources=rows)
+        _write(summary, json.dumps(fields, indent=1) + "\n", "--summary")
     last = {"dataset": "", "value": f"in {steps:,} steps", **total}
-    for line in table_lines([*rows, last], options.by, mixed=bool(batches.names)):
-        click.echo(line)
+    lines = table_lines([*rows, last], by, mixed=bool(batches.names))
+    told = {"steps": steps, "by": by, "total": total, "parts": rows}
+    show(told, "\n".join(lines))
 
 
 def _write(path: str, content: str, option: str) -> None:

@@ -1,4 +1,4 @@
-"""Entry point of the Dataflow templates: turns a launcher's arguments into a command.
+"""The Dataflow templates: their metadata, and the command that a launcher means.
 
 One image holds all templates: which one was launched shows in its required parameters.
 Those of `pack` are those of `convert` and one more.
@@ -6,47 +6,147 @@ Those of `pack` are those of `convert` and one more.
 The launcher of a flex template passes `--name=value` for each parameter, and options of
 Beam such as `--template_location`. With that one, Beam writes a description of the job
 instead of creating it; the service creates the job when the launcher has ended.
+
+`python -m gristmill.pipelines.commands.template` writes the metadata in the root of a
+checkout; a test compares it. Google documents its format under "Configure Flex
+Templates: Use template metadata".
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 import os
+import pathlib
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import click
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.pipelines.options.definitions import PIPELINES, template_options
+from gristmill.pipelines.commands.jobs import convert, index, pack, verify
+from gristmill.pipelines.commands.messages import COMMON
+from gristmill.pipelines.options.job_options import flag_of
 
 IMAGE_VARIABLE = "GRISTMILL_IMAGE"
 USER_VARIABLE = "GRISTMILL_USER"
 _RUNNER = "--runner"
 _IMAGE = "--sdk_container_image"
 
+TEMPLATES = {"convert": convert, "index": index, "pack": pack, "verify": verify}
+_OF_THIS_MACHINE = (*COMMON, "workers", "runner", "wait", "install_on_workers")
+# Type and help of parameters that are paths, for the console's browser of buckets.
+_PATHS = {
+    "input": (
+        "GCS_READ_FILE",
+        "Input files, glob patterns, or a directory of such files; a dataset of "
+        "gristmill, a TFDS directory or a Hugging Face repository keeps its splits.",
+    ),
+    "output": ("GCS_WRITE_FOLDER", "Directory of the dataset."),
+    "dataset": ("GCS_READ_FOLDER", "Directory of a committed dataset."),
+    "files": (
+        "GCS_READ_FILE",
+        "ArrayRecord files or glob patterns, all in one directory, or that directory.",
+    ),
+    "report": ("GCS_WRITE_FILE", ""),
+}
+
+
+def parameters_of(template: str) -> dict[str, click.Parameter]:
+    """Returns the options of a command that are parameters of its template."""
+    return {
+        str(one.name): one
+        for one in TEMPLATES[template].params
+        if one.name not in _OF_THIS_MACHINE
+    }
+
+
+def is_asked_for(template: str, parameter: click.Parameter) -> bool:
+    """Returns whether a template does not go without a parameter."""
+    return parameter.required or (template, parameter.name) == ("pack", "length")
+
+
+def metadata(template: str) -> dict[str, Any]:
+    """Returns the metadata of a template."""
+    return {
+        "name": f"gristmill {template}",
+        "description": TEMPLATES[template].get_short_help_str(200),
+        "streaming": False,
+        "parameters": [
+            _described(one) | {"isOptional": not is_asked_for(template, one)}
+            for one in parameters_of(template).values()
+        ],
+    }
+
+
+def _described(parameter: click.Parameter) -> dict[str, Any]:
+    name, kind = str(parameter.name), "TEXT"
+    help, pattern = "", ".+"
+    more: dict[str, Any] = {}
+    if isinstance(parameter, click.Option):
+        help = parameter.help or ""
+        if isinstance(shown := parameter.show_default, str):
+            help += f" Default: {shown}."
+        elif isinstance(default := parameter.default, (str, int)):
+            more["defaultValue"] = str(default).lower()
+    if isinstance(parameter.type, click.Choice):
+        kind, pattern = "ENUM", "|".join(parameter.type.choices)
+        more["enumOptions"] = [
+            {"value": value, "label": value} for value in parameter.type.choices
+        ]
+    elif isinstance(parameter.type, click.types.BoolParamType):
+        kind, pattern, more["defaultValue"] = "BOOLEAN", "true|false", "false"
+    elif isinstance(parameter.type, click.types.IntParamType):
+        kind, pattern = "NUMBER", "[0-9]+"
+    elif name in _PATHS:
+        kind, about = _PATHS[name]
+        help, pattern = help or about, "gs://[^,]+"
+        if parameter.nargs == -1:
+            help, pattern = f"{help} Separate several with commas.", "gs://.+"
+    return {
+        "name": name,
+        "label": name.replace("_", " ").capitalize(),
+        "helpText": help,
+        "paramType": kind,
+        "regexes": [f"^({pattern})$"],
+        **more,
+    }
+
+
+def metadata_files(root: pathlib.Path) -> dict[pathlib.Path, str]:
+    """Returns the metadata of all templates by their file, from a checkout's root."""
+    return {
+        root / "deploy" / "templates" / f"{template}.json": json.dumps(
+            metadata(template), indent=2
+        )
+        + "\n"
+        for template in TEMPLATES
+    }
+
 
 def pipeline_of(arguments: Sequence[str]) -> str:
-    """Returns the pipeline whose required parameters are among those of a launcher.
+    """Returns the template whose required parameters are among those of a launcher.
 
     Raises:
         InputError: They are those of no template, or of several.
     """
     given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
-    required = {
-        pipeline: [o.name for o in template_options(pipeline) if o.is_asked_for]
-        for pipeline in PIPELINES
+    asked = {
+        template: {
+            name: None
+            for name, one in parameters_of(template).items()
+            if is_asked_for(template, one)
+        }
+        for template in TEMPLATES
     }
-    found = [p for p, names in required.items() if not given.isdisjoint(names)]
-    for fewer, more in itertools.permutations(found, 2):
-        own = set(required[more]).difference(required[fewer])
-        if len(own) == len(required[more]) - len(required[fewer]):
-            found.remove(more if given.isdisjoint(own) else fewer)
+    found = [template for template, names in asked.items() if names.keys() & given]
+    if found[:2] == ["convert", "pack"]:
+        found.remove("convert" if "length" in given else "pack")
     if len(found) != 1:
         raise InputError(
             "the parameters are not those of one template",
-            expected="; ".join(f"{p}: {', '.join(n)}" for p, n in required.items()),
-            got=", ".join(
-                dict.fromkeys(n for p in found for n in required[p] if n in given)
-            )
+            expected="; ".join(f"{t}: {', '.join(n)}" for t, n in asked.items()),
+            got=", ".join(sorted(given & set().union(*asked.values())))
             or "none of these",
             cure="give the required parameters of one template",
         )
@@ -70,84 +170,72 @@ def leave_root() -> None:
 
 
 def command_line(
-    pipeline: str, arguments: Sequence[str], *, image: str | None = None
+    template: str, arguments: Sequence[str], *, image: str | None = None
 ) -> list[str]:
     """Returns the arguments of `gristmill` that match those of a launcher.
 
     Args:
-        pipeline: Name of the pipeline.
+        template: Name of the template.
         arguments: Arguments of the launcher. Those that are no parameter of the
-            pipeline are passed to Beam.
+            template are passed to Beam.
         image: Container image of the workers, unless the arguments name one.
     """
-    options = {option.name: option for option in template_options(pipeline)}
+    parameters = parameters_of(template)
     given: dict[str, str] = {}
     beam: dict[str, str] = {}
     others: list[str] = []
     remaining = iter(arguments)
     for argument in remaining:
-        name, equals, value = argument.partition("=")
-        option = options.get(name.removeprefix("--")) if name[:2] == "--" else None
-        if option is None and name not in (_RUNNER, _IMAGE):
+        flag, equals, value = argument.partition("=")
+        name = flag.removeprefix("--")
+        if name == flag or (name not in parameters and flag not in (_RUNNER, _IMAGE)):
             others.append(argument)
             continue
         if not equals:
-            is_flag = option is not None and option.kind == "flag"
+            is_flag = _is_flag(parameters.get(name))
             value = "true" if is_flag else next(remaining, "")
-        if option is None:
-            beam[name] = value
-        elif value:
-            given[option.name] = value
-        else:
-            raise InputError(
-                f"parameter {option.name} has no value",
-                cure=f"give {option.name}=VALUE among the template's parameters",
-            )
-    line = [pipeline]
-    positional: list[str] = []
-    for option in options.values():
-        value = given.get(option.name, "")
-        if option.is_asked_for and not value:
-            raise InputError(
-                f"parameter {option.name} is not given",
-                cure=f"give {option.name}=VALUE among the template's parameters",
-            )
-        if option.required:
-            words = value.split(",") if option.kind == "paths" else [value]
-            for word in words:
+        if not value:
+            raise _wrong(name, "has no value")
+        (given if name in parameters else beam)[
+            name if name in parameters else flag
+        ] = value
+    line, places = [template], []
+    for name, parameter in parameters.items():
+        value = given.get(name, "")
+        if is_asked_for(template, parameter) and not value:
+            raise _wrong(name, "is not given")
+        if isinstance(parameter, click.Argument):
+            places += value.split(",") if parameter.nargs == -1 else [value]
+            for word in places:
                 if word.startswith("-"):
-                    raise InputError(
-                        f"parameter {option.name} would be taken for an option",
-                        expected="no hyphen at the start of a value",
-                        got=repr(word),
-                        cure=f"correct {option.name} among the template's parameters",
-                    )
-            positional += words
-        elif option.kind == "flag":
+                    raise _wrong(name, f"would be taken for an option: {word!r}")
+        elif _is_flag(parameter):
             if value not in ("", "true", "false"):
-                raise InputError(
-                    f"parameter {option.name} is not a boolean",
-                    expected="true or false",
-                    got=repr(value),
-                    cure=f"give {option.name}=true or leave it out",
-                )
-            line += [option.flag] if value == "true" else []
+                raise _wrong(name, f"is not a boolean, true or false: {value!r}")
+            line += [flag_of(name)] if value == "true" else []
         elif value:
-            line += [f"{option.flag}={value}"]
+            line += [f"{flag_of(name)}={value}"]
     if image is not None:
         beam.setdefault(_IMAGE, image)
-    line += [
-        f"{_RUNNER}={beam.pop(_RUNNER, 'DataflowRunner')}",
-        *positional,
-        "--",
-        *others,
-    ]
+    line.append(f"{_RUNNER}={beam.pop(_RUNNER, 'DataflowRunner')}")
+    line += [*places, "--", *others]
     return line + [f"{name}={value}" for name, value in beam.items()]
+
+
+def _is_flag(parameter: click.Parameter | None) -> bool:
+    return isinstance(parameter, click.Option) and parameter.is_flag
+
+
+def _wrong(name: str, what: str) -> InputError:
+    return InputError(
+        f"parameter {name} {what}",
+        cure=f"give {name}=VALUE among the template's parameters",
+    )
 
 
 def main() -> None:
     """Runs the pipeline that the arguments of this process belong to."""
-    from gristmill.pipelines.commands.ending import EXIT_USAGE
+    from gristmill.pipelines.commands.command import EXIT_USAGE
     from gristmill.pipelines.commands.main import main as run
 
     leave_root()
@@ -160,3 +248,8 @@ def main() -> None:
         print(f"error: {e}", file=sys.stderr)
         sys.exit(EXIT_USAGE)
     run(line)
+
+
+if __name__ == "__main__":
+    for path, text in metadata_files(pathlib.Path.cwd()).items():
+        path.write_text(text, encoding="utf-8")

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
-from gristmill.pipelines.commands.order import Order, opened_batches, usage_errors
-from gristmill.pipelines.commands.parameters import command, options_given
+from gristmill.pipelines.commands.command import command
+from gristmill.pipelines.commands.messages import (
+    as_json,
+    command_line,
+    next_step,
+    options_given,
+    show,
+    texts_of,
+)
+from gristmill.pipelines.commands.order import (
+    ORDER,
+    Order,
+    opened_batches,
+    usage_errors,
+)
+from gristmill.pipelines.commands.shared_options import (
+    flag,
+    option,
+    text,
+    tokenizer_of_rows,
+)
 from gristmill.pipelines.options.given_datasets import (
     check_mixture,
     mixture_of,
     numbers_by_name,
 )
-from gristmill.pipelines.options.option import flag, integer, text, tokenizer_of_rows
 
 if TYPE_CHECKING:
     from gristmill.loader.data.batches import Batches
@@ -28,39 +44,19 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TraceOptions:
-    """Options of `gristmill trace` alone."""
+class _Wanted:
+    """What to trace: the options of `gristmill trace` alone."""
 
-    step: int | None = integer("Step of the row to trace, counted from 0. Needs --row.")
-    row: int | None = integer(
-        "Row of the global batch to trace, counted from 0. Needs --step."
-    )
-    token: int | None = integer(
-        "Trace only the piece of a packed row that has this token, counted from 0.",
-        shown="all pieces",
-    )
-    records: str | None = text(
-        "Find the steps and rows of these records instead, counted from 0; A:B is all "
-        "from A to before B. Without --batch-size and --state, only their sources. "
-        "With --state, --edition is the one in which they have these numbers.",
-        "N,A:B,...",
-    )
-    document: str | None = text(
-        "Find the steps and rows of a document of packed rows instead, by its source: "
-        "PLACE is a byte offset, or the number of a row or record, or line:N.",
-        "FILE@PLACE",
-    )
-    of: str | None = text(
-        "Dataset of a mixture that --records or --document is in.", "NAME"
-    )
-    first_epoch: int = integer(
-        "First epoch to search for --records or --document, counted from 0.", 0
-    )
-    stop_epoch: int | None = integer(
-        "Stop the search before this epoch.", shown="one after --first-epoch"
-    )
-    tokenizer: str | None = tokenizer_of_rows("--show shows tokens as text.")
-    show: bool = flag("Also show the record.", last=True)
+    step: int | None
+    row: int | None
+    token: int | None
+    records: str | None
+    document: str | None
+    of: str | None
+    first_epoch: int
+    stop_epoch: int | None
+    tokenizer: str | None
+    show: bool
 
     @property
     def epochs(self) -> dict[str, int]:
@@ -70,8 +66,60 @@ class TraceOptions:
         return {"first_epoch": first, "stop_epoch": stop}
 
 
-@command("trace", TraceOptions, Order)
-def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
+@command(looks=True)
+@option(
+    "--step",
+    type=int,
+    metavar="N",
+    help="Step of the row to trace, counted from 0. Needs --row.",
+)
+@option(
+    "--row",
+    type=int,
+    metavar="N",
+    help="Row of the global batch to trace, counted from 0. Needs --step.",
+)
+@option(
+    "--token",
+    type=int,
+    metavar="N",
+    show_default="all pieces",
+    help="Trace only the piece of a packed row that has this token, counted from 0.",
+)
+@text(
+    "--records",
+    "N,A:B,...",
+    "Find the steps and rows of these records instead, counted from 0; A:B is all from "
+    "A to before B. Without --batch-size and --state, only their sources. With "
+    "--state, --edition is the one in which they have these numbers.",
+    None,
+)
+@text(
+    "--document",
+    "FILE@PLACE",
+    "Find the steps and rows of a document of packed rows instead, by its source: "
+    "PLACE is a byte offset, or the number of a row or record, or line:N.",
+    None,
+)
+@text("--of", "NAME", "Dataset of a mixture that --records or --document is in.", None)
+@option(
+    "--first-epoch",
+    type=int,
+    metavar="N",
+    default=0,
+    help="First epoch to search for --records or --document, counted from 0.",
+)
+@option(
+    "--stop-epoch",
+    type=int,
+    metavar="N",
+    show_default="one after --first-epoch",
+    help="Stop the search before this epoch.",
+)
+@tokenizer_of_rows("--show shows tokens as text.")
+@ORDER
+@flag("--show", "Also show the record.")
+def trace(**given: Any) -> None:
     """Find the record of a training step's row, and its source.
 
     For a packed row, the document of each piece is found; for a --token of a
@@ -81,8 +129,10 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
     """
     from gristmill.dataset.base.errors import InputError
 
-    step, row = options.step, options.row
-    document, show = options.document, options.show
+    names = [field.name for field in dataclasses.fields(_Wanted)]
+    options = _Wanted(**{name: given.pop(name) for name in names})
+    order = Order(**given)
+    step, row, document = options.step, options.row, options.document
     wanted = [one is not None for one in (step, options.records, document)]
     if (step is None) != (row is None) or sum(wanted) != 1:
         raise InputError(
@@ -99,7 +149,7 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
     with usage_errors():
         epochs = options_given(("first_epoch", "stop_epoch", "state"))
         if records and not (order.given() or epochs):
-            _trace_sources(order, records, options, as_json=as_json)
+            _trace_sources(order, records, options)
             return
         of_edition = None
         if records and order.state and (order.edition or "").isdecimal():
@@ -108,8 +158,8 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
             order = dataclasses.replace(order, edition=None)
         batches = opened_batches(order)
         if step is not None and row is not None:
-            seen = _trace_row(batches, step, row, options, as_json=as_json)
-            if not show:
+            seen = _trace_row(batches, step, row, options)
+            if not options.show:
                 next_step(*command_line(), "--show", why="what is in it")
             else:
                 again = command_line(without=("step", "row", "token"))
@@ -117,9 +167,9 @@ def trace(options: TraceOptions, order: Order, *, as_json: bool) -> None:
                 where = ("--records", seen.record, *of)
                 next_step(*again, *where, why="where it is seen again")
         elif records:
-            _trace_records(batches, records, of_edition, options, as_json=as_json)
+            _trace_records(batches, records, of_edition, options)
         elif document is not None:
-            documents = _trace_document(batches, document, options, as_json=as_json)
+            documents = _trace_document(batches, document, options)
             pieces = (piece for one in documents for piece in one.pieces)
             _next_row([seen for piece in pieces for seen in piece.sightings])
 
@@ -143,28 +193,24 @@ def _trace_records(
     batches: Batches,
     records: Sequence[int],
     edition: int | None,
-    options: TraceOptions,
-    *,
-    as_json: bool,
+    options: _Wanted,
 ) -> None:
     """Prints the steps and rows that see records."""
     found: list[Sighting] = []
     for record in records:
         seen = batches.find(record, options.of, edition=edition, **options.epochs)
-        if len(records) > 1 and not as_json:
+        if len(records) > 1 and not as_json():
             click.echo(f"record {record:,}")
-        _print_sightings(seen, as_json=as_json)
+        _print_sightings(seen)
         if options.show:
             of_it = batches.datasets[batches.number_of(options.of)]
             of_it = of_it if edition is None else of_it.as_of(edition)
-            _print_record(of_it, record, options, as_json=as_json)
+            _print_record(of_it, record, options)
         found += seen
     _next_row(found)
 
 
-def _trace_sources(
-    order: Order, records: Sequence[int], options: TraceOptions, *, as_json: bool
-) -> None:
+def _trace_sources(order: Order, records: Sequence[int], options: _Wanted) -> None:
     """Prints where records come from, whatever the order."""
     from gristmill.dataset.base.errors import InputError
     from gristmill.loader.provenance.locate import locate_record
@@ -184,21 +230,16 @@ def _trace_sources(
         opened = opened[name]
     for record in records:
         location = detailed(locate_record(opened, record, name=name), [opened])
-        if as_json:
-            fields = location_json(location)
-            del fields["epoch"]
-            click.echo(json.dumps(fields))
-        else:
-            click.echo(location_text(location))
+        fields = location_json(location)
+        del fields["epoch"]
+        show(fields, location_text(location))
         if options.show:
-            _print_record(opened, record, options, as_json=as_json)
+            _print_record(opened, record, options)
     again = (*command_line(without=("show",)), "--batch-size", "N")
     next_step(*again, why="the steps that it is seen in")
 
 
-def _trace_row(
-    batches: Batches, step: int, row: int, options: TraceOptions, *, as_json: bool
-) -> Location:
+def _trace_row(batches: Batches, step: int, row: int, options: _Wanted) -> Location:
     """Prints the content of a row, and returns the place of its record."""
     from gristmill.loader.data.batches import row_at
     from gristmill.loader.provenance.locate import locate
@@ -206,20 +247,19 @@ def _trace_row(
     from gristmill.pipelines.text.source_details import detailed
 
     location = detailed(locate(batches, step, row, options.token), batches.datasets)
-    if as_json:
-        fields = {"step": step, "row": row} | location_json(location)
-        click.echo(json.dumps(fields))
-    else:
-        click.echo(f"step {step:,}, row {row:,}: epoch {location.found.epoch:,}")
-        click.echo(location_text(location, options.token))
+    show(
+        {"step": step, "row": row, **location_json(location)},
+        f"step {step:,}, row {row:,}: epoch {location.found.epoch:,}\n"
+        f"{location_text(location, options.token)}",
+    )
     if options.show:
         seen = row_at(batches, step, row)
-        _print_record(seen.dataset, seen.record, options, as_json=as_json)
+        _print_record(seen.dataset, seen.record, options)
     return location.found
 
 
 def _trace_document(
-    batches: Batches, document: str, options: TraceOptions, *, as_json: bool
+    batches: Batches, document: str, options: _Wanted
 ) -> list[FoundDocument]:
     """Prints where a document is, and returns that."""
     from gristmill.dataset.base.errors import InputError
@@ -248,11 +288,7 @@ def _trace_document(
             cure="give FILE as trace shows it, with a byte offset or such a line",
         )
     found = find_document(batches, place.path, number, options.of, **options.epochs)
-    if as_json:
-        click.echo(json.dumps([dataclasses.asdict(one) for one in found]))
-        return found
-    for one in found:
-        click.echo(document_text(one))
+    show(found, "\n".join(map(document_text, found)))
     return found
 
 
@@ -265,7 +301,7 @@ def _next_row(found: Sequence[Sighting]) -> None:
         next_step(*order, *place, "--show", why="the first of these rows")
 
 
-def _check(dataset: tuple[str, ...], options: TraceOptions) -> None:
+def _check(dataset: tuple[str, ...], options: _Wanted) -> None:
     """Refuses options that do not go together."""
     from gristmill.dataset.base.errors import InputError
 
@@ -289,22 +325,16 @@ def _check(dataset: tuple[str, ...], options: TraceOptions) -> None:
         )
 
 
-def _print_record(
-    dataset: Dataset, number: int, options: TraceOptions, *, as_json: bool
-) -> None:
+def _print_record(dataset: Dataset, number: int, options: _Wanted) -> None:
     from gristmill.pipelines.text.records import shown_record
 
-    shown = shown_record(dataset, number, texts_of(options.tokenizer))
-    click.echo(shown.json() if as_json else shown.text())
+    show(shown_record(dataset, number, texts_of(options.tokenizer)))
 
 
-def _print_sightings(found: list[Sighting], *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps([sighting._asdict() for sighting in found]))
-        return
-    if not found:
-        from gristmill.pipelines.text.location import NOT_SEEN
+def _print_sightings(found: list[Sighting]) -> None:
+    from gristmill.pipelines.text.location import NOT_SEEN
 
-        click.echo(NOT_SEEN)
-    for epoch, step, row in found:
-        click.echo(f"step {step:,}, row {row:,}: epoch {epoch:,}")
+    lines = [
+        f"step {step:,}, row {row:,}: epoch {epoch:,}" for epoch, step, row in found
+    ]
+    show(found, "\n".join(lines or [NOT_SEEN]))

@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pathlib
 import shlex
 import webbrowser
+from typing import Any
 
 import click
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.pipelines.commands.command import command
 from gristmill.pipelines.commands.messages import command_line, next_step, texts_of
-from gristmill.pipelines.commands.order import Order, opened_batches, read_state
-from gristmill.pipelines.commands.parameters import command
+from gristmill.pipelines.commands.order import (
+    ORDER,
+    Order,
+    opened_batches,
+    read_state,
+)
+from gristmill.pipelines.commands.shared_options import flag, text, tokenizer_of_rows
 from gristmill.pipelines.options.given_datasets import mixture_of, numbers_by_name
-from gristmill.pipelines.options.option import flag, text, tokenizer_of_rows
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ViewOptions:
-    """Options of `gristmill view` alone."""
-
-    records: str | None = text(
-        "Records to show, counted from 0; A:B is all from A to before B. For a mixture "
-        "NAME=N,NAME=A:B.",
-        "N,A:B,...",
-        "some from all over the dataset",
-    )
-    steps: str | None = text(
-        "Steps to show, counted from 0, of the order that the other options say.",
-        "N,A:B,...",
-        "some from all over the run",
-    )
-    tokenizer: str | None = tokenizer_of_rows()
-    html: str | None = text(
-        "Write the page to this file.", "FILE", "DATASET.view.html, by its name, here"
-    )
-    open: bool = flag("Open the page in a browser.")
-
-
-@command("view", Order, ViewOptions, with_json=False)
-def view(order: Order, options: ViewOptions) -> None:
+@command(looks=True, with_json=False)
+@ORDER
+@text(
+    "--records",
+    "N,A:B,...",
+    "Records to show, counted from 0; A:B is all from A to before B. For a mixture "
+    "NAME=N,NAME=A:B.",
+    "some from all over the dataset",
+)
+@text(
+    "--steps",
+    "N,A:B,...",
+    "Steps to show, counted from 0, of the order that the other options say.",
+    "some from all over the run",
+)
+@tokenizer_of_rows()
+@text(
+    "--html",
+    "FILE",
+    "Write the page to this file.",
+    "DATASET.view.html, by its name, here",
+)
+@flag("--open", "Open the page in a browser.")
+def view(
+    records: str | None,
+    steps: str | None,
+    tokenizer: str | None,
+    html: str | None,
+    open: bool,
+    **given: Any,
+) -> None:
     """Write a page about a dataset: splits, shards, sizes, records and sources.
 
     DATASET is a path, or NAME=PATH for each dataset of a mixture. With the options of
@@ -53,13 +65,13 @@ def view(order: Order, options: ViewOptions) -> None:
     from gristmill.pipelines.view.sections import title_of
     from gristmill.pipelines.view.write_html import Subject, write_html
 
-    split = order.split or _default_split(order.dataset)
-    order = dataclasses.replace(order, split=split)
-    batches, steps = None, numbers_by_name(options.steps, "--steps").get("", [])
+    split = given["split"] or _default_split(given["dataset"])
+    order = Order(**{**given, "split": split})
+    batches, wanted = None, numbers_by_name(steps, "--steps").get("", [])
     if order.state is None and not order.given():
         found = order.opened()
         datasets = {"": found} if isinstance(found, Dataset) else found
-        if steps:
+        if wanted:
             raise InputError(
                 "--steps needs the order of the records",
                 cure="give --batch-size and the other options of the order, or --state",
@@ -68,29 +80,29 @@ def view(order: Order, options: ViewOptions) -> None:
         batches = opened_batches(order)
         datasets = dict(zip(batches.names or ("",), batches.datasets, strict=True))
         if order.state is not None:
-            steps.append(read_state(order.state)["step"])
-        _check(steps, batches.schedule.step_limit, "--steps")
-    records = numbers_by_name(options.records, "--records")
-    for name, numbers in records.items():
+            wanted.append(read_state(order.state)["step"])
+        _check(wanted, batches.schedule.step_limit, "--steps")
+    shown = numbers_by_name(records, "--records")
+    for name, numbers in shown.items():
         if name not in datasets:
             raise InputError(
                 "--records names no dataset of the mixture",
                 expected=f"NAME=N with one of {', '.join(datasets)}"
                 if "" not in datasets
                 else "numbers without a name",
-                got=options.records,
+                got=records,
                 cure="give the names that DATASET has",
             )
         _check(numbers, len(datasets[name]), "--records")
     again = command_line(without=("records", "steps", "html", "open"))
     title = "-".join(title_of(one) for one in datasets.values())
-    path = options.html or f"{title}.view.html"
+    path = html or f"{title}.view.html"
     subject = Subject(
         datasets=datasets,
         batches=batches,
-        texts=texts_of(options.tokenizer),
-        records=records,
-        steps=steps,
+        texts=texts_of(tokenizer),
+        records=shown,
+        steps=wanted,
         command=shlex.join(["gristmill", *again]),
     )
     try:
@@ -103,7 +115,7 @@ def view(order: Order, options: ViewOptions) -> None:
             cure="give another --html FILE, in a directory that is there",
         ) from e
     click.echo(path)
-    if options.open:
+    if open:
         webbrowser.open(pathlib.Path(path).resolve().as_uri())
     next_step(*again, "--records", "0:10", why="records of your choice")
 

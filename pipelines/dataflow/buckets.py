@@ -16,9 +16,12 @@ from gristmill.pipelines.dataflow.clients import (
     bucket_roles,
     storage_retry,
 )
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import Options, VerifyOptions
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.options.job_options import (
+    ConvertOptions,
+    Options,
+    PackingOptions,
+    VerifyOptions,
+)
 from gristmill.transforms.tokens.tokenizers import is_function
 
 _SECONDS = 10.0

@@ -26,8 +26,11 @@ from gristmill.pipelines.dataflow.machine_types import (
     disk_type_path,
     takes_disk_type,
 )
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import Options, VerifyOptions
+from gristmill.pipelines.options.job_options import (
+    ConvertOptions,
+    Options,
+    VerifyOptions,
+)
 
 
 def set_defaults(

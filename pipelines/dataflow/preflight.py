@@ -38,13 +38,13 @@ from gristmill.pipelines.dataflow.clients import cure_of, get_json, storage_clie
 from gristmill.pipelines.dataflow.job_inputs import Listed, list_inputs, shard_sizes
 from gristmill.pipelines.dataflow.machine_types import check_disk
 from gristmill.pipelines.options.conversion_jobs import conversion_of, plan_of
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import (
+from gristmill.pipelines.options.job_options import (
+    ConvertOptions,
     LaunchOptions,
     Options,
+    PackingOptions,
     VerifyOptions,
 )
-from gristmill.pipelines.options.packing import PackingOptions
 from gristmill.transforms.tokens.tokenizers import is_function
 
 _COMPUTE = "https://compute.googleapis.com/compute/v1/"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import pathlib
 import shlex
 import tempfile
@@ -32,13 +31,12 @@ from gristmill.pipelines.dataflow.clients import cure_of, denied_permission
 from gristmill.pipelines.dataflow.defaults import set_defaults, target_of
 from gristmill.pipelines.dataflow.preflight import has_worker_setup, preflight
 from gristmill.pipelines.dataflow.worker_package import write_source
-from gristmill.pipelines.options.definitions import (
-    COMMANDS,
+from gristmill.pipelines.options.job_options import (
     IndexOptions,
     LaunchOptions,
     Options,
+    PackingOptions,
 )
-from gristmill.pipelines.options.packing import PackingOptions
 
 State = Literal["submitted", "done", "template", "dry run"]
 
@@ -61,6 +59,8 @@ class Submission:
         checked: What a dry run has looked at.
         not_checked: What it has not.
     """
+
+    also_shown = ("url",)
 
     pipeline: str
     state: State
@@ -103,11 +103,6 @@ class Submission:
         lines += [f"  not yet   {what}" for what in self.not_checked]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
-    def json(self) -> str:
-        """Returns the state as one JSON object."""
-        fields = dataclasses.asdict(self) | {"url": self.url}
-        return json.dumps(fields, ensure_ascii=False)
-
 
 def submit(
     options: Options, launch: LaunchOptions, beam_arguments: Sequence[str]
@@ -124,7 +119,7 @@ def submit(
         JobError: The job could not be created, or failed with `--wait`.
     """
     beam_options = PipelineOptions(list(beam_arguments))
-    pipeline = next(name for name, cls in COMMANDS.items() if type(options) is cls)
+    pipeline = options.command
     set_defaults(beam_options, pipeline, options)
     checks = preflight(options, launch, beam_options)
     checks.notes += [

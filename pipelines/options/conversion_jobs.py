@@ -13,9 +13,12 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import has_file
 from gristmill.dataset.storage.paths import path_text, path_texts
-from gristmill.pipelines.options.conversations import chat_of
-from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.options.job_options import (
+    AppendOptions,
+    ConvertOptions,
+    PackingOptions,
+    chat_of,
+)
 from gristmill.transforms.directories.hugging_face_directory import (
     is_repository,
     repository_inputs,
@@ -65,7 +68,7 @@ def conversion_of(options: ConvertOptions) -> Conversion:
     a listing of the inputs.
     """
     found = _conversion_of(options)
-    return found._replace(keep_replaced=bool(options.keep_replaced))
+    return found._replace(keep_replaced=options.keep_replaced)
 
 
 def _conversion_of(options: ConvertOptions) -> Conversion:

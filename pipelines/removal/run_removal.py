@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +28,8 @@ class Removed:
         erased: Whether the state before was deleted.
     """
 
+    also_shown = ("elsewhere",)
+
     dataset: str
     result: RemovalResult
     missing: tuple[str, ...] = ()
@@ -41,7 +42,9 @@ class Removed:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """Where the records can still be, which gristmill does not reach."""
+        """Where records that were erased can still be."""
+        if not self.erased:
+            return ()
         inputs = {
             str(path)
             for part in self.split.parts
@@ -100,25 +103,6 @@ class Removed:
             kept = "the edition before; --erase deletes it, with the records"
             lines.append(f"  kept         {kept}")
         return "\n".join(lines)
-
-    def json(self) -> str:
-        """Returns the result as one JSON object."""
-        result, split = self.result, self.split
-        fields: dict[str, Any] = {
-            "dataset": self.dataset,
-            "split": result.split,
-            "editions": list(result.editions),
-            "removed_records": result.records,
-            "removed_bytes": result.raw_bytes,
-            "records": split.records,
-            "records_digest": split.records_digest,
-            "cut_shards": result.cut_shards,
-            "shared_shards": result.shared_shards,
-            "not_found": list(self.missing),
-            "erased": self.erased,
-            "elsewhere": list(self.elsewhere) if self.erased else [],
-        }
-        return json.dumps(fields, ensure_ascii=False)
 
 
 def remove(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gristmill.dataset.base.errors import some_of
 from gristmill.dataset.metadata.column_table import column_entries
@@ -79,34 +78,36 @@ def manifest_text(
     return "\n".join(lines)
 
 
-def manifest_json(
+def manifest_fields(
     manifest: Manifest, dataset: str, unfinished: Sequence[Unfinished] = ()
-) -> bytes:
+) -> dict[str, Any]:
     """Returns `dataset.json` with a `summary` of each split, and `unfinished` work."""
-    document = json.loads(manifest.encode())
-    document["unfinished"] = [dataclasses.asdict(one) for one in unfinished]
-    document["summary"] = {
-        name: dataclasses.asdict(SplitStorage.of(dataset, split))
-        | {
-            "editions": [
-                dataclasses.asdict(SplitStorage.of(dataset, part))
-                | {"edition": part.edition, "made_by": made_by(split, part.edition)}
-                for part in split.parts
-            ],
-            "replaced": [
-                {
-                    "editions": state.numbers,
-                    "made_by": made_by(split, state.edition),
-                    "records": state.records,
-                }
-                for state in split.replaced
-            ],
+    summary = {}
+    for name, split in sorted(manifest.splits.items()):
+        editions = [
+            {
+                **vars(SplitStorage.of(dataset, part)),
+                "edition": part.edition,
+                "made_by": made_by(split, part.edition),
+            }
+            for part in split.parts
+        ]
+        replaced = [
+            {
+                "editions": state.numbers,
+                "made_by": made_by(split, state.edition),
+                "records": state.records,
+            }
+            for state in split.replaced
+        ]
+        summary[name] = {
+            **vars(SplitStorage.of(dataset, split)),
+            "editions": editions,
+            "replaced": replaced,
             "replaced_bytes": space_of_replaced(dataset, split),
         }
-        for name, split in sorted(manifest.splits.items())
-    }
-    text = json.dumps(document, indent=2, ensure_ascii=False)
-    return text.encode("utf-8", "backslashreplace") + b"\n"
+    document: dict[str, Any] = json.loads(manifest.encode())
+    return document | {"unfinished": unfinished, "summary": summary}
 
 
 def _split_lines(split: Split, dataset: str) -> list[str]:

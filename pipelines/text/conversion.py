@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 
 from gristmill.dataset.base.errors import GristmillError, some_of
 from gristmill.dataset.metadata import layout
@@ -126,13 +125,6 @@ class Outcome:
         if copies:
             what = f"the hash of each copied chunk, and otherwise {what},"
         return f"{what} with what {'--map returned' if mapped else 'was read'}"
-
-    def json(self) -> str:
-        """Returns the summary as one JSON object."""
-        manifest = json.loads(self.manifest.encode())
-        return json.dumps(
-            dataclasses.asdict(self) | {"manifest": manifest}, ensure_ascii=False
-        )
 
 
 def edition_notes(manifest: Manifest, name: str, write: str) -> list[str]:

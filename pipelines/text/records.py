@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,6 +11,7 @@ from gristmill.dataset.base.example import Values, decode_example
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.pipelines.text.formatting import plural
+from gristmill.pipelines.text.printer import json_value
 from gristmill.pipelines.text.supervision import (
     BEGIN,
     END,
@@ -63,8 +62,8 @@ class ShownRecord(NamedTuple):
         lines = [f"  {name}: {_values_text(some, full)}" for name, some in features]
         return "\n".join([head, *(lines or [f"  {_value_text(record, full)}"])])
 
-    def json(self) -> str:
-        """Returns it as one line of JSON.
+    def as_dict(self) -> dict[str, Any]:
+        """Returns it for JSON.
 
         It has `features`, or for what is not a tf.train.Example null, and `text` or
         `base64`. Of features, bytes that are not UTF-8 are an object with `base64`. A
@@ -77,18 +76,15 @@ class ShownRecord(NamedTuple):
                 piece.fields(self.texts)
                 for piece in _pieces(self.record, self.row_format)
             ]
-            return json.dumps(fields, ensure_ascii=False)
+            return fields
         if self.source is not None:
             fields |= {"file": self.source.path, "place": self.source.place}
         features = _features(self.record)
-        fields["features"] = {
-            name: [_value_json(value) for value in values]
-            for name, values in features.items()
-        } or None
+        fields["features"] = features or None
         if not features:
-            value = _value_json(self.record)
+            value = json_value(self.record)
             fields |= value if isinstance(value, dict) else {"text": value}
-        return json.dumps(fields, ensure_ascii=False)
+        return fields
 
     def _row_text(self, head: str, row_format: RowFormat, full: bool) -> str:
         """Returns a packed row as text: the first tokens of each piece, or all."""
@@ -118,15 +114,6 @@ def _features(record: bytes) -> dict[str, Values]:
         return decode_example(record)
     except ValueError:
         return {}
-
-
-def _value_json(value: bytes | float) -> Any:
-    if not isinstance(value, bytes):
-        return value
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
 
 
 def _values_text(values: Values, full: bool) -> str:

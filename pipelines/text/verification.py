@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.text.formatting import plural, size_text
+from gristmill.pipelines.text.printer import json_text
 from gristmill.pipelines.text.supervision import supervision_lines
 
 _FINDINGS_SHOWN = 20
@@ -40,6 +40,8 @@ class Verification:
         seconds: Duration, 0 if not known.
     """
 
+    also_shown = ("checked", "not_checked", "targets")
+
     dataset: str
     quick: bool
     shards: int
@@ -56,6 +58,11 @@ class Verification:
     def findings_count(self) -> int:
         """Number of findings, with those that are not listed."""
         return len(self.findings) + self.more_findings
+
+    @property
+    def targets(self) -> int | None:
+        """The targets that packed rows hold."""
+        return None if self.packed is None else self.packed.targets
 
     @property
     def checked(self) -> tuple[str, ...]:
@@ -118,17 +125,9 @@ class Verification:
             lines.append(f"  to do        {_CURE}")
         return "\n".join(lines)
 
-    def json(self) -> str:
-        """Returns the result as one JSON object."""
-        fields = dataclasses.asdict(self)
-        fields |= {"checked": self.checked, "not_checked": self.not_checked}
-        if self.packed is not None:
-            fields["packed"] = self.packed.as_dict() | {"targets": self.packed.targets}
-        return json.dumps(fields, ensure_ascii=False)
-
     def write(self, path: str) -> None:
         """Writes the result to a file, as JSON."""
-        data = self.json() + "\n"
+        data = json_text(self) + "\n"
         storage_for(path).write(path, data.encode("utf-8", "surrogateescape"))
 
 

@@ -32,8 +32,11 @@ from gristmill.pipelines.beam.job_graphs import graph_of
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
-from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.options.job_options import (
+    AppendOptions,
+    ConvertOptions,
+    IndexOptions,
+)
 from gristmill.pipelines.text.conversion import Outcome
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify

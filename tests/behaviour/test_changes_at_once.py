@@ -19,7 +19,7 @@ from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.index import index
-from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

@@ -23,7 +23,7 @@ from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import AppendOptions
+from gristmill.pipelines.options.job_options import AppendOptions
 from gristmill.pipelines.verify import verify
 from gristmill.transforms import WriteArrayRecords
 from gristmill.transforms.beam import run_job

@@ -12,7 +12,7 @@ from gristmill.dataset.base.errors import InputError, JobChangedError
 from gristmill.dataset.commit.clean import clean
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.index import index
-from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms.conversion.begin import begin_job, plan_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.list_inputs import list_inputs

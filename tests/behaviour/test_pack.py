@@ -31,8 +31,7 @@ from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.dataset.packed.segment_index import SegmentIndex
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.shard_sink import RowSink
 from gristmill.transforms.conversion.shard_source import Batch, Tally

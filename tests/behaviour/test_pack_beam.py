@@ -20,7 +20,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.options.job_options import PackingOptions
 from gristmill.transforms import (
     ConversionJob,
     ConvertFiles,

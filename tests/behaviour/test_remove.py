@@ -34,8 +34,11 @@ from gristmill.loader.provenance.locate import locate_record
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
-from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.options.job_options import (
+    AppendOptions,
+    ConvertOptions,
+    IndexOptions,
+)
 from gristmill.pipelines.removal.run_removal import remove as run_removal
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of

@@ -22,8 +22,7 @@ from gristmill.dataset.packed.row_format import RowFormat, decode_rows
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.options.job_options import ConvertOptions, PackingOptions
 from gristmill.pipelines.text.source_details import detailed
 from tests.support.records import frames_of, read_array_records
 
@@ -259,7 +258,8 @@ def test_places_are_taken_as_they_are_told_after_other_datasets(
         done = CliRunner().invoke(cli, [*given, "--document", f"{source}@{place}"])
         assert done.exit_code == 0, done.output
         (found,) = json.loads(done.stdout)
-        assert [0, 3, 0] in [s for p in found["pieces"] for s in p["sightings"]]
+        seen = {"epoch": 0, "step": 3, "row": 0}
+        assert seen in [s for p in found["pieces"] for s in p["sightings"]]
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from gristmill.dataset.packed.counts import PackedCounts
 from gristmill.dataset.packed.join_documents import RECOUNTED
 from gristmill.dataset.packed.row_format import RowBatch
 from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.pipelines.text.printer import json_text
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
 from tests.support.document_rows import sources_at
@@ -138,9 +139,9 @@ def test_whole_rows(tmp_path) -> None:
     assert f"  documents    {counts.documents:,}, {counts.cut_documents:,} " in text
     assert f"{counts.empty_documents} dropped without a token" in text
     assert "every document" in found.checked
-    fields = json.loads(found.json())["packed"]
+    fields = json.loads(json_text(found))
     assert fields["targets"] == counts.targets
-    assert PackedCounts.of_dict(fields) == counts
+    assert PackedCounts.of_dict(fields["packed"]) == counts
 
 
 @pytest.mark.slow

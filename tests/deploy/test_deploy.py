@@ -16,9 +16,8 @@ from google.cloud.dataflow_v1beta3.types import ContainerSpec
 from google.cloud.monitoring_v3.types import AlertPolicy
 from google.protobuf import json_format
 
+from gristmill.pipelines.commands.template import TEMPLATES, metadata, parameters_of
 from gristmill.pipelines.dataflow import machine_types as worker_disk
-from gristmill.pipelines.options.definitions import PIPELINES, template_options
-from gristmill.pipelines.options.generated_files import metadata
 from gristmill.transforms.beam import job_metrics
 from tests.support import roles
 from tests.support.dataflow_server import DataflowServer
@@ -111,7 +110,7 @@ def test_build_makes_the_image_and_templates(gcloud, docker):
     calls = pathlib.Path(docker["DOCKER_LOG"]).read_text().splitlines()
     assert calls[-1] == f"docker push {image}"
     assert done.stdout.endswith(f"The image is {image}\n")
-    for pipeline in PIPELINES:
+    for pipeline in TEMPLATES:
         written = template(f"gristmill-{pipeline}.json")
         assert written["image"] == image
         assert written["sdkInfo"] == {"language": "PYTHON"}
@@ -215,7 +214,7 @@ def test_launch_asks_for_a_job_with_parameters(asked, script, arguments, paramet
     pipeline = script.removeprefix("launch_").removesuffix(".sh")
     found = asked(script, *arguments)
     assert found["--parameters"] == parameters
-    assert parameters.keys() <= {option.name for option in template_options(pipeline)}
+    assert parameters.keys() <= {*parameters_of(pipeline)}
     said = found.pop("said")
     assert re.fullmatch(rf"gristmill-{pipeline}-\d{{8}}-\d{{6}}", found.pop("name"))
     # What is not given is left to the code.

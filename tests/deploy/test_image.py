@@ -12,8 +12,12 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from gristmill.pipelines.commands.template import pipeline_of
-from gristmill.pipelines.options.definitions import PIPELINES, template_options
+from gristmill.pipelines.commands.template import (
+    TEMPLATES,
+    is_asked_for,
+    parameters_of,
+    pipeline_of,
+)
 from tests.support import image
 from tests.support.distributions import CAN_COMPILE, setup_arguments
 from tests.support.image import DOCKERFILE, ROOT, commands, copied
@@ -143,8 +147,12 @@ def test_image_holds_the_package_and_the_entry_points():
 
 def test_one_entry_point_tells_the_templates_apart():
     asked = {
-        pipeline: {o.name for o in template_options(pipeline) if o.is_asked_for}
-        for pipeline in PIPELINES
+        pipeline: {
+            name
+            for name, one in parameters_of(pipeline).items()
+            if is_asked_for(pipeline, one)
+        }
+        for pipeline in TEMPLATES
     }
     for pipeline, names in asked.items():
         given = [f"--{name}=gs://a/b" for name in names]

@@ -8,7 +8,7 @@ from typing import Any
 
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions
 from tests.support.conversion import contents, read_output, shards_of
 from tests.support.kills import Killer
 

@@ -27,7 +27,7 @@ from gristmill.dataset.storage.open_file import OpenFile, open_regular
 from gristmill.loader.reading.shard_file import read_ranges
 from gristmill.pipelines.convert import convert as run
 from gristmill.pipelines.index import index
-from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import convert, job_of

@@ -13,7 +13,7 @@ from gristmill.dataset.base.errors import DecodeError, InputError
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
+from gristmill.pipelines.options.job_options import AppendOptions, ConvertOptions
 from gristmill.transforms.tables import encode_rows, features_of
 from tests.support.datasets import convert, describe
 

@@ -6,7 +6,7 @@ import pytest
 
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.pipelines.beam.job_graphs import graph_of
-from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.options import REQUIRED
 
@@ -32,7 +32,6 @@ def test_every_option_reaches_the_job_and_the_graph(given, field, value):
     options = ConvertOptions(**REQUIRED["convert"], **given)
     graph = graph_of(options)
     assert getattr(graph.jobs[0], field) == value
-    assert not graph.prepared
 
 
 def test_overwrite_reaches_the_graphs():

@@ -17,7 +17,7 @@ from gristmill.dataset.base.system_limits import usable_cores
 from gristmill.pipelines.beam.run_pipeline import run_pipeline
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.index import index
-from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.pipelines.verify import verify
 from tests.support.conversion import contents, job_of
 from tests.support.pipelines import (

@@ -369,7 +369,7 @@ def test_the_command(tmp_path: pathlib.Path, ten: str) -> None:
     assert result.exit_code == 0, result.output
     facts = json.loads(result.stdout)
     assert facts["columns"] == {"x": {"dtype": "int64", "shape": []}}
-    assert (facts["rows"], facts["missing"], facts["matched_records"]) == (9, 1, 9)
+    assert (facts["rows"], facts["missing"], facts["records"]) == (9, 1, 9)
     assert loader.open(ten).column("x")[:].tolist() == [*range(9), -1]
     shown = run("inspect", ten).stdout
     assert "column    x: int64," in shown

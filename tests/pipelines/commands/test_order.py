@@ -19,7 +19,7 @@ from gristmill.loader.data.batches import row_at
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import AppendOptions
+from gristmill.pipelines.options.job_options import AppendOptions
 from tests.pipelines.view.conftest import content_of
 from tests.support import conversion, datasets
 from tests.support.packed_datasets import pack, record, write_frames

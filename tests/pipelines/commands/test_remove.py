@@ -17,7 +17,7 @@ from gristmill.loader.provenance.locate import locate_record
 from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import AppendOptions, ConvertOptions
+from gristmill.pipelines.options.job_options import AppendOptions, ConvertOptions
 from gristmill.pipelines.text.source_details import detailed
 from tests.support.records import frames_of
 
@@ -238,8 +238,8 @@ class TestErase:
     def test_as_json(self, tmp_path):
         made_of(frames(tmp_path), tmp_path / "out")
         found = json.loads(remove(tmp_path, ["5"], "--erase", "--json").stdout)
-        assert found["removed_records"] == 1
-        assert (found["editions"], found["erased"]) == ([2], True)
+        assert found["result"]["records"] == 1
+        assert (found["result"]["editions"], found["erased"]) == ([2], True)
         assert len(found["elsewhere"]) == 3
 
 

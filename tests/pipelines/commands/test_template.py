@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import os
+import pathlib
+import re
 import subprocess
 import sys
 
 import pytest
+from google.cloud.dataflow_v1beta3.types import TemplateMetadata
+from google.protobuf import json_format
 
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.pipelines.commands.template import command_line, pipeline_of
+from gristmill.pipelines.commands.template import (
+    TEMPLATES,
+    command_line,
+    metadata_files,
+    parameters_of,
+    pipeline_of,
+)
+
+ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -59,10 +71,10 @@ def test_a_launchers_arguments_become_a_command_line(pipeline, arguments, expect
     ("arguments", "got"),
     [
         ("--runner=DataflowRunner", "got: none of these"),
-        ("--dataset=gs://a/b --files=gs://a/c", "got: files, dataset"),
+        ("--dataset=gs://a/b --files=gs://a/c", "got: dataset, files"),
         (
             "--length=8 --input=gs://a/b --dataset=gs://a/c",
-            "got: input, length, dataset",
+            "got: dataset, input, length",
         ),
     ],
 )
@@ -117,3 +129,27 @@ def test_what_the_launcher_starts_does_not_stay_root(user, expected):
     assert done.stdout.split()[0] == expected, done.stderr
     # Nor can it become root again.
     assert ("PermissionError" in done.stderr) == (user is not None)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_metadata_is_what_the_service_reads(template):
+    path = ROOT / "deploy" / "templates" / f"{template}.json"
+    again = "run python -m gristmill.pipelines.commands.template"
+    assert metadata_files(ROOT)[path] == path.read_text(encoding="utf-8"), again
+    parsed = json_format.Parse(path.read_text(), TemplateMetadata.pb()())
+    options = parameters_of(template)
+    assert [parameter.name for parameter in parsed.parameters] == list(options)
+    for parameter in parsed.parameters:
+        option = options[parameter.name]
+        assert parameter.help_text.startswith(getattr(option, "help", "") or "")
+        assert re.fullmatch("[a-z_]+", parameter.name)
+        values = [choice.value for choice in parameter.enum_options]
+        assert values == [*getattr(option.type, "choices", ())]
+        (pattern,) = parameter.regexes
+        if parameter.default_value:
+            assert parameter.is_optional or parameter.name == "length"
+            assert re.fullmatch(pattern, parameter.default_value)
+        if parameter.name in ("input", "output", "files", "dataset", "report"):
+            assert parameter.param_type != 0
+            assert re.fullmatch(pattern, "gs://data/c4/part-*")
+            assert not re.fullmatch(pattern, "data/c4")

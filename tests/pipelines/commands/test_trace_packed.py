@@ -77,7 +77,8 @@ def test_where_a_document_is_seen(packed: pathlib.Path) -> None:
         trace(packed / "out", *ORDER, "--document", of, *epochs, "--json")
     )
     document = found[0]
-    piece = next(one for one in document["pieces"] if [0, 3, 1] in one["sightings"])
+    seen = {"epoch": 0, "step": 3, "row": 1}
+    piece = next(one for one in document["pieces"] if seen in one["sightings"])
     assert len(piece["sightings"]) == 3
     text = trace(packed / "out", *ORDER, "--document", of, *epochs).splitlines()
     assert text[2] == f"         document {document['document']} of the shard"

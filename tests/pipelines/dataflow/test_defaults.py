@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import (
 from gristmill.pipelines.beam.pipeline_options import checked_options
 from gristmill.pipelines.dataflow import machine_types as worker_disk
 from gristmill.pipelines.dataflow.defaults import set_defaults
-from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions
 from tests.support.cloud import job_of, running
 
 SSD = "compute.googleapis.com/projects//zones//diskTypes/pd-ssd"

@@ -23,9 +23,11 @@ from gristmill.pipelines.dataflow.preflight import (
     copies_of,
     subnetwork_of,
 )
-from gristmill.pipelines.options.conversions import ConvertOptions
-from gristmill.pipelines.options.definitions import VerifyOptions
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.options.job_options import (
+    ConvertOptions,
+    PackingOptions,
+    VerifyOptions,
+)
 from tests.support.cloud import Cloud, running
 from tests.support.dataflow_server import DataflowServer
 from tests.support.tokenizer_files import tokenizer_json

@@ -6,7 +6,7 @@ import pytest
 
 from gristmill.dataset.base.errors import InputError
 from gristmill.pipelines.options.conversion_jobs import conversion_of, parse_size
-from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions
 
 pytestmark = pytest.mark.usefixtures("no_cloud")
 

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from gristmill.pipelines.options.conversions import (
+from gristmill.pipelines.options.job_options import (
     default_output,
 )
 

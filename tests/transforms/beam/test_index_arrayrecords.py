@@ -12,7 +12,7 @@ from gristmill import loader
 from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import CorruptShardError, InputError
 from gristmill.pipelines.index import index
-from gristmill.pipelines.options.definitions import IndexOptions
+from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms import IndexArrayRecords
 from gristmill.transforms.checking.metadata import plan_verify
 from gristmill.transforms.checking.shard import verify_shard

@@ -15,7 +15,7 @@ from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.convert import convert
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.packing import PackingOptions
+from gristmill.pipelines.options.job_options import PackingOptions
 from tests.support.records import frames_of
 from tests.support.tokenizer_files import tokenizer_json
 

@@ -10,7 +10,7 @@ import pytest
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.sources.find_inputs import match_inputs
 from tests.support.gcs_server import GcsServer

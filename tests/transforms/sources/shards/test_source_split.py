@@ -20,7 +20,7 @@ from gristmill.dataset.base.errors import (
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.pipelines.options.conversion_jobs import conversion_of
-from gristmill.pipelines.options.conversions import ConvertOptions
+from gristmill.pipelines.options.job_options import ConvertOptions
 from gristmill.transforms.sources.formats import RecordOptions
 from gristmill.transforms.sources.shards.source_split import (
     SourceSplit,

@@ -1,0 +1,257 @@
+"""A command of click: the options of all commands, its exit code, its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from gristmill import __version__
+from gristmill.dataset.base.lazy_names import packages_named
+from gristmill.pipelines.commands.ending import exit_now
+from gristmill.pipelines.commands.messages import COMMON, logged
+from gristmill.pipelines.commands.shared_options import PATH
+
+if TYPE_CHECKING:
+    from gristmill.dataset.base.errors import GristmillError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_DAMAGED = 3
+EXIT_INTERRUPTED = 130
+
+EPILOG = (
+    "Exit codes: 0 done; 1 failed (storage, a worker, the --map function); 2 wrong "
+    "usage, inputs or options; 3 damaged input, shard or dataset, or not a dataset; "
+    "130 interrupted.\n\n"
+    "Options can be environment variables: GRISTMILL_CONVERT_GROUP_SIZE is "
+    "--group-size of convert."
+)
+JSON_VARIABLE = "GRISTMILL_JSON"
+
+# An option of ours; those of Beam have underscores.
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*(?![\w=])")
+
+
+def command(
+    *, looks: bool = False, with_json: bool = True
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Makes a function a command of its name, with the options that all have.
+
+    An error of ours ends it with a message on standard error and an exit code; with
+    `--json`, standard output gets one JSON object too.
+
+    Args:
+        looks: Whether it only looks: whoever reads its output may stop.
+        with_json: Whether it has `--json`.
+    """
+
+    def decorated(run: Callable[..., None]) -> click.Command:
+        @functools.wraps(run)
+        def called(**given: Any) -> None:
+            common = {name: given.pop(name, None) for name in COMMON}
+            with errors_reported(looks=looks, as_json=bool(common["as_json"])):
+                run(**given)
+
+        made = click.command(run.__name__.replace("_", "-"), epilog=EPILOG)(called)
+        made.params += _common_options()[0 if with_json else 1 :]
+        return made
+
+    return decorated
+
+
+def _common_options() -> list[click.Option]:
+    flag: dict[str, Any] = {"is_flag": True, "allow_from_autoenv": False}
+    return [
+        click.Option(
+            ("--json", "as_json"),
+            envvar=JSON_VARIABLE,
+            help="Print the result as JSON.",
+            **flag,
+        ),
+        click.Option(
+            ("-q", "--quiet"),
+            envvar="GRISTMILL_QUIET",
+            help="Print only errors and warnings to standard error.",
+            **flag,
+        ),
+        click.Option(
+            ("-v", "--verbose"),
+            envvar="GRISTMILL_VERBOSE",
+            help="Also print each step to standard error, and where errors come from.",
+            **flag,
+        ),
+        click.Option(
+            ("--log-file",),
+            metavar="FILE",
+            type=PATH,
+            envvar="GRISTMILL_LOG_FILE",
+            allow_from_autoenv=False,
+            help="Append the steps, with times, and all messages to this file.",
+        ),
+    ]
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Returns whether a command line that may be wrong asks for JSON."""
+    said = os.environ.get(JSON_VARIABLE, "").lower()
+    return "--json" in arguments or said in ("1", "on", "t", "true", "y", "yes")
+
+
+@contextlib.contextmanager
+def errors_reported(*, looks: bool = False, as_json: bool = False) -> Iterator[None]:
+    """Ends the process with a message and an exit code where the body raises an error.
+
+    Args:
+        looks: Whether whoever reads standard output may stop.
+        as_json: Whether standard output gets the error too.
+    """
+    from gristmill.dataset.base.errors import GristmillError, WorkerDiedError
+
+    try:
+        with logged(), packages_named(), _system_errors(looks):
+            yield
+    except KeyboardInterrupt:
+        exit_interrupted(as_json=as_json)
+    except GristmillError as e:
+        if e.cure is not None:
+            e.cure += _homes_of_options(e.cure)
+        tell(f"error: {e}")
+        if as_json:
+            print_error_json(type(e).__name__, **e.facts())
+        if isinstance(e, WorkerDiedError):
+            exit_now(EXIT_FAILED)
+        sys.exit(exit_code_of(e))
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception:
+        tell(
+            f"this is a fault of gristmill {__version__}: please report it, with the "
+            "command, the text that follows, and what `gristmill doctor --json` prints"
+        )
+        raise
+
+
+def exit_code_of(error: Exception) -> int:
+    """Returns the exit code of a command that an error ends."""
+    from gristmill.dataset.base import errors
+
+    damaged = (
+        errors.CorruptInputError,
+        errors.CorruptShardError,
+        errors.InvalidDatasetError,
+        errors.NotADatasetError,
+        errors.DataLossError,
+    )
+    if isinstance(error, damaged):
+        return EXIT_DAMAGED
+    usage = (
+        errors.InputError,
+        errors.JobChangedError,
+        errors.MissingPackageError,
+        errors.OutOfRangeError,
+        errors.StateMismatchError,
+    )
+    return EXIT_USAGE if isinstance(error, usage) else EXIT_FAILED
+
+
+def _homes_of_options(cure: str) -> str:
+    """Returns the commands with the options of a cure that the running one lacks.
+
+    What reads data is used by commands that make datasets, and by those that look.
+    """
+    ctx = click.get_current_context(silent=True)
+    group = ctx.parent.command if ctx is not None and ctx.parent is not None else None
+    if ctx is None or not isinstance(group, click.Group):
+        return ""
+
+    def has(command: click.Command | None, option: str) -> bool:
+        return command is not None and any(option in p.opts for p in command.params)
+
+    text = ""
+    for option in sorted(set(_OPTION.findall(cure))):
+        if not has(ctx.command, option):
+            names = [
+                name
+                for name in group.list_commands(ctx)
+                if has(group.get_command(ctx, name), option)
+            ]
+            if names and not any(f"gristmill {name}" in cure for name in names):
+                text += f" ({option} is an option of gristmill {', '.join(names)})"
+    return text
+
+
+def exit_interrupted(*, as_json: bool) -> NoReturn:
+    """Ends the process after Ctrl-C."""
+    cure = "run the same command again to do what is missing"
+    tell(f"interrupted: {cure}")
+    if as_json:
+        print_error_json("KeyboardInterrupt", what="interrupted", cure=cure)
+    exit_now(EXIT_INTERRUPTED)
+
+
+def tell(text: str) -> None:
+    """Prints a message to standard error, unless nothing can be written there."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
+
+
+def print_error_json(type_: str, **facts: str) -> None:
+    """Prints an error as one JSON object. Fields that are not known are null."""
+    names = ("what", "where", "expected", "got", "cure")
+    fields = {"type": type_, **{name: facts.get(name) for name in names}}
+    try:
+        click.echo(json.dumps({"error": fields}, ensure_ascii=False))
+    except OSError:
+        _give_up_stdout()  # The message for people has been printed.
+
+
+@contextlib.contextmanager
+def _system_errors(looks: bool) -> Iterator[None]:
+    """Turns errors of the system into errors that say what to do."""
+    from gristmill.dataset.base.system_limits import limits_named
+
+    with limits_named():
+        try:
+            yield
+        except OSError as e:
+            if not is_of_print(e):
+                raise
+            if isinstance(e, BrokenPipeError) and looks:
+                # `gristmill head | head -1` has seen what it wanted.
+                _give_up_stdout()
+                sys.exit()
+            raise printing_failed(e, looks=looks) from e
+
+
+def is_of_print(error: BaseException) -> bool:
+    """Returns whether an error was raised where a result was printed."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and frames[-1].filename == click.utils.__file__
+
+
+def printing_failed(error: BaseException, *, looks: bool = True) -> GristmillError:
+    """Returns the error to raise for an error of `is_of_print`; stops printing."""
+    from gristmill.dataset.base.errors import StorageError
+
+    _give_up_stdout()
+    done = "the work is done: see it with `gristmill inspect DATASET`"
+    return StorageError(
+        "cannot print the result to standard output",
+        got=getattr(error, "strerror", None) or str(error),
+        cure="print to a file or pipe that takes it" if looks else done,
+    )
+
+
+def _give_up_stdout() -> None:
+    """Drops what could not be printed: the interpreter would try again at its end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
