@@ -34,10 +34,21 @@ _WRITE = (
     "read it with its own library, and write the records with gristmill.dataset.Writer "
     "(docs/prepare/writer.md)"
 )
+# Text that no source reads as it is; a user who names a format learns where.
+UNREADABLE_TEXT = (NO_UTF8, CONTROL) = (
+    "text that is not UTF-8",
+    "text with control characters",
+)
+_UTF16 = "UTF-16 text"
 # Converted as they are, also compressed.
 _STREAMS = (TFRECORD, "CSV", "JSON lines", "TSV", "text")
 _CURES = {
     **dict.fromkeys((*_STREAMS, "Parquet"), CONVERT),
+    _UTF16: "write it again as UTF-8, as with: iconv -f UTF-16 -t UTF-8",
+    NO_UTF8: "write it again as UTF-8, as with: iconv -f WINDOWS-1252 -t UTF-8, if "
+    "that is its encoding",
+    CONTROL: "remove them from its source: text has no NUL and no Ctrl-Z; to learn "
+    "where they are, name its format with --input-format",
     "JSON": "write each object on a line of its own, and convert these JSON lines",
     ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
     "its records anew with `gristmill convert`",
@@ -63,6 +74,9 @@ _MAGIC = {
     b"PARE": "Parquet",  # Encrypted.
     b"ARROW1": "Arrow",
     b"FEA1": "Feather",
+    b"\xff\xfe": _UTF16,
+    b"\xfe\xff": _UTF16,
+    b"WARC/1.": "WARC",
     b"Obj\x01": "Avro",
     b"ORC": "ORC",
     b"\x89HDF\r\n\x1a\n": "HDF5",
@@ -81,6 +95,7 @@ _MAGIC = {
     b"version https://git-lfs": "Git LFS pointer",
     b"/annex/objects/": "git-annex pointer",
 }
+_CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f]+")
 _TAR_MAGIC, _TAR_OFFSET = b"ustar", 257
 
 
@@ -165,13 +180,16 @@ def _kind_of_text(head: bytes) -> str | None:
     if len(head) < _TELLING_BYTES:
         return None
     marked = head.removeprefix(codecs.BOM_UTF8)  # Not counting the mark.
+    controls = _CONTROLS.findall(marked)
     try:
         text = marked.decode()
     except UnicodeDecodeError as e:
         if len(marked) - e.start > 3:
-            return None
+            return None if controls else NO_UTF8
         text = marked[: e.start].decode()  # It ends within a character.
-    if not text.strip() or any(ord(c) < 32 and c not in "\t\n\r\f" for c in text):
+    if controls:
+        return CONTROL if _are_of_text(marked, controls) else None
+    if not text.strip():
         return None
     lines = text.strip("\r\n").split("\n")
     start = text.lstrip()[:100].lower()
@@ -191,6 +209,13 @@ def _kind_of_text(head: bytes) -> str | None:
         if len(whole) > 1 and len(columns) == 1 and columns != {0}:
             return name
     return "text"
+
+
+def _are_of_text(head: bytes, controls: list[bytes]) -> bool:
+    """Returns whether control characters are in text, and are no part of a frame."""
+    begins = not _CONTROLS.search(head[:_TELLING_BYTES])
+    few = sum(map(len, controls)) * 8 <= len(head) + 8
+    return begins and few and max(map(len, controls)) < _TELLING_BYTES - 2
 
 
 def _is_json(line: str) -> bool:

@@ -42,6 +42,9 @@ _UNITS = {
     **{f"{p}ib": 1024**i for i, p in enumerate("kmgtp", 1)},
 }
 
+# Formats of repositories of Hugging Face.
+_OF_HUB = ("auto", "csv", "jsonl", "parquet", "tsv")
+
 
 class Conversion(NamedTuple):
     """What to convert.
@@ -110,7 +113,7 @@ def _splits_of(
     (directory,), splits = job.inputs, None if split is None else (split,)
     if has_file(directory, layout.DATASET_JSON):
         return _of_dataset(job, name, split)
-    if job.records.input_format in ("auto", "parquet") and is_repository(directory):
+    if job.records.input_format in _OF_HUB and is_repository(directory):
         own = layout.base_name(job.output) if name is None else name
         repository = dataclasses.replace(job, name=own, join_splits=True)
         jobs = tuple(

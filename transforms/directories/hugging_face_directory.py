@@ -1,7 +1,9 @@
 """Hugging Face repositories as input: each split gets a job.
 
-A repository that was downloaded holds Parquet files, named after their splits, and a
-README that may say which files are of which split.
+A repository that was downloaded holds files of one format, named after their splits,
+and a README that may say which files are of which split.
+
+Source: "Structure your repository", the documentation of the Hugging Face Hub.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import glob
 import re
 import shlex
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,10 +20,11 @@ from gristmill.dataset.formats.file_formats import parse_file_name
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import compile_pattern, has_magic
+from gristmill.transforms.sources.find_inputs import check_no_table, is_document
 
-_FRONT = re.compile(r"---\s*\n(.*?)\n---\s*(?:\n|$)", re.DOTALL)
+_FRONT = re.compile(r"\ufeff?\s*---\s*\n(.*?)\n---\s*(?:\n|$)", re.DOTALL)
 # data/train-00000-of-00005.parquet, also with a hash or the name of the dataset.
-_SHARD = re.compile(r"(?:.*[-/])?([\w.]+)-(\d{5,})-of-(\d{5,})(?:-\w+)?\.parquet")
+_SHARD = re.compile(r"(?:.*[-/])?([\w.]+)-(\d{5,})-of-(\d{5,})(?:-\w+)?\.\w+(?:\.\w+)?")
 _SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
@@ -64,8 +68,17 @@ def split_of(name: str) -> str | None:
         return shard.split
     word = parse_file_name(name).split
     folders = name.split("/")[:-1]
-    words = [word] if word else [folder for folder in folders if folder in _SPLIT_WORDS]
+    words = [word] if word else list(filter(_SPLIT_WORDS.get, map(_whole, folders)))
     return _SPLIT_WORDS.get(words[0], words[0]) if words else None
+
+
+def _whole(folder: str) -> str:
+    """Returns the split of a folder: of large ones, the Hub converts the first part.
+
+    >>> _whole("partial-train")
+    'train'
+    """
+    return folder.removeprefix("partial-")
 
 
 def configuration_of(name: str) -> str:
@@ -76,7 +89,8 @@ def configuration_of(name: str) -> str:
     """
     folders = name.split("/")[:-1]
     for depth, folder in enumerate(folders):
-        if folder not in _SPLIT_WORDS and not (depth == 0 and folder == _DATA):
+        of_split = _whole(folder) in _SPLIT_WORDS
+        if not of_split and not (depth == 0 and folder == _DATA):
             return "/".join(folders[: depth + 1])
     return ""
 
@@ -185,29 +199,44 @@ def _config_patterns(config: Mapping[str, Any]) -> dict[str, list[str]]:
     return splits
 
 
-_README = "README.md"
+_README = "readme.md"
 _PARQUET = ".parquet"
+_DATA_FILE = re.compile(
+    r"(\.parquet|(\.jsonl|\.json|\.csv|\.tsv|\.txt)(?:\.gz|\.zst)?)$", re.IGNORECASE
+)
 _OF_HUB = {"dataset_infos.json", ".gitattributes"}
 # Of other datasets: of gristmill, of TFDS, and Arrow files of the package datasets.
 _OTHERS = {layout.DATASET_JSON, "features.json", "dataset_dict.json", "state.json"}
 
 
 def is_repository(path: str) -> bool:
-    """Returns whether a path is a directory with splits in Parquet, or their README."""
+    """Returns whether a path is a directory of splits, or has a README of them.
+
+    Without any sign of the Hub, files of Parquet alone make a directory one.
+    """
     storage = storage_for(path)
     if has_magic(path) or storage.stat(path) is not None:
         return False
     there = {layout.base_name(info.path) for info in storage.list(path.rstrip("/"))}
     if there & _OTHERS:
         return False
-    if _README in there and _configurations(path):
+    readme = any(name.lower() == _README for name in there)
+    if readme and _configurations(path):
         return True
     shown = [name for name in there if not name.startswith((".", "_"))]
-    if any(shard_of(name) for name in shown):
+    if any(shard_of(name) for name in shown if name.endswith(_PARQUET)):
+        check_no_table(path)
         return True
     # Of a directory with other files nothing below is looked at.
-    described = bool(there & _OF_HUB) or _README in there
-    return (described or not shown) and bool(_parquet_files(path))
+    described = bool(there & _OF_HUB) or readme
+    if not (described or not shown):
+        return False
+    found = _data_files(path)
+    if not described:
+        found = [name for name in found if name.endswith(_PARQUET)]
+    if found:
+        check_no_table(path)
+    return bool(found)
 
 
 def repository_inputs(
@@ -247,7 +276,7 @@ def _splits(directory: str) -> Mapping[str, Sequence[str]]:
         _check_one(directory, described)
         (splits,) = described.values()
         return splits
-    names = _parquet_files(directory)
+    names = _data_files(directory)
     folders: dict[str, dict[str, list[str]]] = {}
     for name in names:
         folders.setdefault(configuration_of(name), {})
@@ -265,7 +294,7 @@ def _splits(directory: str) -> Mapping[str, Sequence[str]]:
 def _partitions(directory: str, names: Sequence[str]) -> InputError:
     """Returns the error for a table whose folders are named by values of a column."""
     depth = max(name.count("/") for name in names)
-    pattern = layout.join(directory, *["*"] * depth, f"*{_PARQUET}")
+    pattern = layout.join(directory, *["*"] * depth, f"*{_ending(names[0])}")
     return InputError(
         "the directory holds a table in partitions",
         where=directory,
@@ -300,26 +329,54 @@ def _check_one(
 
 
 def _configurations(directory: str) -> dict[str, dict[str, list[str]]]:
-    path = layout.join(directory, _README)
-    content = storage_for(path).load(path)
+    storage = storage_for(directory)
+    there = [info.path for info in storage.list(directory.rstrip("/") or "/")]
+    found = [one for one in there if layout.base_name(one).lower() == _README]
+    content = storage.load(found[0]) if found else None
     if content is None:
         return {}
+    path = found[0]
     return configurations(content.data.decode("utf-8", "replace"), where=path)
 
 
-def _parquet_files(directory: str) -> list[str]:
-    """Returns the names of Parquet files in a directory and below it."""
+def _data_files(directory: str) -> list[str]:
+    """Returns the names of the files of data in a directory and below it.
+
+    Those of Parquet if there are any; documents and lists are none then.
+
+    Raises:
+        InputError: They are of several other formats.
+    """
     prefix = layout.join(directory.rstrip("/"), "")
     names = (
         info.path.removeprefix(prefix)
         for info in storage_for(directory).scan(directory.rstrip("/"), deep=True)
     )
-    return sorted(
-        name
-        for name in names
-        if name.endswith(_PARQUET)
-        and not any(part.startswith((".", "_")) for part in name.split("/"))
-    )
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for name in sorted(names):
+        hidden = any(part.startswith((".", "_")) for part in name.split("/"))
+        match = _DATA_FILE.search(name)
+        if hidden or match is None or is_document(name) or name in _OF_HUB | _OTHERS:
+            continue
+        found[(match[2] or match[1]).lower()].append(name)
+    if _PARQUET in found:
+        return found[_PARQUET]
+    if len(found) > 1:
+        shown = (f"{some[0]} ({len(some):,} *{end})" for end, some in found.items())
+        raise InputError(
+            "the Hugging Face repository has files of several formats",
+            where=directory,
+            expected="files of one format",
+            got=some_of(shown),
+            cure="name the files of each split by a pattern, and the split with "
+            "--split",
+        )
+    return [name for names in found.values() for name in names]
+
+
+def _ending(name: str) -> str:
+    match = _DATA_FILE.search(name)
+    return match[0] if match else ""
 
 
 def _patterns(files: Sequence[str], names: Collection[str]) -> list[str]:
@@ -327,7 +384,7 @@ def _patterns(files: Sequence[str], names: Collection[str]) -> list[str]:
     first = files[0]
     number = re.search(r"\d{5,}-of-", first)
     begin = first[: number.start()] if number else first[: first.rfind("/") + 1]
-    pattern = f"{glob.escape(begin)}*{_PARQUET}"
+    pattern = f"{glob.escape(begin)}*{_ending(first)}"
     matches = compile_pattern(pattern).fullmatch
     if [name for name in names if matches(name)] == list(files):
         return [pattern]

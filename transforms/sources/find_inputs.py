@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import pickle
+import re
+import shlex
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +21,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.storage.base import FileInfo
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.dataset.storage.paths import path_texts
+from gristmill.dataset.storage.paths import compile_pattern, has_magic, path_texts
 from gristmill.transforms.sources.formats import RecordOptions, check_nulls
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
 from gristmill.transforms.sources.input_formats import (
@@ -35,11 +38,30 @@ _OF_HUB = ({"dataset_infos.json"}, {"README.md", ".gitattributes"})
 _NO_DATA = (".json", ".md")
 
 
+_DOCUMENT = re.compile(
+    r"(?:readme|licen[cs]e|notice|citation)(?:\.\w+)?", re.IGNORECASE
+)
+# Tables: the folder of their log, how its files end, and what reads them.
+_TABLES = (
+    (
+        *("Delta Lake", "_delta_log", ".json"),
+        "write it anew as Parquet, as with deltalake: "
+        "DeltaTable(PATH).to_pyarrow_table()",
+    ),
+    (
+        *("Iceberg", "metadata", ".metadata.json"),
+        "write it anew as Parquet, as with pyiceberg: table.scan().to_arrow()",
+    ),
+    ("Hudi", ".hoodie", "hoodie.properties", "write it anew as Parquet with Spark"),
+)
+
+
 def match_inputs(pattern: str) -> list[FileInfo]:
     """Lists the files that a pattern matches, or that are directly in a directory.
 
     In a directory, names that begin with `.` or `_` are left out, as in Hadoop and
-    Spark: these are markers and unfinished files.
+    Spark: these are markers and unfinished files. So is a README or a license, unless
+    there is nothing else.
 
     Raises:
         InputError: There are no files, or the directory is a dataset with splits.
@@ -52,12 +74,14 @@ def match_inputs(pattern: str) -> list[FileInfo]:
     there = storage.list(pattern.rstrip("/") or "/")
     names = [layout.base_name(info.path) for info in there]
     check_no_dataset(pattern, names)
+    check_no_table(pattern.rstrip("/") or "/")
     _check_finished(pattern, names)
     found = [
         info
         for info, name in zip(there, names, strict=True)
         if not name.startswith((".", "_"))
     ]
+    found = [info for info in found if not is_document(info.path)] or found
     if not found:
         raise InputError(
             "no input file matches",
@@ -107,6 +131,35 @@ def check_no_dataset(directory: str, names: Collection[str]) -> None:
             cure="convert it alone, with `gristmill convert`; or give the files of one "
             "of its splits by a pattern",
         )
+
+
+def is_document(path: str) -> bool:
+    """Returns whether a file describes the others of a directory, by its name.
+
+    >>> is_document("data/LICENSE.txt"), is_document("data/readme_all.txt")
+    (True, False)
+    """
+    return _DOCUMENT.fullmatch(layout.base_name(path)) is not None
+
+
+def check_no_table(directory: str) -> None:
+    """Raises InputError if a directory is a table whose log says which files are in it.
+
+    Sources: the protocol of Delta Lake, the specification of Iceberg's file system
+    tables, and the layout of Hudi.
+    """
+    storage = storage_for(directory)
+    for kind, folder, end, cure in _TABLES:
+        path = layout.join(directory, folder)
+        found = [one.path for one in storage.list(path) if one.path.endswith(end)]
+        if found:
+            raise InputError(
+                f"the input is a table of {kind}",
+                where=directory,
+                expected="files that all belong to the data",
+                got=f"a log, {found[0]}, which may have removed some of them",
+                cure=f"{cure}, and convert these files",
+            )
 
 
 def check_not_hugging_face(directory: str, names: Collection[str]) -> None:
@@ -305,13 +358,72 @@ def match_files(
         InputError: A pattern matches nothing, or a file is empty.
     """
     found: dict[str, FileInfo] = {}
-    for pattern in path_texts(patterns, "input"):
+    texts = path_texts(patterns, "input")
+    for pattern in texts:
         found.update((info.path, info) for info in match_inputs(pattern))
     files = [found[path] for path in sorted(found)]
+    check_sets(texts, [info.path for info in files])
     empty = [info.path for info in files if not info.size_bytes]
     if empty and not allow_empty_files:
         raise _empty(empty, "0 bytes, as after an interrupted copy")
     return files
+
+
+# NAME-00000-of-00010, also with a hash as Hugging Face writes it, and an ending.
+_OF_SET = re.compile(r"(.*?)(\d{5,})-of-(\d{5,})(?:-[0-9a-f]{8,})?((?:\.[^/]*)?)")
+
+
+def check_sets(patterns: Sequence[str], paths: Sequence[str]) -> None:
+    """Checks that sets of files, named NUMBER-of-COUNT, are whole.
+
+    A file is missing if a directory or a pattern stands for it. Who names some files of
+    a set takes these.
+
+    Raises:
+        InputError: Files of a set are missing, or a directory has several sets.
+    """
+    named = {*paths}
+    stand_for = [one for one in patterns if one not in named]
+    if not stand_for:
+        return
+    sets: defaultdict[tuple[str, int, str], defaultdict[int, set[int]]] = defaultdict(
+        lambda: defaultdict(set)
+    )
+    for path in paths:
+        if match := _OF_SET.fullmatch(path):
+            name = (match[1], len(match[2]), match[4])
+            sets[name][int(match[3])].add(int(match[2]))
+    for (begin, width, end), counts in sets.items():
+        if len(counts) > 1:
+            raise InputError(
+                "files of several sets are in one place",
+                where=f"{begin}*{end}",
+                expected="files of one set",
+                got=some_of(f"{len(n):,} of {count:,}" for count, n in counts.items()),
+                cure="give a pattern of one set, such as "
+                f"{shlex.quote(f'{begin}*-of-{max(counts):0{width}}*{end}')}",
+            )
+        ((count, numbers),) = counts.items()
+        missing = (n for n in range(count) if n not in numbers)
+        names = (f"{begin}{n:0{width}}-of-{count:0{width}}{end}" for n in missing)
+        stood_for = (name for name in names if any(_stands(p, name) for p in stand_for))
+        lost = [*itertools.islice(stood_for, 100)]
+        if lost:
+            raise InputError(
+                "files of a set are missing",
+                where=some_of(lost),
+                expected=f"{count:,} files",
+                got=f"{len(numbers):,}",
+                cure="copy those that are missing; to take those that are there, give "
+                "them by a pattern that does not match the others, or by their names",
+            )
+
+
+def _stands(pattern: str, path: str) -> bool:
+    """Returns whether a pattern, or the files directly in a directory, has a path."""
+    if has_magic(pattern):
+        return compile_pattern(pattern).fullmatch(path) is not None
+    return path.rpartition("/")[0] == pattern.rstrip("/")
 
 
 def _empty(paths: Sequence[str], got: str) -> InputError:

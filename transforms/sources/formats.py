@@ -8,6 +8,7 @@ import re
 from typing import Literal, NamedTuple, Self, get_args
 
 from gristmill.dataset.base.errors import InputError
+from gristmill.dataset.formats.file_formats import UNREADABLE_TEXT
 
 
 class SourceFormat(NamedTuple):
@@ -56,18 +57,26 @@ FORMATS: dict[str, SourceFormat] = {
     ),
     "webdataset": SourceFormat("tar", f"{_HERE}.streams.webdataset", stream=True),
     "jsonl": SourceFormat(
-        "JSON lines", f"{_HERE}.lines.json_source", accepts=("JSON", "text")
+        "JSON lines",
+        f"{_HERE}.lines.json_source",
+        accepts=("JSON", "text", *UNREADABLE_TEXT),
     ),
     "csv": SourceFormat(
-        "CSV", f"{_HERE}.lines.csv_source", stream=True, accepts=("TSV", "text")
+        "CSV",
+        f"{_HERE}.lines.csv_source",
+        stream=True,
+        accepts=("TSV", "text", *UNREADABLE_TEXT),
     ),
     "tsv": SourceFormat(
-        "TSV", f"{_HERE}.lines.csv_source", stream=True, accepts=("CSV", "text")
+        "TSV",
+        f"{_HERE}.lines.csv_source",
+        stream=True,
+        accepts=("CSV", "text", *UNREADABLE_TEXT),
     ),
     "text": SourceFormat(
         "text",
         f"{_HERE}.lines.text_source",
-        accepts=("CSV", "JSON", "JSON lines", "TSV", "XML"),
+        accepts=("CSV", "JSON", "JSON lines", "TSV", "XML", *UNREADABLE_TEXT),
     ),
 }
 

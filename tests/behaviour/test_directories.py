@@ -1,0 +1,211 @@
+"""Directories as people have them: what is data is, and the rest is never a record."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from gristmill import loader
+from gristmill.pipelines.commands.main import cli
+
+README = "# Title\n\nNo data.\n"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, [*arguments, "--workers", "1"])
+
+
+def lines(*values: str) -> bytes:
+    return "".join(json.dumps({"text": value}) + "\n" for value in values).encode()
+
+
+def table(*values: str) -> pa.Table:
+    return pa.table({"text": list(values)})
+
+
+def made(folder: pathlib.Path, files: dict[str, Any]) -> str:
+    for name, content in files.items():
+        path = folder / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, pa.Table):
+            pq.write_table(content, path)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(folder / "in")
+
+
+def texts_in(output: pathlib.Path, split: str) -> list[str]:
+    dataset = loader.open(output, split, cache_dir="")
+    decode = loader.ExampleDecoder({"text": loader.FixedFeature("bytes")})
+    batch = decode(dataset.read(range(len(dataset))))
+    return [text.decode() for text in batch["text"]]
+
+
+# Files of a directory, and the texts of each split.
+READ: dict[str, tuple[dict[str, Any], dict[str, list[str]]]] = {
+    "a readme above lines": (
+        {"README.md": README, "LICENSE": "MIT\n", "data/train.jsonl": lines("a", "b")},
+        {"train": ["a", "b"]},
+    ),
+    "a readme in lower case above compressed lines of two splits": (
+        {
+            "readme.md": f"\n{README}",
+            "data/train.jsonl.gz": gzip.compress(lines("a")),
+            "data/test.jsonl.gz": gzip.compress(lines("b")),
+        },
+        {"train": ["a"], "test": ["b"]},
+    ),
+    "a readme with a byte order mark that names the files": (
+        {
+            "README.md": "\ufeff---\nconfigs:\n- config_name: default\n  data_files:\n"
+            "  - split: dev\n    path: x/*.jsonl\n---\n",
+            "x/1.jsonl": lines("a"),
+            "y/2.jsonl": lines("b"),
+        },
+        {"dev": ["a"]},
+    ),
+    "a license beside lines": (
+        {"LICENSE.txt": "MIT\n", "a.jsonl": lines("a")},
+        {"train": ["a"]},
+    ),
+    "the first part of large splits, as the Hub converts them": (
+        {
+            "default/partial-train/0000.parquet": table("a", "b"),
+            "default/partial-test/0000.parquet": table("c"),
+        },
+        {"train": ["a", "b"], "test": ["c"]},
+    ),
+    "one whole split and a part of another": (
+        {
+            "default/train/0000.parquet": table("a"),
+            "default/partial-validation/0000.parquet": table("b"),
+        },
+        {"train": ["a"], "validation": ["b"]},
+    ),
+    "some files of a set, by their pattern": (
+        {f"x-0000{n}-of-00004.jsonl": lines(str(n)) for n in (0, 1, 3)},
+        {"train": ["0", "1"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_is_data_is_read(tmp_path: pathlib.Path, name: str) -> None:
+    files, splits = READ[name]
+    inputs = made(tmp_path, files)
+    if "pattern" in name:
+        inputs += "/x-0000[01]-of-*"
+    output = tmp_path / "out"
+    ended = run("convert", inputs, str(output))
+    assert ended.exit_code == 0, ended.output
+    assert {split: texts_in(output, split) for split in splits} == splits
+    (found,) = [json.loads((output / "dataset.json").read_bytes())["splits"]]
+    assert found.keys() == splits.keys()
+
+
+DELTA = {"a.parquet": table("a"), "gone.parquet": table("b")}
+# Files of a directory, what stands for them, and what the error names.
+REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
+    "a table of Delta Lake": (
+        {**DELTA, "_delta_log/00000000000000000000.json": "{}"},
+        "",
+        ["Delta Lake", "_delta_log", "deltalake"],
+    ),
+    "a table of Delta Lake in partitions": (
+        {"d=1/a.parquet": table("a"), "_delta_log/00000000000000000000.json": "{}"},
+        "",
+        ["Delta Lake"],
+    ),
+    "a table of Iceberg": (
+        {"data/a.parquet": table("a"), "metadata/v1.metadata.json": "{}"},
+        "",
+        ["Iceberg", "v1.metadata.json", "pyiceberg"],
+    ),
+    "a table of Hudi": ({**DELTA, ".hoodie/hoodie.properties": ""}, "", ["Hudi"]),
+    "a repository with files of two formats": (
+        {"README.md": README, "data/a.jsonl": lines("a"), "data/b.csv": "text\nb\n"},
+        "",
+        ["several formats", "data/a.jsonl", "data/b.csv", "--split"],
+    ),
+    "a set without a file": (
+        {f"x-0000{n}-of-00004.jsonl": lines("a") for n in (0, 1, 3)},
+        "",
+        ["missing", "x-00002-of-00004.jsonl", "4 files"],
+    ),
+    "a set without its last file, by a pattern": (
+        {f"x-0000{n}-of-00003.txt": "a\n" for n in (0, 1)},
+        "/*.txt",
+        ["missing", "x-00002-of-00003.txt"],
+    ),
+    "two sets of one name": (
+        {
+            "x-00000-of-00001.jsonl": lines("a"),
+            **{f"x-0000{n}-of-00002.jsonl": lines("a") for n in (0, 1)},
+        },
+        "",
+        ["several sets", "1 of 1, 2 of 2", "x-*-of-00002"],
+    ),
+    "text of 16 bits a character": (
+        {"a.csv": "a,b\n1,2\n".encode("utf-16")},
+        "/a.csv",
+        ["UTF-16", "iconv"],
+    ),
+    "text of 16 bits, of the other order": (
+        {"a.txt": b"\xfe\xff" + "some text\n".encode("utf-16-be")},
+        "/a.txt",
+        ["UTF-16"],
+    ),
+    "lines in Latin-1": (
+        {"a.jsonl": '{"text": "caf\xe9 au lait"}\n'.encode("latin-1")},
+        "/a.jsonl",
+        ["not UTF-8", "iconv"],
+    ),
+    "a table in Latin-1, compressed": (
+        {"a.csv.gz": gzip.compress("a,b\ncaf\xe9,2\n".encode("latin-1"))},
+        "/a.csv.gz",
+        ["not UTF-8"],
+    ),
+    "a NUL in a text": ({"a.txt": b"some \x00 text\n" * 3}, "/a.txt", ["control"]),
+    "an end of file of DOS": ({"a.jsonl": lines("a") + b"\x1a"}, "", ["control"]),
+    "an archive of the web": (
+        {"a.warc": b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n"},
+        "/a.warc",
+        ["WARC", "gristmill.dataset.Writer"],
+    ),
+    "an archive of the web, compressed": (
+        {"a.warc.gz": gzip.compress(b"WARC/1.0\r\nWARC-Type: warcinfo\r\n\r\n")},
+        "/a.warc.gz",
+        ["WARC"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_none_is_refused_by_name(tmp_path: pathlib.Path, name: str) -> None:
+    files, pattern, named = REFUSED[name]
+    inputs = made(tmp_path, files) + pattern
+    ended = run("convert", inputs, str(tmp_path / "out"))
+    assert ended.exit_code != 0, ended.output
+    for word in named:
+        assert word in ended.output
+    assert not (tmp_path / "out/dataset.json").exists()
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_who_names_the_format_learns_the_line(tmp_path, ending: str) -> None:
+    data = {
+        "jsonl": lines("a") + '{"text": "caf\xe9"}\n'.encode("latin-1"),
+        "csv": "text\na\ncaf\xe9\n".encode("latin-1"),
+    }[ending]
+    inputs = made(tmp_path, {f"a.{ending}": data})
+    output = str(tmp_path / "out")
+    ended = run("convert", inputs, output, "--input-format", ending)
+    assert ended.exit_code != 0
+    assert f"line {2 if ending == 'jsonl' else 3}" in ended.output
