@@ -96,6 +96,7 @@ _MAGIC = {
     b"/annex/objects/": "git-annex pointer",
 }
 _CONTROLS = re.compile(rb"[\x00-\x08\x0b\x0e-\x1f]+")
+_ASCII = bytes(range(128))
 _TAR_MAGIC, _TAR_OFFSET = b"ustar", 257
 
 
@@ -185,7 +186,8 @@ def _kind_of_text(head: bytes) -> str | None:
         text = marked.decode()
     except UnicodeDecodeError as e:
         if len(marked) - e.start > 3:
-            return None if controls else NO_UTF8
+            ascii_bytes = len(marked) - len(marked.translate(None, _ASCII))
+            return NO_UTF8 if not controls and ascii_bytes * 20 > len(marked) else None
         text = marked[: e.start].decode()  # It ends within a character.
     if controls:
         return CONTROL if _are_of_text(marked, controls) else None

@@ -126,7 +126,8 @@ def test_what_is_not_a_whole_dataset(
     with pytest.raises(NotADatasetError, match="unfinished conversion"):
         reshard(dataset, tmp_path / "new")
     # Shards that are there can be given by name.
-    convert(job_of(f"{dataset}/*-train.array_record*", tmp_path / "some"))
+    left_shards = sorted(map(str, dataset.glob("*-train.array_record*")))
+    convert(job_of(left_shards, tmp_path / "some"))
     left = read_output(tmp_path / "some")
     assert 0 < len(left) < len(RECORDS["train"])
 
