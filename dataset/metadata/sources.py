@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -93,7 +94,7 @@ class SourceFiles(Sequence[SourceFile]):
             compression=COMPRESSIONS[int(self._compressions[index])],
             format=self._formats[spec],
             size_bytes=int(self._sizes[index]),
-            version=self._versions[index],
+            version=self._versions[index] or None,
             noted_ns=int(self._noted_ns[index]),
             spec=self._specs[spec],
         )
@@ -160,6 +161,34 @@ class SourceFiles(Sequence[SourceFile]):
             "specs": np.array(json.dumps(specs)),
             "spec_numbers": np.concatenate(numbers),
         }
+
+
+def encode_sources(formats: Mapping[str, str]) -> tuple[bytes, str]:
+    """Returns a list of files of which only the formats are known, and its digest.
+
+    Args:
+        formats: The format of each file, by its path.
+    """
+    names, count = [*dict.fromkeys(formats.values())], len(formats)
+    gzip, plain = COMPRESSIONS.index("gzip"), COMPRESSIONS.index("none")
+    path_blob, path_ends = encode_texts([*formats])
+    version_blob, version_ends = encode_texts([""] * count)
+    kinds = [gzip if path.endswith(".gz") else plain for path in formats]
+    arrays: dict[str, Any] = {
+        "version": np.array(_INPUTS_VERSION),
+        "path_blob": path_blob,
+        "path_ends": path_ends,
+        "version_blob": version_blob,
+        "version_ends": version_ends,
+        "sizes": np.zeros(count, np.int64),
+        "noted_ns": np.zeros(count, np.int64),
+        "compressions": np.array(kinds, np.uint8),
+        "specs": np.array(json.dumps([json.dumps({"format": n}) for n in names])),
+        "spec_numbers": np.array([names.index(n) for n in formats.values()], np.int64),
+    }
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)
+    return out.getvalue(), SourceFiles(arrays).digest
 
 
 def read_inputs(dataset: str, split: Split) -> SourceFiles | None:

@@ -24,6 +24,7 @@ from gristmill.dataset.metadata.manifest import (
 )
 from gristmill.dataset.metadata.parts import PART_COLUMN, part_count
 from gristmill.dataset.metadata.shard_table import ShardTable
+from gristmill.dataset.metadata.sources import encode_sources
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.dataset.writer.part import PartState
@@ -123,7 +124,12 @@ def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
                 cure="commit the parts once all writers have ended",
             )
 
-    key = job.taken.key
+    key, source = job.taken.key, job.source
+    if job.sources is not None:
+        path = layout.inputs_path(job.name, key)
+        data, source["file_list_digest"] = encode_sources(job.sources)
+        storage_for(job.output).write(layout.join(job.output, path), data)
+        source["file_list"] = path
     made = write_table(
         job.output,
         job.name,
@@ -131,7 +137,7 @@ def commit_job(job: PartsJob, *, keep_replaced: bool) -> Manifest:
         table,
         check_current=check_current,
         writer_options=job.writer.described,
-        source=job.source,
+        source=source,
     )
     made = dataclasses.replace(made, features=job.features)
 

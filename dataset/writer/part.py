@@ -17,6 +17,7 @@ from gristmill.dataset.base.errors import (
     JobChangedError,
     StorageChangedError,
 )
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_replaced_manifest
@@ -226,7 +227,7 @@ class Part:
                 cure="keep it with resume=True, or write it again with overwrite=True",
             )
 
-    def publish(self, local: str, written: WrittenShard) -> None:
+    def publish(self, local: str, written: WrittenShard, places: Places | None) -> None:
         """Keeps a finished shard, so that it is there after a crash.
 
         Raises as `check_current` does, and StorageError.
@@ -243,8 +244,7 @@ class Part:
         self.check_current()
         # Not over what is there: a writer that continues makes the same bytes.
         place = ShardPlace(output=self._job.output, path=report.path, seen={})
-        place.publish(local, written, report)
-        self._add(report)
+        self._add(place.publish(local, written, report, places=places))
 
     def finish(self) -> None:
         """Writes the table: the part is finished. Raises as `publish` does."""

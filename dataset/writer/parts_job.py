@@ -60,6 +60,7 @@ class PartsJob:
         records_per_shard: Maximum records in a shard; None for no bound.
         writer: How shards are encoded.
         features: What the records hold, as `encode_features` gives it, where known.
+        sources: The formats of the files that records come from, by path, where known.
         write: Its write, once it has an output.
     """
 
@@ -71,6 +72,7 @@ class PartsJob:
     records_per_shard: int | None
     writer: WriterOptions
     features: Mapping[str, Any] | None
+    sources: Mapping[str, str] | None = None
     write: Write | None = None
 
     def options(self) -> dict[str, Any]:
@@ -80,6 +82,9 @@ class PartsJob:
             for field in dataclasses.fields(self)
             if field.name not in ("output", "write")
         }
+        del fields["sources"]
+        if self.sources is not None:  # Their order gives the numbers of files.
+            fields["sources"] = [*self.sources.items()]
         return fields | {"writer": dataclasses.asdict(self.writer)}
 
     @functools.cached_property
@@ -113,7 +118,9 @@ class PartsJob:
     def source(self) -> dict[str, Any]:
         """What `dataset.json` says of where the records come from."""
         options = self.options()
-        del options["features"]  # They are in `dataset.json` already.
+        # They are in `dataset.json` already, and in a list.
+        del options["features"]
+        options.pop("sources", None)
         return {
             "job": self.taken.id,
             "content": self.content,
@@ -143,6 +150,8 @@ def described_jobs(
                 continue  # It is that of another command.
             fields = document["parts"] | {"output": output}
             fields["writer"] = WriterOptions(**fields["writer"])
+            if "sources" in fields:
+                fields["sources"] = dict(fields["sources"])
             job = PartsJob(**fields)
             write = Write(
                 output=output,

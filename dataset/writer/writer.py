@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import concurrent.futures
 import contextlib
 import operator
@@ -10,11 +11,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import google_crc32c
+import numpy as np
 
 from gristmill.dataset.arrayrecord.shard_writer import ShardWriter
 from gristmill.dataset.arrayrecord.simple_chunks import MAX_CHUNK_DECODED_BYTES
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.base.errors import DataLossError, InputError, StorageError
+from gristmill.dataset.base.places import Places
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.features import FeatureSpec, encode_features
 from gristmill.dataset.metadata.manifest import read_table
@@ -72,6 +75,9 @@ class Writer:
         writer: How shards are encoded.
         features: What the records hold, where they are `tf.train.Example`, so that
             `loader.ExampleDecoder.of` decodes them.
+        sources: The files that records come from, so that `gristmill trace` leads to
+            them: the format of each, such as `jsonl`, `parquet` or `tfrecord`, by its
+            path. `write` is then given the source of each record.
         resume: Whether to continue with what an earlier writer with the same arguments
             has finished: ask `position_records` where.
         overwrite: Whether to replace what the output holds of this split, once the new
@@ -95,6 +101,7 @@ class Writer:
         records_per_shard: int | None = None,
         writer: WriterOptions | None = None,
         features: Mapping[str, FeatureSpec] | None = None,
+        sources: Mapping[str, str] | None = None,
         resume: bool = False,
         overwrite: bool = False,
         keep_replaced: bool = False,
@@ -113,7 +120,9 @@ class Writer:
             else _positive(records_per_shard, "records_per_shard"),
             writer=writer or WriterOptions(),
             features=_described(features),
+            sources=None if sources is None else dict(sources),
         )
+        self._file_numbers = {path: n for n, path in enumerate(sources or {})}
         self._resume = resume
         self._overwrite = overwrite
         self._keep_replaced = keep_replaced
@@ -130,6 +139,7 @@ class Writer:
         self._raw_bytes = 0
         self._batch: list[bytes] = []
         self._batch_bytes = 0
+        self._places = array.array("q")  # File and place of each record of the shard.
         self._closed: str | None = _NOT_BEGUN
 
     @property
@@ -202,12 +212,18 @@ class Writer:
         if self._commits:
             commit_job(self._job, keep_replaced=self._keep_replaced)
 
-    def write(self, record: bytes) -> None:
+    def write(self, record: bytes, *, source: tuple[str, int] | None = None) -> None:
         """Appends a record.
 
+        Args:
+            record: The record.
+            source: The file that it comes from, one of `sources`, and the place there:
+                the byte offset in the decompressed file; in Parquet and ArrayRecord
+                files, and any that have no bytes of a record, its number.
+
         Raises:
-            InputError: It is not bytes, or has 2 GiB and more; or nothing can be
-                written any more.
+            InputError: It is not bytes, or has 2 GiB and more; it has no source, or
+                another than the writer knows; or nothing can be written any more.
             JobChangedError: Another writer has taken over the output.
             StorageError: It cannot be written. Nothing can be written then: restart.
         """
@@ -229,7 +245,12 @@ class Writer:
                 got=f"{size:,}",
                 cure="cut it into several records",
             )
-        if self._records and self._raw_bytes + size > self._job.shard_bytes:
+        if self._job.sources is not None or source is not None:
+            place = self._checked_source(source)
+            if self._records and self._raw_bytes + size > self._job.shard_bytes:
+                self._finish_shard()
+            self._places.extend(place)
+        elif self._records and self._raw_bytes + size > self._job.shard_bytes:
             self._finish_shard()
         self._batch.append(record)
         self._records += 1
@@ -239,6 +260,24 @@ class Writer:
             self._finish_shard()
         elif self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_RECORDS:
             self._flush()
+
+    def _checked_source(self, source: Any) -> tuple[int, int]:
+        """Returns the number of a record's source file, and its place there."""
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            path, place = source
+            file, place = self._file_numbers[path], operator.index(place)
+            if 0 <= place < 1 << 62:
+                return file, place
+        raise InputError(
+            "not the source of a record",
+            where=f"{self._job.where}, record {self.position_records:,}",
+            expected="source=(path, place), a path of the writer's sources, and a place"
+            if self._job.sources
+            else "none: the writer was given no sources",
+            got=f"source={source!r:.100}",
+            cure='give the writer all files, as sources={"a.jsonl": "jsonl"}, and each '
+            "record its file and byte offset, or number",
+        )
 
     def _flush(self) -> None:
         """Gives the records that are held to the encoder."""
@@ -259,19 +298,27 @@ class Writer:
             files = self._shard_files.pop_all()
             shard, self._shard = self._shard, None
             assert shard is not None
+            places, self._places = self._places, array.array("q")
             self._publishing = self._pool.submit(
-                self._publish, shard, self._local, files
+                self._publish, shard, self._local, files, places
             )
         self._kept_records += self._records
         self._records = self._raw_bytes = 0
 
     def _publish(
-        self, shard: ShardWriter, local: str, files: contextlib.ExitStack
+        self,
+        shard: ShardWriter,
+        local: str,
+        files: contextlib.ExitStack,
+        places: array.array[int],
     ) -> None:
         with files:
             assert self._part is not None
+            sources = None
+            if self._job.sources is not None:
+                sources = Places(*np.array(places, np.int64).reshape(-1, 2).T)
             try:
-                self._part.publish(local, shard.finish())
+                self._part.publish(local, shard.finish(), sources)
             except StorageError:
                 # Another command may have deleted the work that it took the place of.
                 self._part.check_current()

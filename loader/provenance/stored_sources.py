@@ -236,7 +236,8 @@ def _shards_with(
     split: Split, table: ShardTable, shards: range, asked: IntArray
 ) -> Iterable[int]:
     """Returns the shards that can have places of files: int64 [places, 2]."""
-    if "shards_digest" in split.source:  # Shards of a dataset were read.
+    # Shards of a dataset were read, or a program has told the sources.
+    if "shards_digest" in split.source or part_count(split) is not None:
         return shards
     columns, spans = table.columns, []
     for file in np.unique(asked[:, 0]).tolist():

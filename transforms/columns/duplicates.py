@@ -300,8 +300,8 @@ def _resolved(entries: Array) -> Array:
     found = np.empty(len(order), _FOUND)
     found["number"] = numbers
     found["kept"] = np.repeat(numbers[begins], np.diff(np.append(begins, len(order))))
-    lost: Array = found[found["kept"] != found["number"]]
-    lost.sort(order="number")
+    found = found[found["kept"] != found["number"]]
+    lost: Array = found[np.argsort(found["number"])]
     return lost
 
 

@@ -57,6 +57,12 @@ def write(output: Any, records: list[bytes] = RECORDS, **options: Any) -> None:
             writer.write(record)
 
 
+def run(*arguments: object) -> str:
+    result = CliRunner().invoke(cli, [*map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
 def records_of(output: Any, split: str = "train") -> list[bytes]:
     dataset = loader.open(output, split)
     return dataset.read(range(len(dataset)))
@@ -170,6 +176,69 @@ class TestWhatItLeaves:
         )
         shown = manifest_text(open_manifest(tmp_path / "data"), "here")
         assert "source    gristmill.dataset.Writer\n" in shown + "\n"
+
+    def test_a_record_is_traced_to_the_source_that_the_program_gives(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        lines = [b'{"n": %d}\n' % n for n in range(100)]
+        pathlib.Path("a.jsonl").write_bytes(b"".join(lines))
+        offsets = [sum(map(len, lines[:n])) for n in range(100)]
+        records = [line.strip() for line in lines]
+
+        def part(number: int, stop: int) -> None:
+            sources = {"other.parquet": "parquet", "a.jsonl": "jsonl"}
+            options = {"sources": sources, "records_per_shard": 7, "resume": True}
+            with Writer("data", part=number, parts=2, **options) as writer:
+                for n in range(50 * number + writer.position_records, stop):
+                    place = ("a.jsonl", offsets[n]) if n else ("other.parquet", 3)
+                    writer.write(records[n], source=place)
+                if stop % 50:
+                    raise TimeoutError
+
+        with pytest.raises(TimeoutError):
+            part(0, 30)
+        part(0, 50)
+        part(1, 100)
+        commit_parts("data")
+        traced = ("--batch-size", "1", "--shuffle", "none", "--json")
+
+        def place_of(dataset: str, record: int) -> dict[str, Any]:
+            found = run("trace", dataset, *traced, "--step", record, "--row", 0)
+            return json.loads(found)
+
+        for dataset in ("data", "again"):
+            assert place_of(dataset, 0)["source_path"] == "other.parquet"
+            assert place_of(dataset, 0)["source_record"] == 3
+            for record in (1, 28, 50, 99):
+                found = place_of(dataset, record)
+                assert found["source_path"] == "a.jsonl"
+                assert found["source_offset_bytes"] == offsets[record]
+                assert found["source_line"] == record + 1
+            if dataset == "data":
+                run("convert", "data", "again", "--num-shards", 2)
+        pathlib.Path("gone").write_text("a.jsonl@line:8\nother.parquet@3\n")
+        run("remove", "data", "--records", "gone")
+        assert records_of("data") == [*records[1:7], *records[8:]]
+        assert place_of("data", 7)["source_offset_bytes"] == offsets[9]
+        assert verify("data").findings == ()
+
+    @pytest.mark.parametrize(
+        "source", [None, ("b.jsonl", 1), ("a.jsonl", -1), ("a.jsonl", "1"), "a.jsonl"]
+    )
+    def test_a_source_that_it_does_not_know_is_refused(
+        self, tmp_path: pathlib.Path, source: Any
+    ) -> None:
+        with Writer(tmp_path / "data", sources={"a.jsonl": "jsonl"}) as writer:
+            writer.write(b"1", source=("a.jsonl", 0))
+            with pytest.raises(InputError, match="not the source of a record"):
+                writer.write(b"2", source=source)
+        assert records_of(tmp_path / "data") == [b"1"]
+        with (
+            pytest.raises(InputError, match="was given no sources"),
+            Writer(tmp_path / "other") as writer,
+        ):
+            writer.write(b"1", source=("a.jsonl", 0))
 
     @pytest.mark.slow
     def test_in_a_bucket_it_is_the_same(
