@@ -238,12 +238,8 @@ class Gathered:
         """Gathers results."""
         gathered = cls()
         for result in results:
-            gathered.add(result)
+            result.gather(gathered)
         return gathered
-
-    def add(self, result: Gatherable) -> None:
-        """Takes a result."""
-        result.gather(self)
 
     def add_row(
         self, part: Hashable, row: Row, empty: Callable[[], RowCollector[Row]]

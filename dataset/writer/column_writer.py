@@ -188,7 +188,7 @@ class ColumnWriter:
         self._keep(write_values(self._tasks[self._done], values))
 
     def _keep(self, written: Written) -> None:
-        self._gathered.add(written)
+        written.gather(self._gathered)
         self._done += 1
 
     def __exit__(

@@ -237,6 +237,6 @@ def run_job(job: Job[R], begun: Begun[Any] | None = None, **how: Any) -> R:
     begun = begun or job.begin()
     gathered = Gathered.of(begun.known)
     for result in run_steps(job.step, begun, **how):
-        gathered.add(result)
+        result.gather(gathered)
         _log.info("%s: %s", result.done.path, result.done.said)
     return job.commit(gathered)

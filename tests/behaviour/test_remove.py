@@ -511,7 +511,7 @@ class TestRaces:
         assert begun.removal is not None
         cuts = Gathered.of([begun])
         for task in tasks_of(begun.removal):
-            cuts.add(cut_shard(task))
+            cut_shard(task).gather(cuts)
         first = commit_removal(cuts)
         before = contents(tmp_path / "out")
         again = commit_removal(cuts)

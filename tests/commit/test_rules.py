@@ -753,7 +753,7 @@ def removals(
         )
         assert removal.removal is not None
         for task in tasks_of(removal.removal):
-            gathered.add(cut_shard(task))
+            cut_shard(task).gather(gathered)
         yield functools.partial(commit_removal, gathered)
 
 

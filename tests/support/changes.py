@@ -190,7 +190,7 @@ def remove(
     )
     cuts = Gathered.of([begun])
     for task in tasks_of(begun.removal) if begun.removal else ():
-        cuts.add(cut_shard(task))
+        cut_shard(task).gather(cuts)
     meanwhile()
     commit_removal(cuts)
 

@@ -92,7 +92,7 @@ def remove(output: str, log: str, tag: str, options: list[str]) -> None:
     begun = begin_removal(output, numbers, edition=dataset.edition, erase=erase)
     cuts = Gathered.of([begun])
     for task in tasks_of(begun.removal) if begun.removal else ():
-        cuts.add(cut_shard(task))
+        cut_shard(task).gather(cuts)
     commit_removal(cuts)
 
 

@@ -33,5 +33,5 @@ def remove_from(output: str, numbers: Collection[int], *, erase: bool = False) -
     begun = begin_removal(output, sorted(numbers), edition=newest, erase=erase)
     cuts = Gathered.of([begun])
     for task in tasks_of(begun.removal):
-        cuts.add(cut_shard(task))
+        cut_shard(task).gather(cuts)
     commit_removal(cuts)

@@ -134,7 +134,7 @@ class _GatherFn(beam.CombineFn):
         return Gathered()
 
     def add_input(self, gathered: Gathered, element: Gatherable) -> Gathered:
-        gathered.add(element)
+        element.gather(gathered)
         return gathered
 
     def merge_accumulators(self, parts: Iterable[Gathered]) -> Gathered:

@@ -376,7 +376,7 @@ def commit_duplicates(gathered: Gathered, *, block_bits: int) -> DuplicatesResul
         for task, ends in tasks:
             values = _values(task, int(ends[-1]), spool)
             duplicates += int((values >= 0).sum())
-            gathered.add(write_values(task, {COLUMN: (_KIND, values)}))
+            write_values(task, {COLUMN: (_KIND, values)}).gather(gathered)
     source = {**source, "duplicates": duplicates}
     manifest, _ = target.commit(attachment, kinds, gathered, source=source)
     known = {"COLUMN": _DIGESTS, "KEY": attachment.key}

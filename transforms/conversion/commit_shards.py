@@ -364,12 +364,9 @@ def commit_shards(
         }
         extra_files = _tfds_files(source, output, splits, of_dataset)
 
-    def check() -> None:
-        # Hours may have passed since the first split was finished.
-        for split, own in owners.items():
-            current = functools.partial(check_current, own)
-            check_files(output, {split: splits[split]}, check_current=current)
-
+    # Hours may have passed since the first split was finished.
+    current = functools.partial(check_current, *owners.values())
+    check = functools.partial(check_files, output, splits, check_current=current)
     manifest = commit_dataset(
         output,
         name,

@@ -410,21 +410,22 @@ def load_prepared(output: str, name: str, split: str, fingerprint: str) -> Prepa
     return found
 
 
-def check_current(prepared: PreparedJob) -> None:
-    """Checks that a job was not given up, and is the same in another process.
+def check_current(*jobs: PreparedJob) -> None:
+    """Checks that jobs were not given up, and are the same in other processes.
 
     Raises:
-        JobChangedError: It was, or its inputs have changed there.
+        JobChangedError: One was, or its inputs have changed there.
     """
-    job = prepared.job
-    found = load_prepared(job.output, job.name, job.split, prepared.fingerprint)
-    if changed := found.files.noted_changes(prepared.files):
-        raise JobChangedError(
-            "another run of this conversion has begun, and inputs changed before",
-            where=f"{job.output}, split {job.split}",
-            got=f"another change noted of {prepared.files.paths[changed[0]]}",
-            cure="run one conversion at a time into one output",
-        )
+    for prepared in jobs:
+        job = prepared.job
+        found = load_prepared(job.output, job.name, job.split, prepared.fingerprint)
+        if changed := found.files.noted_changes(prepared.files):
+            raise JobChangedError(
+                "another run of this conversion has begun, and inputs changed before",
+                where=f"{job.output}, split {job.split}",
+                got=f"another change noted of {prepared.files.paths[changed[0]]}",
+                cure="run one conversion at a time into one output",
+            )
 
 
 @functools.lru_cache(maxsize=8)

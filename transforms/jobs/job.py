@@ -114,5 +114,5 @@ def run_here(job: Job[Any]) -> Any:
     gathered = Gathered.of(begun.known)
     for task in begun.tasks:
         for result in results_of(job.step, task):
-            gathered.add(result)
+            result.gather(gathered)
     return job.commit(gathered)

@@ -51,7 +51,7 @@ FORMATS: dict[str, SourceFormat] = {
     ),
     "parquet": SourceFormat(
         "Parquet",
-        f"{_HERE}.parquet.source",
+        f"{_HERE}.parquet.parquet_source",
         sized=False,
         compressed=False,
     ),

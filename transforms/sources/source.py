@@ -366,15 +366,11 @@ class Source(abc.ABC):
     def __init__(self, spec: SourceSpec):
         self.spec = spec
 
+    @abc.abstractmethod
     def read(
         self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
     ) -> RangeReader[Any]:
         """Returns a reader of one range of a file; see `ReadRequest`."""
-        return self.reader(ReadRequest(file, source, **options))
-
-    @abc.abstractmethod
-    def reader(self, request: ReadRequest) -> RangeReader[Any]:
-        """Returns a reader of one range of a file."""
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at records, in order.

@@ -39,7 +39,7 @@ def test_parts_in_any_order_and_twice(files: list[FileInfo]) -> None:
     whole, other = Gathered(), Gathered()
     for number, task in enumerate(tasks):
         sent = pickle.loads(pickle.dumps(task))
-        (whole, other)[number % 2].add(look_at_part(sent))
+        look_at_part(sent).gather((whole, other)[number % 2])
     whole.extend(pickle.loads(pickle.dumps(other)))
     assert looked_files(whole, "train") == (files, look_at(files))
     assert looked_files(whole, "test") == (files[:2], look_at(files[:2]))
@@ -48,7 +48,7 @@ def test_parts_in_any_order_and_twice(files: list[FileInfo]) -> None:
 def test_a_part_that_is_missing(files: list[FileInfo]) -> None:
     looked = Gathered()
     for task in list(look_tasks("train", files, part_files=3))[1:]:
-        looked.add(look_at_part(task))
+        look_at_part(task).gather(looked)
     with pytest.raises(DataLossError, match="not all parts of the listing"):
         looked_files(looked, "train")
     with pytest.raises(DataLossError):

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Unpack
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from gristmill.dataset.base.errors import CorruptRecordError, CorruptShardError
 from gristmill.dataset.base.places import Int64, Places
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import (
     RecordOptions,
     SourceSpec,
@@ -34,6 +35,7 @@ from gristmill.transforms.sources.shards.split_columns import (
 )
 from gristmill.transforms.sources.source import (
     RangeReader,
+    ReadOptions,
     ReadRequest,
     SkippedRegions,
     Source,
@@ -184,12 +186,13 @@ class ArrayRecordSource(Source):
     def _shard(self, file: InputFile) -> ListedShard:
         return ListedShard(file.path, file.size_bytes, self._dataset_chars)
 
-    def reader(self, request: ReadRequest) -> ShardRangeReader:
+    def read(
+        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
+    ) -> ShardRangeReader:
         """Returns a reader of one range of a file. Nothing has to be searched for."""
-        selected = functools.partial(
-            selected_records, self.spec, request.source.file_index
-        )
-        return ShardRangeReader(request, self._shard(request.file), selected)
+        request = ReadRequest(file, source, **options)
+        selected = functools.partial(selected_records, self.spec, source.file_index)
+        return ShardRangeReader(request, self._shard(file), selected)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin and end at chunks."""

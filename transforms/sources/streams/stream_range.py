@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 from gristmill.dataset.base.errors import CorruptRecordError, CorruptStreamError
 from gristmill.dataset.formats.streams.inflated_stream import InflatedStream
 from gristmill.dataset.formats.streams.record_batch import RecordBatch
 from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.source import (
     RangeReader,
+    ReadOptions,
     ReadRequest,
     SkippedRegions,
     Source,
@@ -335,10 +337,12 @@ class StreamSource(Source):
         self._lookback_bytes = lookback_bytes
         self._sure = sure
 
-    def reader(self, request: ReadRequest) -> StreamRange:
+    def read(
+        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
+    ) -> StreamRange:
         """Returns a reader of one range of a file."""
         return StreamRange(
-            request,
+            ReadRequest(file, source, **options),
             self._open_reader,
             lookback_bytes=self._lookback_bytes,
             sure=self._sure,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Unpack
 
 from gristmill.dataset.base.errors import CorruptRecordError
 from gristmill.dataset.formats.parquet.parquet_file import ParquetFile
 from gristmill.dataset.metadata.features import encode_features
 from gristmill.dataset.metadata.shard_report import SourceSpan
+from gristmill.transforms.planning.shard_plan import SourceRange
 from gristmill.transforms.sources.formats import SourceSpec
 from gristmill.transforms.sources.input_files import InputFile
 from gristmill.transforms.sources.parquet.parquet_range import ParquetRange
@@ -18,7 +19,7 @@ from gristmill.transforms.sources.parquet.table_records import (
     features_of_spec,
     find_spec,
 )
-from gristmill.transforms.sources.source import ReadRequest, Source
+from gristmill.transforms.sources.source import ReadOptions, ReadRequest, Source
 
 __all__ = ["ParquetSource", "find_spec", "make_source"]
 
@@ -33,9 +34,11 @@ class ParquetSource(Source):
 
     place_noun = "row"
 
-    def reader(self, request: ReadRequest) -> ParquetRange:
+    def read(
+        self, file: InputFile, source: SourceRange, **options: Unpack[ReadOptions]
+    ) -> ParquetRange:
         """Returns a reader of one range of a file."""
-        return ParquetRange(request, self.spec)
+        return ParquetRange(ReadRequest(file, source, **options), self.spec)
 
     def cut(self, file: InputFile, *, range_bytes: int) -> Iterator[tuple[int, int]]:
         """Yields ranges of a file that begin with row groups, in order."""
