@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gzip
 import json
 import pathlib
@@ -14,7 +15,9 @@ from click.testing import CliRunner, Result
 
 from gristmill import loader
 from gristmill.pipelines.commands.main import cli
+from tests.support.examples import parsed
 
+LATE = datetime.datetime(9999, 12, 31)
 README = "# Title\n\nNo data.\n"
 
 
@@ -108,6 +111,99 @@ def test_what_is_data_is_read(tmp_path: pathlib.Path, name: str) -> None:
     assert {split: texts_in(output, split) for split in splits} == splits
     (found,) = [json.loads((output / "dataset.json").read_bytes())["splits"]]
     assert found.keys() == splits.keys()
+
+
+# Tables of one split, as writers make them, and the values of the column in all.
+COLUMNS: dict[str, tuple[list[pa.Array], list[list[int]]]] = {
+    "the least integers of each file": (
+        [pa.array([1, -2], pa.int8()), pa.array([3], pa.int64()), pa.array([4], "u4")],
+        [[1], [-2], [3], [4]],
+    ),
+    "small ones without a sign": (
+        [pa.array([255], pa.uint8()), pa.array([-1], pa.int8())],
+        [[255], [-1]],
+    ),
+    "doubles where pandas had gaps": (
+        [pa.array([1 << 60], pa.int64()), pa.array([2.0, None], pa.float64())],
+        [[1 << 60], [2], []],
+    ),
+    "doubles before integers": (
+        [pa.array([2.0, None], pa.float64()), pa.array([1 << 60], pa.int64())],
+        [[2], [], [1 << 60]],
+    ),
+    "lists that are empty in one file": (
+        [pa.array([[], []], pa.list_(pa.null())), pa.array([[7, 8]])],
+        [[], [], [7, 8]],
+    ),
+    "lists that are empty in the last": (
+        [pa.array([[7]]), pa.array([[]], pa.list_(pa.null()))],
+        [[7], []],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_types_that_differ_get_the_one_that_holds_all(tmp_path, name: str) -> None:
+    arrays, values = COLUMNS[name]
+    tables = {f"{n}.parquet": pa.table({"a": one}) for n, one in enumerate(arrays)}
+    output = tmp_path / "out"
+    ended = run("convert", made(tmp_path, tables), str(output))
+    assert ended.exit_code == 0, ended.output
+    dataset = loader.open(output, "train", cache_dir="")
+    found = map(parsed, dataset.read(range(len(dataset))))
+    assert [list(one.get("a", [])) for one in found] == values
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "named"),
+    [
+        (pa.array([1], pa.int64()), pa.array([1.5]), ["1.parquet", "row 0", "1.5"]),
+        (pa.array([1], pa.int64()), pa.array([1], pa.uint64()), ["int64", "uint64"]),
+        (pa.array([1]), pa.array(["a"]), ["int64", "string"]),
+        (pa.array([1.5], pa.float32()), pa.array([1], pa.int8()), ["float", "int8"]),
+    ],
+    ids=["fractions", "signs", "texts", "floats of 32 bits"],
+)
+def test_types_without_a_common_one_are_named(tmp_path, first, second, named) -> None:
+    tables = {f"{n}.parquet": pa.table({"a": a}) for n, a in enumerate((first, second))}
+    ended = run("convert", made(tmp_path, tables), str(tmp_path / "out"))
+    assert ended.exit_code != 0
+    for word in named:
+        assert word in ended.output
+
+
+@pytest.mark.parametrize(
+    ("times", "kind"),
+    [
+        ([LATE], pa.timestamp("us")),
+        ([datetime.datetime(1500, 1, 1)], pa.timestamp("us")),
+        ([[datetime.datetime(2000, 1, 1), LATE]], pa.list_(pa.timestamp("us"))),
+        ([{"b": LATE}], pa.struct({"b": pa.timestamp("us")})),
+    ],
+    ids=["late", "early", "in a list", "in a struct"],
+)
+def test_times_beyond_their_unit_are_refused(tmp_path, times, kind) -> None:
+    inputs = made(tmp_path, {"some": b""})
+    column = pa.array(times, kind)
+    path = f"{inputs}/a.parquet"
+    pq.write_table(pa.table({"a": column}), path, use_deprecated_int96_timestamps=True)
+    ended = run("convert", path, str(tmp_path / "out"))
+    assert ended.exit_code != 0
+    for word in ("column 'a'", "rows 0 to 0", "a.parquet", "--columns"):
+        assert word in ended.output
+
+
+def test_times_within_it_are_kept(tmp_path: pathlib.Path) -> None:
+    inputs = made(tmp_path, {"some": b""})
+    times = [datetime.datetime(1960, 12, 31, 1, 1, 1, 123457), None]
+    column = pa.array(times, pa.timestamp("us"))
+    path = f"{inputs}/a.parquet"
+    pq.write_table(pa.table({"a": column}), path, use_deprecated_int96_timestamps=True)
+    ended = run("convert", path, str(tmp_path / "out"))
+    assert ended.exit_code == 0, ended.output
+    (first, second) = loader.open(tmp_path / "out", cache_dir="").read([0, 1])
+    assert parsed(first) == {"a": [column.cast("i8")[0].as_py() * 1000]}
+    assert parsed(second) == {}
 
 
 DELTA = {"a.parquet": table("a"), "gone.parquet": table("b")}

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.tables.table_features import (
         DOUBLE,
         as_integers,
+        common_type,
         features_of,
         read_as,
         seen_numbers,
@@ -28,6 +29,7 @@ __all__ = [
     "DOUBLE",
     "as_integers",
     "check_column",
+    "common_type",
     "encode_rows",
     "features_of",
     "json_rows",

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import types
 
@@ -124,6 +125,7 @@ def spec_of(leaf: Leaf, column: str) -> FeatureSpec:
     )
 
 
+_INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 DOUBLE = "double"
 """Of numbers of 64 bits: fractions are rounded to 32, and whole numbers are kept."""
 
@@ -140,12 +142,34 @@ def as_rounded(spec: FeatureSpec) -> FeatureSpec:
 
 def read_as(found: FeatureSpec, spec: FeatureSpec) -> FeatureSpec:
     """Returns the feature of a column with the requested type, if possible."""
-    if found.kind != "float":
-        return found
-    for other in (as_integers(found), as_rounded(found)):
-        if (other.kind, other.type) == (spec.kind, spec.type):
-            return other
-    return found
+    same = dataclasses.replace(found, kind=spec.kind, dtype=spec.dtype, type=spec.type)
+    if found.kind == "float" and any(
+        (other.kind, other.type) == (spec.kind, spec.type)
+        for other in (as_integers(found), as_rounded(found))
+    ):
+        return same
+    return same if common_type(found, spec) == same else found
+
+
+def common_type(one: FeatureSpec, other: FeatureSpec) -> FeatureSpec | None:
+    """Returns the first feature with a type that holds all values of both, or None.
+
+    Writers choose the least type that holds the values of a file, and pandas has
+    doubles for integers with gaps. That the latter are whole is checked for each.
+    """
+    types = {one.type, other.type}
+    if types == {"float", DOUBLE}:
+        return dataclasses.replace(one, type=DOUBLE)
+    if DOUBLE in types and types - {DOUBLE} <= _INTEGERS:
+        whole = len(types) > 1 or "int64" in (one.kind, other.kind)
+        double = dataclasses.replace(one, type=DOUBLE)
+        return as_integers(double) if whole else one
+    if types <= _INTEGERS:
+        wide = np.result_type(*types).name
+        # Those of 64 bits with a sign and without have no type in common.
+        fits = wide in _INTEGERS
+        return dataclasses.replace(one, type=wide, dtype=wide) if fits else None
+    return one if (one.kind, one.type) == (other.kind, other.type) else None
 
 
 def typed_features(schema: pa.Schema, columns: Sequence[str]) -> dict[str, FeatureSpec]:

@@ -73,6 +73,7 @@ class ParquetFile:
                     page_checksum_verification=True,
                 )
                 self.schema: pa.Schema = self._file.schema_arrow
+                self._days = _day_columns(self._file)
                 self.places = self._find_places(size_bytes)
         except BaseException:
             self._reader.close()
@@ -177,6 +178,9 @@ class ParquetFile:
                 its `end` that of the row after the row group.
             StorageError: The file cannot be read, or it has changed.
         """
+        days = self._days.intersection(columns)
+        if days:
+            self._check_days(group, sorted(days))
         damage = functools.partial(_damage, f"row group {group.number:,}")
         row, end, rows = group.first_row, group.end_row, 0
         self._prepare(group, columns)
@@ -200,6 +204,50 @@ class ParquetFile:
                 f"{row + rows - group.first_row:,}",
                 place=(row, end),
             )
+
+    def _check_days(self, group: RowGroup, columns: Sequence[str]) -> None:
+        """Checks that no time of 96 bits is beyond 64 bits of nanoseconds.
+
+        pyarrow wraps such times. They are read in both units, and compared.
+
+        Raises:
+            InputError: One is.
+        """
+        open_file = _pyarrow_parquet().ParquetFile
+        row, batches = group.first_row, []
+        for unit in ("ns", "us"):
+            file = open_file(
+                self._reader,
+                buffer_size=_BUFFER_BYTES,
+                coerce_int96_timestamp_unit=unit,
+            )
+            batches.append(
+                file.iter_batches(
+                    batch_size=_BATCH_ROWS,
+                    row_groups=[group.number],
+                    columns=list(columns),
+                    use_threads=False,
+                )
+            )
+        pairs = zip(*batches, strict=True)
+        while True:
+            with _damage(f"row group {group.number:,}", self._path, row, group.end_row):
+                pair = next(pairs, None)
+            if pair is None:
+                return
+            last = row + len(pair[0]) - 1
+            for name in columns:
+                wrong = _wrapped(*(batch.column(name) for batch in pair))
+                if wrong is not None:
+                    raise InputError(
+                        f"column {name!r} has a time beyond timestamp[ns]",
+                        where=f"{self._path}, rows {row:,} to {last:,}",
+                        expected="times from 1677 to 2262 in a column of 96 bits",
+                        got=f"{wrong} microseconds since 1970",
+                        cure="write the column again in microseconds, as Spark does by "
+                        "outputTimestampType, or leave it out with --columns",
+                    )
+            row += len(pair[0])
 
     def _prepare(self, group: RowGroup, columns: Sequence[str]) -> None:
         """Tells the reader how these columns of a row group will be read."""
@@ -226,6 +274,32 @@ def _pyarrow_parquet() -> Any:
     except ModuleNotFoundError as e:
         raise MissingPackageError.of(e) or e from e
     return pyarrow.parquet
+
+
+def _day_columns(file: Any) -> frozenset[str]:
+    """Returns the columns that hold times of 96 bits, as older writers make them."""
+    columns = (file.schema.column(place) for place in range(len(file.schema.names)))
+    return frozenset(
+        column.path.partition(".")[0]
+        for column in columns
+        if column.physical_type == "INT96"
+    )
+
+
+def _wrapped(nanos: Any, micros: Any) -> int | None:
+    """Returns the first time in microseconds that nanoseconds do not hold."""
+    import numpy as np
+
+    while hasattr(nanos, "values"):
+        nanos, micros = nanos.values, micros.values
+    if nanos.type.num_fields:
+        pairs = zip(nanos.flatten(), micros.flatten(), strict=True)
+        return next((w for pair in pairs if (w := _wrapped(*pair)) is not None), None)
+    if str(nanos.type) != "timestamp[ns]":
+        return None
+    both = [one.cast("int64").fill_null(0).to_numpy() for one in (nanos, micros)]
+    wrong = np.flatnonzero(np.abs(both[0] // 1000 - both[1]) > 1)
+    return int(both[1][wrong[0]]) if len(wrong) else None
 
 
 def _leaves(kind: pa.DataType) -> int:

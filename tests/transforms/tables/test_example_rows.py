@@ -363,7 +363,7 @@ def test_columns_of_another_file():
     assert error.value.expected == "int64, int64"
     assert error.value.got == "string, bytes"
     with pytest.raises(InputError, match="column 'x' is not what"):
-        encoded({"x": pa.array([1], pa.int32())}, features=features)
+        encoded({"x": pa.array([1], pa.uint64())}, features=features)
     strict = features_of(pa.schema([pa.field("z", pa.int64(), nullable=False)]))
     with pytest.raises(InputError, match="column 'z' is not what") as error:
         encoded({"x": [1]}, features=strict)

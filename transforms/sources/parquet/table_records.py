@@ -211,7 +211,7 @@ def _schema(column: str, file: InputFile) -> pa.Schema | CorruptRecordError:
 
 
 def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
-    from gristmill.transforms.tables import as_integers
+    from gristmill.transforms.tables import as_integers, common_type
 
     found = _schemas(files)
     features: dict[str, FeatureSpec] = {}
@@ -224,8 +224,10 @@ def _features_of_files(files: InputFiles, columns: Sequence[str]) -> Features:
             # A column that has no value in the first file has no type there either.
             if name not in features and any(_holds(column, name) for column in empty):
                 features[name] = dataclasses.replace(spec, optional=True)
-            elif name in features and spec.optional:
-                features[name] = dataclasses.replace(features[name], optional=True)
+            elif name in features:
+                known = common_type(features[name], spec) or features[name]
+                optional = known.optional or spec.optional
+                features[name] = dataclasses.replace(known, optional=optional)
     if not features:
         raise InputError(
             "no column of the input files holds values",
@@ -294,7 +296,13 @@ def _features(
 
 def _empty(schema: pa.Schema) -> list[str]:
     """Returns the columns without a type: those that have no value in the file."""
-    return [field.name for field in schema if str(field.type) == "null"]
+    return [field.name for field in schema if _is_empty(field.type)]
+
+
+def _is_empty(kind: pa.DataType) -> bool:
+    """Returns whether a column of a type has no value, nor has any list in it."""
+    is_list = str(kind).startswith(("list<", "large_list<"))
+    return str(kind) == "null" or (is_list and _is_empty(kind.value_type))
 
 
 def _in_file(error: InputError, path: str) -> InputError:

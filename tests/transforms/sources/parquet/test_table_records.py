@@ -56,7 +56,7 @@ def test_a_file_without_values_has_any_columns(tmp_path):
     [
         (pa.table({"a": [1]}), "b", "string", "no such column"),
         (pa.table({"a": [1], "b": ["x"], "c": [2]}), "c", "no such column", "int64"),
-        (pa.table({"a": [1.5], "b": ["x"]}), "a", "int64", "double"),
+        (pa.table({"a": [b"1"], "b": ["x"]}), "a", "int64", "binary"),
         (pa.table({"a": [[1]], "b": ["x"]}), "a", "int64", "shape"),
     ],
 )
