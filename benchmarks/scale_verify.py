@@ -17,7 +17,7 @@ from benchmarks.scale_steps import Steps, graph_bytes
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import VerifyDataset
 from gristmill.transforms.checking.metadata import VerifyTask, VerifyTasks, plan_verify
@@ -56,7 +56,7 @@ def measure(shards: int) -> dict[str, float]:
 def make_dataset(directory: str, shards: int) -> None:
     """Makes a committed dataset of a split `train`, its files of nothing."""
     make_files(directory, shards)
-    collector = ReportCollector("made up")
+    collector = ShardCollector("made up")
     for shard in range(shards):
         collector.add(
             ShardReport(
@@ -73,7 +73,7 @@ def make_dataset(directory: str, shards: int) -> None:
         directory,
         "c4",
         "train",
-        collector.reports().table,
+        collector.table(),
         writer_options="group_size:1",
         source={"job": "made up"},
     )

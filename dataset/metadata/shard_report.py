@@ -11,7 +11,6 @@ from gristmill.dataset.base.errors import InvalidDatasetError
 from gristmill.dataset.packed.counts import SUPERVISION, PackedCounts
 
 INDEXED_JOB = "indexed"  # Of files that were indexed, in place of a job's fingerprint.
-NO_RECORDS = RecordsDigest()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from gristmill.dataset.base.columns import (
     load_arrays,
 )
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.base.errors import InvalidDatasetError
+from gristmill.dataset.base.errors import DataLossError, InvalidDatasetError
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 from gristmill.dataset.packed.counts import (
@@ -79,6 +79,20 @@ _ROW_COLUMNS = {
     if name not in _SUPERVISION_COLUMNS
 }
 
+# Those that a table has until it is written: what was read for each shard.
+_GATHERED_COLUMNS = {
+    "shard_index": "<i8",
+    "read_records": "<i8",
+    "read_raw_bytes": "<i8",
+    "read_low": "<u8",
+    "read_high": "<u8",
+    "changed_records": "<i8",
+    "null_rows": "<i8",
+}
+_WRITTEN_DIGEST = ("records", "raw_bytes", "digest_low", "digest_high")
+_NO_RECORDS = RecordsDigest()
+_READ_DIGEST = ("read_records", "read_raw_bytes", "read_low", "read_high")
+
 _SPAN_FIELDS = [field.name for field in dataclasses.fields(SourceSpan)]
 _PACKED_FIELDS = [field.name for field in dataclasses.fields(PackedCounts)]
 _segment_values = operator.attrgetter(*_SEGMENT_COLUMNS)
@@ -87,6 +101,8 @@ _report_values = operator.attrgetter(
     *("written.records", "written.raw_bytes", "file_bytes", "file_crc32c"),
     *("written.low", "written.high", "dropped_records", "added_records"),
     *("skipped_regions", "skipped_bytes"),
+    *("shard_index", "read.records", "read.raw_bytes", "read.low", "read.high"),
+    *("changed_records", "null_rows"),
 )
 
 
@@ -143,6 +159,11 @@ class ShardTable:
         return self.columns["file_crc32c"]
 
     @property
+    def numbers(self) -> Int64:
+        """int64 [shards], the number of each shard, of a table that was gathered."""
+        return self.columns["shard_index"]
+
+    @property
     def index_bytes(self) -> Int64:
         """int64 [shards], bytes of each index before the places; 0 without places."""
         return self.columns.get(INDEX_COLUMN, np.zeros(len(self), np.int64))
@@ -153,11 +174,62 @@ class ShardTable:
 
     def digest(self, shard: int | slice | Int64 | None = None) -> RecordsDigest:
         """Returns the digest of the records of one shard, of some, or of all."""
+        return self._digest(_WRITTEN_DIGEST, shard)
+
+    def read_digest(self, shard: int | None = None) -> RecordsDigest:
+        """Returns the digest of what was read for one shard, or for all."""
+        return self._digest(_READ_DIGEST, shard)
+
+    def _digest(
+        self, names: Sequence[str], shard: int | slice | Int64 | None
+    ) -> RecordsDigest:
         rows = slice(None) if shard is None else shard
         if isinstance(rows, int):
             rows = slice(rows, rows + 1)
-        names = ("records", "raw_bytes", "digest_low", "digest_high")
         return total_digest(*(self.columns[name][rows] for name in names))
+
+    def check_counts(
+        self, *, mapped: bool, left_out: RecordsDigest = _NO_RECORDS
+    ) -> None:
+        """Checks that each shard holds what was read for it.
+
+        Args:
+            mapped: Whether a function of the user's may have changed records.
+            left_out: Digest of the records that were not selected, of one shard.
+
+        Raises:
+            DataLossError: One does not.
+        """
+        columns, packed = self.columns, self.is_packed
+        read, dropped = columns["read_records"], columns["dropped_records"]
+        added, got = columns["added_records"], columns["records"]
+        if packed:
+            got = columns["packed_documents"] + columns["packed_empty_documents"]
+        for shard in np.flatnonzero(got != read - dropped + added).tolist():
+            expected = read[shard] - dropped[shard] + added[shard]
+            raise DataLossError(
+                "records were lost or added on the way into a shard",
+                where=self.paths[shard],
+                expected=f"{expected:,} records ({read[shard]:,} read, "
+                f"{dropped[shard]:,} dropped, {added[shard]:,} added)",
+                got=f"{got[shard]:,}" + " documents" * packed,
+                cure="run again; if it repeats, please report it",
+            )
+        if mapped or packed:
+            return
+        less = (left_out.records, left_out.raw_bytes, left_out.low, left_out.high)
+        differs = np.zeros(len(self), bool)
+        for ours, theirs, one in zip(_WRITTEN_DIGEST, _READ_DIGEST, less, strict=True):
+            kept = columns[theirs] - columns[theirs].dtype.type(one)
+            differs |= columns[ours] != kept  # Lanes wrap around, modulo 2**64.
+        for shard in np.flatnonzero(differs).tolist():
+            raise DataLossError(
+                "records changed on the way into a shard",
+                where=self.paths[shard],
+                expected=f"digest {(self.read_digest(shard) - left_out).hex}",
+                got=self.digest(shard).hex,
+                cure="check disk and memory of this machine, then run again",
+            )
 
     @property
     def shards_digest(self) -> str:
@@ -185,35 +257,6 @@ class ShardTable:
             for name in ("start_bytes", "stop_bytes"):
                 fields[name] = None if fields[name] < 0 else fields[name]
             yield SourceSpan(**fields)
-
-    def report_fields(self, begin: int, end: int) -> Iterator[dict[str, Any]]:
-        """Yields the rows of shards [begin, end) as fields of a report."""
-        bounds = [0, *self.columns["span_ends"][max(begin - 1, 0) : end].tolist()]
-        if begin:
-            del bounds[0]
-        spans = self._spans(bounds[0], bounds[-1])
-        packed = self.packed(begin, end)
-        names = [*_SHARD_COLUMNS, *(_SEGMENT_COLUMNS if self.is_packed else ())]
-        names += self.columns.keys() & {INDEX_COLUMN}
-        columns = [self.columns[name][begin:end].tolist() for name in names]
-        rows = zip(*columns, strict=True)
-        for path, row, (first, last) in zip(
-            self.paths[begin:end], rows, itertools.pairwise(bounds), strict=True
-        ):
-            fields = dict(zip(names, row, strict=True))
-            written = RecordsDigest(
-                records=fields.pop("records"),
-                raw_bytes=fields.pop("raw_bytes"),
-                low=fields.pop("digest_low"),
-                high=fields.pop("digest_high"),
-            )
-            taken = tuple(itertools.islice(spans, last - first))
-            yield fields | {
-                "path": path,
-                "written": written,
-                "spans": taken,
-                "packed": next(packed),
-            }
 
     @property
     def is_packed(self) -> bool:
@@ -296,7 +339,8 @@ class ShardTable:
     @classmethod
     def of(cls, reports: Sequence[ShardReport]) -> Self:
         """Returns the table of the reports of all shards, in the order of shards."""
-        columns = columns_of(_SHARD_COLUMNS, map(_report_values, reports))
+        types = _SHARD_COLUMNS | _GATHERED_COLUMNS
+        columns = columns_of(types, map(_report_values, reports))
         columns |= span_columns(span for report in reports for span in report.spans)
         index_bytes = np.array([report.index_bytes for report in reports], "<i8")
         if index_bytes.any():
@@ -331,8 +375,12 @@ class ShardTable:
         full |= {name: np.zeros(0, dtype) for name, dtype in _SPAN_COLUMNS.items()}
         return cls(paths=paths, columns=full | {"span_ends": np.zeros(shards, "<i8")})
 
-    def encode(self) -> bytes:
-        """Returns the table as the bytes of its file."""
+    def encode(self, *, gathered: bool = False) -> bytes:
+        """Returns the table as the bytes of its file.
+
+        Args:
+            gathered: Whether to keep what was read for each shard.
+        """
         blob, ends = encode_texts(self.paths)
         out = io.BytesIO()
         arrays: dict[str, Any] = {
@@ -341,7 +389,8 @@ class ShardTable:
             "path_ends": ends,
         }
         # No `allow_pickle=`: older NumPy would take it for an array of the file.
-        arrays |= self.columns
+        left_out = () if gathered else _GATHERED_COLUMNS
+        arrays |= {n: self.columns[n] for n in self.columns if n not in left_out}
         np.savez_compressed(out, **arrays)
         return out.getvalue()
 

@@ -21,7 +21,7 @@ from gristmill.dataset.base.places import Places
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import read_replaced_manifest
-from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.base import map_all
@@ -116,7 +116,7 @@ class Part:
         self._job = job
         self._part = part
         self._storage = storage_for(job.output)
-        self._reports = ReportCollector(job.taken.id)
+        self._reports = ShardCollector(job.taken.id)
         self.shards = self.records = 0
         (found,) = PartState.load_all(job, [part])
         done = found is not None and found.table is not None
@@ -249,7 +249,7 @@ class Part:
     def finish(self) -> None:
         """Writes the table: the part is finished. Raises as `publish` does."""
         self.check_current()
-        table = self._reports.reports().table
+        table = self._reports.table()
         done = dataclasses.replace(self._state, table=table)
         try:
             self._state = done.store(self._job, self._part)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gristmill.dataset.arrayrecord.footer import Footer
 from gristmill.dataset.base.digest import RecordsDigest
-from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport, SourceSpan
 
 
@@ -71,9 +71,9 @@ def footer_with(
 
 def collected(
     reports: Iterable[ShardReport], *, job: str, **options: int
-) -> ReportCollector:
+) -> ShardCollector:
     """Returns a collector that holds reports."""
-    collector = ReportCollector(job, **options)
+    collector = ShardCollector(job, **options)
     for each in reports:
         collector.add(each)
     return collector

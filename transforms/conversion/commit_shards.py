@@ -24,13 +24,12 @@ from gristmill.dataset.commit.commit import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.layout import TFDS_INFO_JSON
 from gristmill.dataset.metadata.manifest import Manifest, read_table
-from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.splits import Split
 from gristmill.transforms.conversion.carried_columns import carried_columns
 from gristmill.transforms.conversion.make_shards import (
     ShardResult,
     ShardTask,
-    check_counts,
     make_shards,
     shard_tasks,
 )
@@ -55,7 +54,7 @@ from gristmill.transforms.tokens.describe_rows import described_rows, row_featur
 _log = logging.getLogger(__name__)
 
 
-def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
+def finish_split(prepared: PreparedJob, collected: ShardCollector) -> Split:
     """Checks all shards of a split and writes their table.
 
     Raises:
@@ -65,22 +64,20 @@ def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
         StorageChangedError: It has written the table meanwhile.
     """
     job = prepared.job
-    reports = collected.reports()
+    table = collected.table()
     shards = range(prepared.plan.shards)
-    if len(reports) != len(shards):
-        missing = np.setdiff1d(shards, reports.shard_indices)
+    if len(table) != len(shards):
+        missing = np.setdiff1d(shards, table.numbers)
         raise DataLossError(
             f"{len(missing):,} of {len(shards):,} shards were not made",
             where=f"{job.output}, " + prepared.shard_path(int(missing[0])),
             cure="run the same command again: finished shards are kept",
         )
-    check_spans(reports.table.columns, prepared.files)
+    check_spans(table.columns, prepared.files)
     mapped = job.map is not None
     # Where records are selected, each shard was compared when it was made.
     selects = bool(job.records.select)
-    for row in reports.miscounted(mapped=mapped or selects):
-        check_counts(reports[row], mapped=mapped or selects)
-    table = reports.table
+    table.check_counts(mapped=mapped or selects)
     regions = table.total("skipped_regions")
     allowed = job.max_corrupt if job.on_corrupt == "skip" else 0
     if regions > allowed:
@@ -90,7 +87,7 @@ def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
             allowed,
             where=layout.join(job.output, layout.ERRORS_DIR),
         )
-    made_by, read = source_of(prepared.files.spec), reports.read
+    made_by, read = source_of(prepared.files.spec), table.read_digest()
     if regions and not read.records:
         raise nothing_read(layout.join(job.output, layout.ERRORS_DIR))
     source = SourceSplit.of_spec(prepared.files.spec)
@@ -98,9 +95,9 @@ def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
         source.check_read(read, skipped_regions=regions)
     changed: dict[str, Any] = {}
     if mapped:
-        changed = {"changed_records": reports.changed_records}
+        changed = {"changed_records": table.total("changed_records")}
     if job.records.nulls == "skip":
-        changed["null_rows"] = reports.null_rows
+        changed["null_rows"] = table.total("null_rows")
     if selects:
         changed["selected"] = job.records.select
     split = write_table(
@@ -134,7 +131,7 @@ def finish_split(prepared: PreparedJob, collected: ReportCollector) -> Split:
             packed=described_rows(job.pack, counts),
             features=row_features(job.pack, counts),
         )
-    elif not (mapped and (reports.changed_records or split.added_records)):
+    elif not (mapped and (table.total("changed_records") or split.added_records)):
         # What the user's function makes may hold anything else.
         split = dataclasses.replace(split, features=made_by.features())
     return split

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import itertools
 import os
 import threading
@@ -22,18 +21,17 @@ from gristmill.dataset.arrayrecord.chunk_encoder import check_versions
 from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
 from gristmill.dataset.arrayrecord.shard_writer import WrittenShard
 from gristmill.dataset.base.columns import Done, Gathered
-from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     CorruptShardError,
-    DataLossError,
     JobChangedError,
     TransposedChunkError,
 )
 from gristmill.dataset.base.places import Places
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
+from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.shard_sink import (
     RecordSink,
@@ -65,7 +63,6 @@ class ShardOptions(TypedDict, total=False):
 
 
 _CPU_LOCK = threading.Lock()
-_NOTHING = RecordsDigest()
 # Counters, and fields of reports of shards.
 _CHANGES = (
     *("skipped-regions", "dropped-records", "added-records", "changed-records"),
@@ -140,8 +137,7 @@ class ShardResult(NamedTuple):
             gathered.notes["committed"][split] = True
             return
         gathered.notes["task"][split] = self.task
-        empty = functools.partial(ReportCollector, fingerprint)
-        gathered.add_row(split, self.report, empty)
+        gathered.rows.setdefault(split, ShardCollector(fingerprint)).add(self.report)
 
     @property
     def done(self) -> Done:
@@ -297,7 +293,8 @@ def convert_shard(
             spans=tuple(tally.spans),
             packed=tally.packed,
         )
-        check_counts(report, mapped=job.map is not None, left_out=tally.left_out)
+        counted = ShardTable.of([report])
+        counted.check_counts(mapped=job.map is not None, left_out=tally.left_out)
         check_current(prepared)  # Another job may have begun hours ago.
         skipped.publish(place)
         places = None if job.pack is not None else Places.joined(tally.places)
@@ -366,41 +363,3 @@ def _copied(
                 _show(source.tally, progress)
             return copier.finish()
     return None
-
-
-def check_counts(
-    report: ShardReport, *, mapped: bool, left_out: RecordsDigest = _NOTHING
-) -> None:
-    """Checks that a shard holds what was read for it.
-
-    Args:
-        report: What was counted.
-        mapped: Whether a function of the user's may have changed records.
-        left_out: Digest of those that were not selected.
-
-    Raises:
-        DataLossError: It does not.
-    """
-    expected = report.read.records - report.dropped_records + report.added_records
-    packed = report.packed
-    got = report.written.records
-    if packed is not None:
-        got = packed.documents + packed.empty_documents
-    if got != expected:
-        raise DataLossError(
-            "records were lost or added on the way into a shard",
-            where=report.path,
-            expected=f"{expected:,} records ({report.read.records:,} read, "
-            f"{report.dropped_records:,} dropped, {report.added_records:,} added)",
-            got=f"{got:,}" + " documents" * (packed is not None),
-            cure="run again; if it repeats, please report it",
-        )
-    kept = report.read - left_out
-    if not mapped and packed is None and report.written != kept:
-        raise DataLossError(
-            "records changed on the way into a shard",
-            where=report.path,
-            expected=f"digest {kept.hex}",
-            got=report.written.hex,
-            cure="check disk and memory of this machine, then run again",
-        )

@@ -88,7 +88,7 @@ def commit_index(
         reports = indexed.rows[split]
         writer_options = {o for s, o in indexed.notes["writer_options"] if s == split}
         old = None if before is None else before.splits.get(split)
-        table, options = reports.reports().table, " | ".join(sorted(writer_options))
+        table, options = reports.table(), " | ".join(sorted(writer_options))
         if old is not None and _is_made_of(old, table, options, inputs):
             made[layout.write_key(split, old.write)] = old
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import google_crc32c
@@ -13,7 +12,7 @@ from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_index import encode_index
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.dataset.shards.open_shard import stored_footer
@@ -39,9 +38,8 @@ class IndexedShard(NamedTuple):
     def gather(self, gathered: Gathered) -> None:
         """Adds the report to those of the split, and notes how the file was written."""
         split = self.task.split
-        gathered.add_row(
-            split, self.report, functools.partial(ReportCollector, INDEXED_JOB)
-        )
+        empty = ShardCollector(INDEXED_JOB)
+        gathered.rows.setdefault(split, empty).add(self.report)
         gathered.notes["task"][split] = self.task
         gathered.notes["writer_options"][split, self.writer_options] = True
 

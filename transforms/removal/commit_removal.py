@@ -27,7 +27,6 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest, read_table
 from gristmill.dataset.metadata.open_manifest import not_a_dataset
 from gristmill.dataset.metadata.removed import RemovedRecords
-from gristmill.dataset.metadata.report_columns import ShardReports
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for, version_of
@@ -170,11 +169,11 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     key = one.write.key
     check_current(removal)
     table, found = read_table(dataset, base), cuts.rows.get(one.write.id)
-    reports: ShardReports | None = None if found is None else found.reports()
+    made: ShardTable | None = None if found is None else found.table()
     ends = np.cumsum(table.records)
     expected = np.unique(np.searchsorted(ends, one.records, side="right"))
-    rows = np.empty(0, np.int64) if reports is None else reports.shard_indices
-    if reports is None or not np.array_equal(rows, expected):
+    rows = np.empty(0, np.int64) if made is None else made.numbers
+    if made is None or not np.array_equal(rows, expected):
         raise DataLossError(
             "not all shards that lose records were written again",
             where=f"{dataset}, split {key}",
@@ -185,7 +184,7 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
     removed = cuts.notes["removed"]
     words = np.concatenate([removed[one.write.id, row] for row in rows.tolist()])
     digest = RecordsDigest.of_words(words)
-    new = _replaced(table, rows, reports.table)
+    new = _replaced(table, rows, made)
     left = new.digest() + digest
     if len(words) != len(one.records) or left.hex != base.records_digest:
         raise DataLossError(

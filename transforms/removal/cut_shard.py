@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
-from gristmill.dataset.metadata.report_columns import ReportCollector
+from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.storage.lookup import storage_for
@@ -78,8 +77,7 @@ class CutShard(NamedTuple):
     def gather(self, gathered: Gathered) -> None:
         """Adds the report to those of the new edition, and notes what it lost."""
         write = self.task.write
-        empty = functools.partial(ReportCollector, write)
-        gathered.add_row(write, self.report, empty)
+        gathered.rows.setdefault(write, ShardCollector(write)).add(self.report)
         gathered.notes["removed"][write, self.task.shard] = self.removed
 
     @property

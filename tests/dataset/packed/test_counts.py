@@ -9,7 +9,6 @@ import pytest
 
 from gristmill.dataset.base.columns import columns_of
 from gristmill.dataset.base.errors import InvalidDatasetError
-from gristmill.dataset.metadata.report_columns import ReportCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.packed.counts import (
@@ -21,7 +20,7 @@ from gristmill.dataset.packed.counts import (
     SupervisionCounts,
 )
 from gristmill.dataset.packed.message_spans import ROLES
-from tests.support.shards import report
+from tests.support.shards import collected, report
 
 NAMES = [field.name for field in dataclasses.fields(PackedCounts)]
 
@@ -75,12 +74,8 @@ def test_reports_and_tables_keep_them() -> None:
     reports = [packed_report(shard) for shard in range(3)]
     one = ShardReport.from_json(reports[1].to_json(), where="here")
     assert one == reports[1]
-    collector = ReportCollector(reports[0].job)
-    for each in reversed(reports):
-        collector.add(each)
-    found = collector.reports()
-    assert list(found) == reports
-    table = ShardTable.decode(found.table.encode(), where="here")
+    table = collected(reversed(reports), job=reports[0].job).table()
+    table = ShardTable.decode(table.encode(), where="here")
     assert table.is_packed
     assert list(table.packed(1, 3)) == [each.packed for each in reports[1:]]
     expected = sum((made_up(shard) for shard in range(3)), PackedCounts())
