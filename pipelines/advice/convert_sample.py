@@ -1,7 +1,8 @@
 """The conversion of a sample: parts of the inputs become shards, which are measured.
 
 The code is that of `gristmill convert`, in worker processes as there: cores that share
-caches and memory are slower together.
+caches and memory are slower together. Parts are spread evenly over all stored bytes; of
+a compressed file, which can only be read from its start, a part is its first bytes.
 """
 
 from __future__ import annotations
@@ -14,27 +15,23 @@ import tempfile
 import time
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from gristmill.dataset.arrayrecord.simple_chunks import BLOCK_BYTES
 from gristmill.dataset.metadata import layout
-from gristmill.pipelines.advice.estimate import Estimate, total_of
-from gristmill.pipelines.advice.sample_places import (
-    InputPart,
-    offset_of,
-    plan_of_parts,
-    sample_parts,
-)
 from gristmill.pipelines.local.pool import map_unordered
 from gristmill.transforms.conversion.begin import plan_job
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
-from gristmill.transforms.planning.shard_plan import PlanOptions
-from gristmill.transforms.sources.formats import FORMATS
+from gristmill.transforms.planning.shard_plan import PlanOptions, ShardPlan
 from gristmill.transforms.sources.input_files import InputFiles
 
 _PARTS = 24
 _LEAST_PARTS = 8
 _MOST_PROCESSES = 8
 _MOST_REGIONS = 1 << 20
+_GOLDEN = (5**0.5 - 1) / 2
 # Of a shard besides its chunks: half of a last block on average, and one for the place
 # of the footer.
 SHARD_BYTES = 1.5 * BLOCK_BYTES
@@ -57,60 +54,75 @@ class SampleSize:
     most_seconds: float = 20.0
 
 
-class SampledPart(NamedTuple):
-    """A part of the inputs that was converted to a shard.
+class Sample(NamedTuple):
+    """What parts of some inputs became, and of all of them by the ratio of bytes.
 
     Attributes:
-        part: The part.
-        stored_bytes: Bytes of its records in the inputs.
+        stored_bytes: Size of the parts in the inputs.
         records: Number of records that were written.
         raw_bytes: Their lengths, added.
-        file_bytes: Size of their chunks and index.
-        cpu_seconds: CPU time of its conversion.
+        file_bytes: Size of their chunks and indexes.
+        cpu_seconds: CPU time of the conversion.
         damaged_regions: Damaged regions that were passed over.
     """
 
-    part: InputPart
-    stored_bytes: int
-    records: int
-    raw_bytes: int
-    file_bytes: float
-    cpu_seconds: float
-    damaged_regions: int
+    stored_bytes: float = 0
+    records: float = 0
+    raw_bytes: float = 0
+    file_bytes: float = 0
+    cpu_seconds: float = 0
+    damaged_regions: float = 0
+
+    def plus(self, other: Sample) -> Sample:
+        """Returns the sum of two."""
+        return Sample(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def of_all(self, input_bytes: int) -> Sample:
+        """Returns the estimate for all inputs."""
+        times = input_bytes / max(1, self.stored_bytes)
+        return Sample(*(times * amount for amount in self))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample:
-    """A sample of the inputs of one job.
+def sampled_parts(
+    sizes: npt.NDArray[np.int64],
+    splittable: npt.NDArray[np.bool_],
+    *,
+    parts: int,
+    part_bytes: int,
+) -> tuple[ShardPlan, list[int]]:
+    """Returns a plan that cuts parts out, and the shards that they are.
 
-    Attributes:
-        input_bytes: Size of all inputs, as stored.
-        parts: Parts that were converted.
-        heads: Whether some parts are heads of compressed files.
+    Args:
+        sizes: int64 [files], bytes as stored.
+        splittable: bool [files], whether reading can begin in the middle.
+        parts: How many parts. What is not larger than all of them is taken as a whole.
+        part_bytes: Size of a part.
     """
-
-    input_bytes: int
-    parts: tuple[SampledPart, ...]
-    heads: bool
-
-    @property
-    def sampled_bytes(self) -> int:
-        """Size of the parts, as stored."""
-        return sum(one.part.end - one.part.begin for one in self.parts)
-
-    def total(self, name: str) -> Estimate:
-        """Returns an amount of all inputs, of a field of `SampledPart`."""
-        spans = [max(1, one.part.end - one.part.begin) for one in self.parts]
-        return total_of(
-            [getattr(one, name) for one in self.parts],
-            [one.stored_bytes for one in self.parts],
-            [
-                one.part.weight / span
-                for one, span in zip(self.parts, spans, strict=True)
-            ],
-            input_bytes=self.input_bytes,
-            read_share=self.sampled_bytes / max(1, self.input_bytes),
-        )
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    total = int(edges[-1])
+    if total <= parts * part_bytes:
+        places = np.concatenate((np.arange(0, total, part_bytes), edges[:-1]))
+    else:
+        places = (np.arange(parts) * total) // parts
+    places = places[places < total]
+    files = np.searchsorted(edges, places, side="right") - 1
+    begins, first = np.unique(
+        np.where(splittable[files], places, edges[files]), return_index=True
+    )
+    closed = np.append(edges[:-1][~splittable], total)
+    ends = np.minimum.reduce(
+        [
+            begins + part_bytes,
+            np.append(begins[1:], total),
+            closed[np.searchsorted(closed[:-1], begins, side="right")],
+            np.where(splittable[files[first]], total, edges[1:][files[first]]),
+        ]
+    )
+    cuts = np.unique(np.concatenate((begins, ends, [0, total])))
+    # An early stop leaves parts from everywhere.
+    order = np.argsort(np.arange(len(begins)) * _GOLDEN % 1, kind="stable")
+    plan = ShardPlan(sizes=sizes, splittable=splittable, cut_bytes=cuts)
+    return plan, np.searchsorted(cuts, begins)[order].tolist()
 
 
 def convert_sample(
@@ -134,14 +146,12 @@ def convert_sample(
         GristmillError: The conversion of a part failed.
         WorkerDiedError: A process ended before it was done.
     """
-    parts = sample_parts(
+    plan, shards = sampled_parts(
         files.sizes,
         files.splittable,
         parts=max(2, round(_PARTS * share)),
         part_bytes=size.part_bytes,
-        offset=offset_of(files.digest),
     )
-    plan, shards = plan_of_parts(parts, files.sizes, files.splittable)
     with tempfile.TemporaryDirectory(prefix="gristmill-plan-") as output:
         job = dataclasses.replace(
             job,
@@ -155,29 +165,24 @@ def convert_sample(
         prepared.store()
         # The first one in any case, a few unless that takes much longer.
         seconds = [math.inf, *[size.most_seconds] * (_LEAST_PARTS - 1)]
-        seconds += [size.seconds] * len(parts)
+        seconds += [size.seconds] * len(shards)
         begun = time.monotonic()
         tasks = [
-            (part, shard, begun + share * most)
-            for part, shard, most in zip(parts, shards, seconds, strict=False)
+            (shard, begun + share * most)
+            for shard, most in zip(shards, seconds, strict=False)
         ]
-        processes = min(workers, _MOST_PROCESSES, len(parts))
+        processes = min(workers, _MOST_PROCESSES, len(shards))
         measure = functools.partial(_converted, prepared)
-        found = list(map_unordered(measure, tasks, workers=processes))
-    return Sample(
-        input_bytes=int(files.sizes.sum()),
-        parts=tuple(one for one in found if one is not None),
-        heads=not files.splittable.all(),
-    )
+        return functools.reduce(
+            Sample.plus, map_unordered(measure, tasks, workers=processes), Sample()
+        )
 
 
-def _converted(
-    prepared: PreparedJob, task: tuple[InputPart, int, float]
-) -> SampledPart | None:
-    """Converts a part to a shard; None after its deadline."""
-    part, shard, deadline = task
+def _converted(prepared: PreparedJob, task: tuple[int, float]) -> Sample:
+    """Converts a part to a shard; nothing after its deadline."""
+    shard, deadline = task
     if time.monotonic() > deadline:
-        return None
+        return Sample()
     begun = time.process_time()
     report = convert_shard(prepared, shard)
     seconds = time.process_time() - begun
@@ -186,19 +191,10 @@ def _converted(
         begun = time.process_time()
         report = convert_shard(prepared, shard)
         seconds = time.process_time() - begun
-    output, files = prepared.job.output, prepared.files
-    sized = FORMATS[files.spec.format].sized
-    stored = 0
-    for span in report.spans:
-        if sized and files.splittable[span.file_index]:
-            if span.start_bytes is not None and span.stop_bytes is not None:
-                stored += span.stop_bytes - span.start_bytes
-        else:
-            stored = part.end - part.begin
-    index = layout.join(output, layout.index_path(report.path))
-    return SampledPart(
-        part=part,
-        stored_bytes=stored,
+    index = layout.join(prepared.job.output, layout.index_path(report.path))
+    cuts = prepared.plan.cut_bytes
+    return Sample(
+        stored_bytes=int(cuts[shard + 1] - cuts[shard]),
         records=report.written.records,
         raw_bytes=report.written.raw_bytes,
         file_bytes=max(0.0, report.file_bytes - SHARD_BYTES) + os.path.getsize(index),

@@ -14,7 +14,6 @@ from gristmill.pipelines.advice.convert_sample import (
     SampleSize,
     convert_sample,
 )
-from gristmill.pipelines.advice.estimate import Estimate
 from gristmill.pipelines.local.pool import default_workers
 from gristmill.pipelines.options.conversion_jobs import conversion_of
 from gristmill.pipelines.options.job_options import ConvertOptions, command_of
@@ -63,9 +62,9 @@ class Plan:
     format: str
     splits: tuple[str, ...]
     sampled_bytes: int
-    records: Estimate
-    raw_bytes: Estimate
-    file_bytes: Estimate
+    records: int
+    raw_bytes: int
+    file_bytes: int
     shards: int
     workers: int
     seconds: float
@@ -76,18 +75,15 @@ class Plan:
         """Returns the plan for people."""
         splits = f", splits {', '.join(self.splits)}" if len(self.splits) > 1 else ""
         share = self.sampled_bytes / self.input_bytes
-        mean = self.raw_bytes.value / max(1.0, self.records.value)
-        output, records = self.file_bytes, self.records
+        mean = self.raw_bytes / max(1, self.records)
         lines = [
             f"input    {plural(self.files, 'file')}, {size_text(self.input_bytes)} of "
             f"{self.format}{splits}",
             f"sample   {size_text(self.sampled_bytes)}, {share:.2%} of the input, "
             "converted here",
-            f"records  {records.value:,.0f}{records.error_text}, {size_text(mean)} on "
-            "average",
-            f"output   {size_text(output.value)}{output.error_text} in "
-            f"{plural(self.shards, 'shard')}, {output.value / self.input_bytes:.0%} of "
-            "the input",
+            f"records  {self.records:,}, {size_text(mean)} on average",
+            f"output   {size_text(self.file_bytes)} in {plural(self.shards, 'shard')}, "
+            f"{self.file_bytes / self.input_bytes:.0%} of the input",
             f"time     {_duration(self.seconds)} with {plural(self.workers, 'worker')} "
             "on this machine, if storage keeps up",
             *(f"note     {note}" for note in self.notes),
@@ -126,29 +122,35 @@ def make_plan(
     jobs = conversion_of(options).jobs
     inputs = [list_inputs(job) for job in jobs]
     total = sum(int(files.sizes.sum()) for files in inputs)
-    samples = [
-        convert_sample(
+    found, sampled = Sample(), Sample()
+    for job, files in zip(jobs, inputs, strict=True):
+        own = int(files.sizes.sum())
+        sample = convert_sample(
             job,
             files,
-            share=int(files.sizes.sum()) / max(1, total),
+            share=own / max(1, total),
             size=sample_size or SampleSize(),
             workers=workers,
         )
-        for job, files in zip(jobs, inputs, strict=True)
-    ]
-    records, raw_bytes, chunk_bytes, cpu_seconds = (
-        functools.reduce(Estimate.plus, (sample.total(name) for sample in samples))
-        for name in ("records", "raw_bytes", "file_bytes", "cpu_seconds")
-    )
-    if not records.value:
+        sampled, found = sampled.plus(sample), found.plus(sample.of_all(own))
+    if not found.records:
         raise InputError(
             "the sample of the inputs holds no records",
             where=" ".join(options.input),
             expected="at least one record",
             cure="see whether the inputs have records, and what --map drops",
         )
-    notes = _notes(samples)
-    if chunk_bytes.value > (1 - _LEAST_SAVED) * raw_bytes.value:
+    notes = []
+    if sampled.stored_bytes < total:
+        notes.append("the numbers are estimates: a part of the input was converted")
+        if not all(files.splittable.all() for files in inputs):
+            notes[0] += ", of files that are read from their start the first bytes"
+    if regions := int(sampled.damaged_regions):
+        notes.append(
+            f"{plural(regions, 'damaged region')}: the conversion stops there, unless "
+            "--on-corrupt skip is given"
+        )
+    if found.file_bytes > (1 - _LEAST_SAVED) * found.raw_bytes:
         notes.append("compression saves little: the records are compressed already")
         options = dataclasses.replace(options, compression="uncompressed")
     options = dataclasses.replace(
@@ -171,13 +173,13 @@ def make_plan(
         input_bytes=total,
         format=FORMATS[inputs[0].spec.format].found_as,
         splits=tuple(job.split for job in jobs),
-        sampled_bytes=sum(sample.sampled_bytes for sample in samples),
-        records=records,
-        raw_bytes=raw_bytes,
-        file_bytes=chunk_bytes.plus(Estimate(shards * SHARD_BYTES)),
+        sampled_bytes=int(sampled.stored_bytes),
+        records=round(found.records),
+        raw_bytes=round(found.raw_bytes),
+        file_bytes=round(found.file_bytes + shards * SHARD_BYTES),
         shards=shards,
         workers=workers,
-        seconds=_START_SECONDS + cpu_seconds.value / workers,
+        seconds=_START_SECONDS + found.cpu_seconds / workers,
         notes=tuple(notes),
         command=command_of(options, workers=given),
     )
@@ -216,20 +218,3 @@ def choose_shards(
         return {"shard_size": f"{size >> 20}MiB"}
     enough = min(_SHARDS_PER_WORKER * workers, input_bytes // _LEAST_SHARD_BYTES)
     return {"num_shards": enough} if one_cut and usual < enough else {}
-
-
-def _notes(samples: Sequence[Sample]) -> list[str]:
-    notes = []
-    if any(one.heads and one.sampled_bytes < one.input_bytes for one in samples):
-        notes.append(
-            "of files that are read from their start, only the first bytes were read"
-        )
-    parts = [part for sample in samples for part in sample.parts]
-    if regions := sum(part.damaged_regions for part in parts):
-        notes.append(
-            f"{plural(regions, 'damaged region')}: the conversion stops there, unless "
-            "--on-corrupt skip is given"
-        )
-    if any(sample.sampled_bytes < sample.input_bytes for sample in samples):
-        notes.append("±: the true number lies within in about 95 of 100 samples")
-    return notes
