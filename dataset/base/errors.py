@@ -10,6 +10,10 @@ from typing import Any, ClassVar, Literal, Self
 # How the message of an error calls its attributes.
 _LABELS = {"where": "where", "expected": "expected", "got": "got", "cure": "to do"}
 _FACT = re.compile(r"  ({}):\s+(.*)".format("|".join(_LABELS.values())))
+# An option of the command line, but for those of a command that is named with them.
+_OPTION = re.compile(
+    r"gristmill [a-z-]+[^;,`]*|(?<![\w'-])--([a-z][a-z-]*[a-z])(?![\w=])"
+)
 
 
 def some_of(items: Iterable[object], shown: int = 3) -> str:
@@ -27,7 +31,8 @@ class GristmillError(Exception):
     """Base of every error that gristmill raises on purpose.
 
     The message has a line for each attribute that is set. Errors pickle, notes and all:
-    they travel between processes.
+    they travel between processes. The attributes name options of the command line;
+    `str` names the parameters of Python instead.
 
     Attributes:
         what: What is wrong, one sentence without a final full stop.
@@ -73,6 +78,18 @@ class GristmillError(Exception):
 
     def __str__(self) -> str:
         facts = self.facts()
+        for name, value in facts.items():
+            # A place, and what was there, may be anybody's text.
+            if name not in ("where", "got") or value.startswith("--"):
+                facts[name] = _OPTION.sub(_parameter, value)
+        return self._message(facts)
+
+    def for_commands(self) -> str:
+        """Returns the message with options as the command line spells them."""
+        return self._message(self.facts())
+
+    @staticmethod
+    def _message(facts: dict[str, str]) -> str:
         lines = [facts.pop("what")]
         for name, value in facts.items():
             lines.append(f"  {_LABELS[name] + ':':<9} {value}")
@@ -94,6 +111,11 @@ class GristmillError(Exception):
                 name, line = names[match[1]], match[2]
             facts[name] = f"{facts[name]}\n{line}" if name in facts else line
         return cls(**{"what": "", **facts})
+
+
+def _parameter(option: re.Match[str]) -> str:
+    name = option[1]
+    return option[0] if name is None else f"`{name.replace('-', '_')}`"
 
 
 class InputError(GristmillError, ValueError):

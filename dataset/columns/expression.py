@@ -104,8 +104,10 @@ class Expression:
     def _column(self, name: str) -> ColumnType:
         kind = self._columns.get(name)
         if kind is None:
-            known = some_of(self._columns, 20) or "none"
-            raise self._refused(f"names no column {name!r}", name, f"one of {known}")
+            known = "a column, such as `gristmill attach` adds: there is none yet"
+            if self._columns:
+                known = f"one of {some_of(self._columns, 20)}"
+            raise self._refused(f"names no column {name!r}", name, known)
         if kind.shape:
             raise self._refused(
                 "compares arrays", f"{name}: {kind}", "columns with a single value"

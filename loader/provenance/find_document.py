@@ -105,7 +105,7 @@ def find_document(
         raise InputError(
             "the rows are not packed: no document is in several of them",
             where=repr(batches),
-            cure="give the number of the record, to find(record) or as --record",
+            cure="give the number of the record, to find(record) or as --records",
         )
     near: list[int] = []
     found = [

@@ -124,7 +124,7 @@ def errors_reported(*, looks: bool = False, as_json: bool = False) -> Iterator[N
     except GristmillError as e:
         if e.cure is not None:
             e.cure += _homes_of_options(e.cure)
-        tell(f"error: {e}")
+        tell(f"error: {e.for_commands()}")
         if as_json:
             print_error_json(type(e).__name__, **e.facts())
         if isinstance(e, WorkerDiedError):

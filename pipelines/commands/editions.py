@@ -11,7 +11,7 @@ from gristmill.pipelines.commands.shared_options import COUNT, argument, flag, s
 
 @command()
 @argument("dataset")
-@argument("edition", type=COUNT)
+@argument("edition", type=COUNT, metavar="EDITION")
 @split("Split to roll back.")
 def rollback(dataset: str, edition: int, split: str | None) -> None:
     """Go back to an earlier EDITION of a split.

@@ -225,7 +225,7 @@ def test_damage_is_counted_over_all_shards(path, tmp_path) -> None:
         data[len(frames_of(RECORDS[:record])) + 3] ^= 1
     path.write_bytes(gzip.compress(bytes(data)))
     job = job_of(path, tmp_path / "out", plan=PLANS[0], on_corrupt="skip")
-    with pytest.raises(CorruptInputError, match="--max-corrupt"):
+    with pytest.raises(CorruptInputError, match="`max_corrupt`"):
         convert(dataclasses.replace(job, max_corrupt=2))
     convert(dataclasses.replace(job, max_corrupt=3))
     split = open_manifest(job.output).splits["train"]

@@ -306,7 +306,7 @@ def test_too_much_damage_ends_the_conversion(tmp_path) -> None:
         on_corrupt="skip",
         max_corrupt=3,
     )
-    with pytest.raises(CorruptInputError, match="--max-corrupt"):
+    with pytest.raises(CorruptInputError, match="`max_corrupt`"):
         convert(job)
 
 

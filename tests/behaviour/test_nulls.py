@@ -118,7 +118,7 @@ def test_a_null_that_no_sample_has(tmp_path) -> None:
     with pytest.raises(CorruptRecordError, match="no value in a row") as error:
         convert(job_of(path, tmp_path / "fails", records=late))
     assert "line 31," in str(error.value)
-    assert "--nulls skip" in str(error.value)
+    assert "`nulls` skip" in str(error.value)
     convert(job_of(path, tmp_path / "out", records=TEXT))
     assert len(loader.open(tmp_path / "out")) == 31
 
@@ -127,7 +127,7 @@ def test_a_null_that_no_sample_has(tmp_path) -> None:
 def test_formats_without_nulls(tmp_path, asked) -> None:
     data = b"a,b\n1,2\n" if asked else b"one\ntwo lines of text\n"
     (tmp_path / "in").write_bytes(data if "record" not in asked else b'{"a": 1}\n')
-    with pytest.raises(InputError, match="--nulls skip is for columns"):
+    with pytest.raises(InputError, match="`nulls` skip is for columns"):
         convert(
             job_of(
                 tmp_path / "in",

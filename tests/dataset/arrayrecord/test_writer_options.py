@@ -68,7 +68,7 @@ class TestOptions:
         ],
     )
     def test_other_compressions_are_refused(self, given: str):
-        with pytest.raises(InputError, match="--compression") as caught:
+        with pytest.raises(InputError, match="`compression`") as caught:
             WriterOptions(compression=given)
         assert repr(given) in str(caught.value)
 

@@ -98,3 +98,21 @@ def test_every_error_that_is_made_says_what_to_do():
                     without.append(f"{path}:{node.lineno}")
     assert without == []
     assert made > 500
+
+
+def test_options_are_parameters_in_python_and_options_on_the_command_line() -> None:
+    error = errors.InputError(
+        "unknown --on-corrupt",
+        where="a/--b",
+        got="--on-corrupt stop",
+        cure="give --on-corrupt skip, or see gristmill clean --unfinished; or --split",
+    )
+    assert str(error) == (
+        "unknown `on_corrupt`\n"
+        "  where:    a/--b\n"
+        "  got:      `on_corrupt` stop\n"
+        "  to do:    give `on_corrupt` skip, or see gristmill clean --unfinished; or "
+        "`split`"
+    )
+    assert "give --on-corrupt skip" in error.for_commands()
+    assert error.facts()["cure"] == error.cure

@@ -126,7 +126,7 @@ class TestChecks:
         ],
     )
     def test_bad_names(self, name: str):
-        with pytest.raises(InputError, match="--name"):
+        with pytest.raises(InputError, match="`name`"):
             layout.check_name(name)
 
     @pytest.mark.parametrize("split", ["train", "test_2", "T", "en-train"])
@@ -137,7 +137,7 @@ class TestChecks:
         "split", ["", "-", "a.b", "train-", "a/b", "train[:10%]", "a b", "train\n"]
     )
     def test_bad_splits(self, split: str):
-        with pytest.raises(InputError, match="--split"):
+        with pytest.raises(InputError, match="`split`"):
             layout.check_split(split)
 
     @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ class TestNestedPayloads:
         data = frames_of(records)
         (tmp_path / "in").write_bytes(data)
         job = job_of(tmp_path / "in", tmp_path / "out", plan=("num_shards", 20))
-        with pytest.raises((CorruptInputError, DataLossError), match="--whole-files"):
+        with pytest.raises((CorruptInputError, DataLossError), match="`whole_files`"):
             convert(job)
         job = dataclasses.replace(job, output=str(tmp_path / "whole"), records=WHOLE)
         assert len(list(shard_tasks(prepared_of(job)))) == 1

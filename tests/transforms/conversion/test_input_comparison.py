@@ -107,7 +107,7 @@ def test_other_records_in_place_are_refused(job, inputs, committed: bool):
     assert f"{inputs}/2" in message
     assert f"{inputs}/1" not in message
     assert re.search(r"data-train.array_record-0000[345]-of-00006 was made", message)
-    assert "--overwrite" in message
+    assert "`overwrite`" in message
     assert states(job.output) == before
     convert(job, overwrite=True)
     assert read_output(job.output) == [*OLD[:60], *NEW[60:]]

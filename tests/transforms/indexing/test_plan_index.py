@@ -82,7 +82,7 @@ class TestJoined:
         message = refused(f"{folder}/*")
         assert "some files belong to a dataset by their names" in message
         assert "got:      digits-0.array_record" in message
-        assert "--split" in message
+        assert "`split`" in message
         assert len(splits(f"{folder}/*", split="all")["dir/all"]) == 2
 
     def test_datasets(self, make):

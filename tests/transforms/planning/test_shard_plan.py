@@ -208,7 +208,7 @@ class TestPlanByBytes:
         assert "cannot make 1,006 shards" in message
         assert "at most 1,005" in message
         assert "3 files, 1,005 bytes" in message
-        assert "--num-shards" in message
+        assert "`num_shards`" in message
 
     @pytest.mark.parametrize("options", [("num_shards", 1), ("shard_bytes", 5)])
     def test_only_empty_files_make_one_empty_shard(self, options):

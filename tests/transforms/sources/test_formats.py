@@ -35,13 +35,13 @@ def test_a_spec_survives_its_file(tmp_path, spec):
 
 @pytest.mark.parametrize("record", ["exam", "column", "column:", "line:a", ":"])
 def test_records_of_no_kind_are_refused(record):
-    with pytest.raises(InputError, match="unknown --record"):
+    with pytest.raises(InputError, match="unknown `record`"):
         RecordOptions(record=record)
 
 
 @pytest.mark.parametrize("columns", [("",), ("a", ""), ("a", "b", "a")])
 def test_columns_without_a_name_or_twice_are_refused(columns):
-    with pytest.raises(InputError, match="--columns names"):
+    with pytest.raises(InputError, match="`columns` names"):
         RecordOptions(columns=columns)
 
 

@@ -119,7 +119,7 @@ def test_text_beside_damaged_tfrecords_is_not_taken_for_the_data(
     (tmp_path / "in").write_bytes(damaged)
     message = refused(tmp_path / "*")
     assert "3 of 4 input files are not TFRecord files" in message
-    assert "--input-format" in message
+    assert "`input_format`" in message
     # Nor is it set aside, all that there is to read.
     with pytest.raises(InputError, match="3 of 4 input files"):
         find_inputs([f"{tmp_path}/*"], allow_other_formats=True)
@@ -142,7 +142,7 @@ def test_a_format_that_is_asked_for_has_files_that_look_like_others(tmp_path):
 def test_another_format_than_is_asked_for(tmp_path):
     (tmp_path / "in").write_bytes(MAKERS["Parquet"]())
     asked = RecordOptions(input_format="jsonl")
-    with pytest.raises(InputError, match=r"but Parquet(.|\n)*leave out --input-format"):
+    with pytest.raises(InputError, match=r"but Parquet(.|\n)*leave out `input_format`"):
         find_inputs([str(tmp_path / "in")], options=asked)
 
 

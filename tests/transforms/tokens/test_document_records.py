@@ -34,7 +34,7 @@ def test_the_column_alone_is_taken_of_tables(name):
     found = document_records(given, IDS, mapped=False)
     assert (found.record, found.columns) == ("", ("ids",))
     assert document_records(given, TEXT, mapped=True) == given
-    with pytest.raises(InputError, match="--column -"):
+    with pytest.raises(InputError, match="`column` -"):
         document_records(given, WHOLE, mapped=False)
 
 

@@ -171,7 +171,7 @@ def test_one_column_is_the_record(tmp_path):
     for column, what in (("b", "cannot be records"), ("q", "no such column")):
         with pytest.raises(InputError, match=what):
             records_of(pattern, record=f"column:{column}")
-    with pytest.raises(InputError, match="--columns is not for"):
+    with pytest.raises(InputError, match="`columns` is not for"):
         records_of(pattern, record="line", columns=("a",))
     pattern = written(tmp_path, [{"b": "x"}, {"a": 1}])
     with pytest.raises(InputError, match="is null in some rows") as error:

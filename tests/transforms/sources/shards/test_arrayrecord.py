@@ -145,7 +145,7 @@ def test_damage_is_named_or_left_out_by_chunk(tmp_path: pathlib.Path) -> None:
     with pytest.raises(CorruptShardError, match=r"a\.array_record, chunk 30"):
         convert(job_of(path.parent, tmp_path / "fails", plan=("num_shards", 3)))
     options = {"plan": ("num_shards", 3), "on_corrupt": "skip"}
-    with pytest.raises(CorruptInputError, match="--max-corrupt"):
+    with pytest.raises(CorruptInputError, match="`max_corrupt`"):
         convert(job_of(path.parent, tmp_path / "few", max_corrupt=1, **options))
     result = convert(job_of(path.parent, tmp_path / "out", **options))
     assert read_output(tmp_path / "out") == [

@@ -112,7 +112,7 @@ def test_what_is_not_a_whole_dataset(
     dataset: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     job = job_of(str(dataset), tmp_path / "new")
-    with pytest.raises(InputError, match="--input-format tfrecord"):
+    with pytest.raises(InputError, match="`input_format` tfrecord"):
         find_split(
             str(dataset), "train", options=RecordOptions(input_format="tfrecord")
         )

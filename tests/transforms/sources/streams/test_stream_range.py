@@ -466,4 +466,4 @@ class TestCompressedDamage:
         assert str(path) in message
         assert "intact gzip, zlib or zstd stream" in message
         assert "compressed byte offset" in message
-        assert "--on-corrupt skip" in message
+        assert "`on_corrupt` skip" in message

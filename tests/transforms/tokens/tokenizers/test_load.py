@@ -231,11 +231,11 @@ def test_bos_and_eos(tmp_path):
     assert (spec.bos_id, spec.eos_id) == (5_000, 5_001)
     spec = find_tokenizer(options_of(path, bos="0"))
     assert (spec.bos_id, spec.eos_id) == (0, None)
-    with pytest.raises(InputError, match="no token for --eos") as raised:
+    with pytest.raises(InputError, match="no token for `eos`") as raised:
         find_tokenizer(options_of(path, eos="<|s|>"))
     assert "<s>" in raised.value.expected
     assert "an id below 5,002" in raised.value.expected
-    with pytest.raises(InputError, match="--bos is not in the vocabulary") as raised:
+    with pytest.raises(InputError, match="`bos` is not in the vocabulary") as raised:
         find_tokenizer(options_of(path, bos="5002"))
     assert raised.value.got == "5002"
 
@@ -251,7 +251,7 @@ def test_special_tokens_of_the_tokenizer(tmp_path, fast):
     assert encoded(options, texts, fast=fast) == expected
     for option, token in (("bos", "<s>"), ("eos", "</s>")):
         twice = dataclasses.replace(options, **{option: token})
-        with pytest.raises(InputError, match=f"--{option} would be added twice"):
+        with pytest.raises(InputError, match=f"`{option}` would be added twice"):
             find_tokenizer(twice)
 
 
@@ -287,7 +287,7 @@ def test_tokens_that_are_there_already():
     assert (spec.bos_id, spec.eos_id, spec.vocabulary_size) == (1, 2, 1 << 32)
     with pytest.raises(InputError, match="and there is no tokenizer"):
         find_tokenizer(PackOptions(length=8, eos="</s>"))
-    with pytest.raises(InputError, match="--eos is not in the vocabulary") as raised:
+    with pytest.raises(InputError, match="`eos` is not in the vocabulary") as raised:
         find_tokenizer(PackOptions(length=8, eos="7", vocabulary_size=7))
     assert (raised.value.expected, raised.value.got) == ("an id below 7", "7")
     assert raised.value.cure == "correct it, or --vocabulary-size"
