@@ -28,8 +28,8 @@ from benchmarks import c4_like
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.transforms import ConversionJob, PlanOptions
-from gristmill.transforms.checking.metadata import plan_verify
-from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.checking.verify_dataset import plan_verify
+from gristmill.transforms.checking.verify_shard import verify_shard
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks

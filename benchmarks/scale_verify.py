@@ -14,14 +14,20 @@ from collections.abc import Iterable, Iterator
 
 from benchmarks.scale_index import digest, file_bytes, file_crc32c, make_files
 from benchmarks.scale_steps import Steps, graph_bytes
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.findings import Finding
 from gristmill.dataset.commit.commit import commit_dataset, write_table
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import VerifyDataset
-from gristmill.transforms.checking.metadata import VerifyTask, VerifyTasks, plan_verify
-from gristmill.transforms.checking.result import GatheredChecks, ShardCheck
+from gristmill.transforms.checking.verify_dataset import (
+    VerifyJob,
+    VerifyTask,
+    VerifyTasks,
+    plan_verify,
+)
+from gristmill.transforms.checking.verify_shard import ShardCheck
 
 
 def measure(shards: int) -> dict[str, float]:
@@ -39,14 +45,15 @@ def measure(shards: int) -> dict[str, float]:
         if len(plan.tasks) != shards or plan.findings:
             raise RuntimeError(f"{len(plan.tasks)} tasks, {plan.findings.first}")
         steps.sent(plan.tasks[shards - 1])
-        gathered = steps.sent(GatheredChecks(plan), gathers=True)
+        gathered = steps.sent(Gathered.of([plan.known]), gathers=True)
 
         def gather(tasks: VerifyTasks) -> None:
             for check in _results(tasks):
                 gathered.add(check)
 
         steps.timed("gather", functools.partial(gather, plan.tasks))
-        result = steps.sent(gathered, gathers=True).result(directory)
+        job = VerifyJob(directory)
+        result = job.commit(steps.sent(gathered, gathers=True))
         steps.found["findings"] = len(result.findings) + result.more_findings
         del plan
         steps.timed("quick", lambda: plan_verify(directory))

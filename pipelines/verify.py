@@ -12,8 +12,7 @@ from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.local.progress import preparing_shown
 from gristmill.pipelines.text.verification import Verification
-from gristmill.transforms.checking.result import VerifyResult
-from gristmill.transforms.checking.verify_job import VerifyJob
+from gristmill.transforms.checking.verify_dataset import VerifyJob, VerifyResult
 
 
 def verify(

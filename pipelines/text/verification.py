@@ -30,8 +30,8 @@ class Verification:
         shards: Shards checked.
         records: Records decoded and compared; None if quick.
         raw_bytes: Their size; None if quick.
-        findings: What is wrong with what was checked, the first 10,000 by file, and of
-            a shard the first 100.
+        findings: What is wrong with what was checked, one for each file, the first
+            10,000.
         leftovers: Files of commands that were killed, or that still run, the first
             1,000.
         more_findings: How many others there are.

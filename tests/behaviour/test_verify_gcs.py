@@ -8,8 +8,8 @@ import pytest
 
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.checking.metadata import plan_verify
-from gristmill.transforms.checking.shard import verify_shard
+from gristmill.transforms.checking.verify_dataset import plan_verify
+from gristmill.transforms.checking.verify_shard import verify_shard
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_objects import Objects
 from tests.support.gcs_server import Fault, GcsServer

@@ -15,9 +15,8 @@ import pytest
 
 from examples import reader
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.transforms.checking.metadata import plan_verify
-from gristmill.transforms.checking.result import GatheredChecks
-from gristmill.transforms.checking.shard import verify_shard
+from gristmill.pipelines.local.pool import run_job
+from gristmill.transforms.checking.verify_dataset import VerifyJob
 from tests.conformance import make
 
 EXPECTED = {
@@ -82,16 +81,13 @@ def test_two_readers_refuse_what_is_damaged(unpacked: str) -> None:
 @pytest.mark.parametrize("unpacked", EXPECTED, indirect=True)
 def test_verify_says_what_it_said(unpacked: str) -> None:
     expected = EXPECTED[pathlib.Path(unpacked).name]["verify"]
+    job = VerifyJob(unpacked)
     if expected["error"] is not None:
         with pytest.raises(GristmillError) as raised:
-            plan_verify(unpacked, shards_too=False)
+            run_job(job, workers=1)
         assert type(raised.value).__name__ == expected["error"]
         return
-    plan = plan_verify(unpacked, shards_too=False)
-    gathered = GatheredChecks(plan, quick=False)
-    for task in plan.tasks:
-        gathered.add(verify_shard(task))
-    findings = gathered.result(unpacked).findings
+    findings = run_job(job, workers=1).findings
     assert sorted({finding.path for finding in findings}) == expected["findings"]
     assert expected["exit_code"] == (3 if findings else 0)
 

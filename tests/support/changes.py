@@ -25,9 +25,8 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.checking.metadata import plan_verify
-from gristmill.transforms.checking.result import GatheredChecks
-from gristmill.transforms.checking.shard import verify_shard
+from gristmill.pipelines.local.pool import run_job
+from gristmill.transforms.checking.verify_dataset import VerifyJob
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
@@ -272,11 +271,7 @@ def split_of(output: str) -> Split | None:
 
 def found_by_verify(output: str) -> tuple[list[str], list[str]]:
     """Returns what `verify` finds: damage, and what was left over."""
-    plan = plan_verify(output, shards_too=False)
-    gathered = GatheredChecks(plan)
-    for task in plan.tasks:
-        gathered.add(verify_shard(task))
-    found = gathered.result(output)
+    found = run_job(VerifyJob(output), workers=1)
     return list(map(str, found.findings)), list(found.leftovers)
 
 

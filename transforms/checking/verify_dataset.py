@@ -1,7 +1,6 @@
-"""Verifying the metadata of a dataset against the files that exist.
+"""The job of a verification: metadata against files that exist, then every shard.
 
-Continues after the first finding, as a repair needs all of them. Opens no shard:
-`checking.shard` reads those that are planned here.
+A file has one finding at most, and what comes after is checked all the same.
 """
 
 from __future__ import annotations
@@ -9,18 +8,18 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import logging
 from collections.abc import Container, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.columns import Gathered
 from gristmill.dataset.base.errors import InputError, InvalidDatasetError
 from gristmill.dataset.base.findings import (
     UNREADABLE,
     Finding,
     Findings,
-    FirstOf,
     finding_of,
     wrong_size,
 )
@@ -38,20 +37,27 @@ from gristmill.dataset.commit.listings import (
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.column_table import (
     ColumnTable,
-    StoredColumn,
     column_entries,
     read_column_table,
 )
-from gristmill.dataset.metadata.manifest import Manifest, read_manifest
+from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_table import ShardTable
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.packed.counts import PACKED_COLUMNS, PackedCounts, PackedSplit
 from gristmill.dataset.packed.row_format import RowFormat, RowsKind
-from gristmill.transforms.checking.rows import PackedShard
+from gristmill.transforms.checking.verify_shard import (
+    GatheredChecks,
+    PackedShard,
+    VerifyTask,
+    check_same,
+    verify_shard,
+)
+from gristmill.transforms.jobs.job import Begun
+
+_log = logging.getLogger(__name__)
 
 _BLOCK_TASKS = 4096
-_LEFTOVERS_KEPT = 1_000
 _COLUMNS = (
     *("file_bytes", "file_crc32c"),
     *("records", "raw_bytes", "digest_low", "digest_high"),
@@ -62,46 +68,6 @@ _PACKED_COLUMNS = (
     *PACKED_COLUMNS,
     *("segments_bytes", "segments_crc32c"),
 )
-
-
-class VerifyTask(NamedTuple):
-    """One shard to verify: its row of the table of shards.
-
-    Attributes:
-        dataset: The dataset's directory.
-        path: The shard, relative to it.
-        content_sha256: Digest that tells whether the dataset was replaced since.
-        file_bytes: Size of the shard.
-        file_crc32c: crc32c of the whole file.
-        records: Number of its records.
-        raw_bytes: Their size.
-        low: The first lane of their digest.
-        high: The second lane.
-        packed: What the table says of packed rows, None of other records.
-        columns: The files of values of its records.
-    """
-
-    dataset: str
-    path: str
-    content_sha256: bytes
-    file_bytes: int
-    file_crc32c: int
-    records: int
-    raw_bytes: int
-    low: int
-    high: int
-    packed: PackedShard | None = None
-    columns: tuple[tuple[ColumnType, StoredColumn], ...] = ()
-
-    @property
-    def digest(self) -> RecordsDigest:
-        """Digest of its records."""
-        return RecordsDigest(
-            records=self.records,
-            raw_bytes=self.raw_bytes,
-            low=self.low,
-            high=self.high,
-        )
 
 
 _Columns = Sequence[tuple[ColumnType, ColumnTable]]
@@ -189,23 +155,25 @@ def _packed_shards(
 
 
 class VerifyPlan(NamedTuple):
-    """Findings about the metadata of a dataset, and the shards to read.
+    """What the metadata of a dataset tells, and the shards to read.
 
     Attributes:
-        findings: What is wrong: shards that are missing, too short or not the ones that
-            were written, files that readers would take for shards, tables that are not
-            the ones that `dataset.json` describes, totals that do not add up. Of
-            editions that were replaced and are kept, missing files and wrong sizes.
+        known: Findings: shards that are missing, too short or not the ones that were
+            written, files that readers would take for shards, tables that are not the
+            ones that `dataset.json` describes, totals that do not add up. Of editions
+            that were replaced and are kept, missing files and wrong sizes. With files
+            that are left over, and what the tables say of packed rows.
         tasks: One for every shard of all splits whose table can be read: for those of
             the others there is a finding.
-        leftovers: Files of commands that were killed, or that still run.
-        packed: What packed rows hold, as the tables say; None if there are none.
     """
 
-    findings: Findings
+    known: GatheredChecks
     tasks: VerifyTasks
-    leftovers: FirstOf[str]
-    packed: PackedCounts | None = None
+
+    @property
+    def findings(self) -> Findings:
+        """The findings."""
+        return self.known.findings
 
 
 def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
@@ -226,7 +194,8 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
         FormatVersionError: Its version is unknown.
     """
     manifest = open_manifest(dataset)
-    findings = Findings()
+    known = GatheredChecks()
+    findings = known.findings
     listings = Listings(dataset)
     tables: dict[str, ShardTable] = {}
     for name, split in manifest.editions.items():
@@ -235,14 +204,13 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
         except UNREADABLE as error:
             findings.add([finding_of(split.table, error)])
     rows: dict[str, RowFormat | None] = dict.fromkeys(tables)
-    packed: PackedCounts | None = None
     for name, table in tables.items():
         try:
             rows[name] = _rows_of(manifest.editions[name], table, dataset)
         except UNREADABLE as error:
             findings.add([finding_of(layout.DATASET_JSON, error)])
         if (counts := table.packed_total()) is not None:
-            packed = counts + (packed or PackedCounts())
+            known.packed = counts + (known.packed or PackedCounts())
     replaced: dict[str, ShardTable] = {}
     for name, split in manifest.known.items():
         if name not in manifest.editions:
@@ -265,10 +233,9 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
     for table in compared:
         findings.add(compare_shards(table, listings))
         findings.add(compare_indexes(table, listings))
-    leftovers = FirstOf[str](_LEFTOVERS_KEPT, str)
     whole = len(tables) + len(replaced) == len(manifest.known)
     left = find_leftovers(dataset, manifest, listings, named if whole else None)
-    leftovers.add(left)
+    known.leftovers.add(left)
     if findings:
         check_same(dataset, manifest.content_digest)
     tasks = VerifyTasks(
@@ -278,7 +245,7 @@ def plan_verify(dataset: str, *, shards_too: bool = True) -> VerifyPlan:
         [*rows.values()],
         [columns[name] for name in tables],
     )
-    return VerifyPlan(findings, tasks, leftovers, packed)
+    return VerifyPlan(known, tasks)
 
 
 def _columns_of(
@@ -387,18 +354,80 @@ def _owned_never(
                 )
 
 
-def check_same(dataset: str, content_digest: str) -> None:
-    """Checks that a dataset is the one in which something was found.
+class VerifyResult(NamedTuple):
+    """The result of a verification.
 
-    Raises:
-        InvalidDatasetError: It was replaced meanwhile: what was found says nothing.
+    Attributes:
+        dataset: Its directory.
+        shards: Shards that were checked.
+        records: Records that were decoded and compared; None if none was to be.
+        raw_bytes: Their size; None likewise.
+        findings: What is wrong, one for each file: the first 10,000.
+        leftovers: Files of commands that were killed, or that still run: the first
+            1,000.
+        more_findings: How many others there are.
+        more_leftovers: How many others there are.
+        packed: What packed rows hold; None if there are none.
     """
-    now = read_manifest(dataset)
-    if now is None or now.content_digest != content_digest:
-        raise InvalidDatasetError(
-            "dataset was changed while it was verified",
-            where=dataset,
-            expected=content_digest,
-            got="no dataset" if now is None else now.content_digest,
-            cure="verify it again, when the command that replaces it has ended",
+
+    dataset: str
+    shards: int
+    records: int | None
+    raw_bytes: int | None
+    findings: tuple[Finding, ...]
+    leftovers: tuple[str, ...] = ()
+    more_findings: int = 0
+    more_leftovers: int = 0
+    packed: PackedCounts | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyJob:
+    """The job.
+
+    Attributes:
+        dataset: The directory of a committed dataset.
+        quick: Whether to leave out the contents of shards and indexes.
+    """
+
+    dataset: str
+    quick: bool = False
+
+    step = staticmethod(verify_shard)
+
+    def begin(self) -> Begun[VerifyTask]:
+        """Checks the metadata."""
+        known, tasks = plan_verify(self.dataset, shards_too=self.quick)
+        shards = 0 if self.quick else len(tasks)
+        _log.info("%s: %d shards to verify", self.dataset, shards)
+        if self.quick:
+            known.shards = len(tasks)
+        else:
+            known.packed = None  # The shards tell it.
+        return Begun(
+            label="verifying",
+            tasks=tasks if shards else (),
+            parts=shards,
+            stored_bytes=tasks.file_bytes,
+            known=(known,),
+            sources=(self.dataset,),
+        )
+
+    def commit(self, gathered: Gathered) -> VerifyResult:
+        """Returns the findings, and logs how many there are."""
+        checks: GatheredChecks = gathered.rows["checks"]
+        findings, leftovers = checks.findings, checks.leftovers
+        _log.log(
+            logging.WARNING if findings else logging.INFO,
+            "%s: verified %d shards, %s records, %d findings%s",
+            *(self.dataset, checks.shards, checks.records, len(findings)),
+            f", the first {findings.first[0]}" if findings else "",
+        )
+        return VerifyResult(
+            self.dataset,
+            checks.shards,
+            None if self.quick else checks.records,
+            None if self.quick else checks.raw_bytes,
+            *(findings.first, leftovers.first, findings.more, leftovers.more),
+            checks.packed,
         )

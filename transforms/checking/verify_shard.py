@@ -1,0 +1,449 @@
+"""Verifying a shard: each of its files is read whole, and compared with all metadata.
+
+A file has one finding at most, the first; the other files are read all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
+
+import google_crc32c
+import numpy as np
+
+from gristmill.dataset.arrayrecord.chunks import CHUNK_ERRORS, damaged_chunks
+from gristmill.dataset.arrayrecord.footer import Footer, read_footer
+from gristmill.dataset.arrayrecord.walk import ChunkRange, walk_file
+from gristmill.dataset.base.columns import Done, Gathered
+from gristmill.dataset.base.digest import RecordsDigest
+from gristmill.dataset.base.errors import (
+    CorruptShardError,
+    InvalidDatasetError,
+    TransposedChunkError,
+)
+from gristmill.dataset.base.findings import (
+    UNREADABLE,
+    Finding,
+    Findings,
+    FirstOf,
+    finding_of,
+)
+from gristmill.dataset.columns.column_file import decode_column
+from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import StoredColumn
+from gristmill.dataset.metadata.manifest import read_manifest
+from gristmill.dataset.metadata.shard_index import ShardIndex, parse_index
+from gristmill.dataset.packed.counts import PackedCounts
+from gristmill.dataset.packed.join_documents import RECOUNTED, DocumentJoiner
+from gristmill.dataset.packed.row_format import RowFormat
+from gristmill.dataset.packed.segment_index import SegmentIndex
+from gristmill.dataset.shards.open_shard import ShardFacts, check_index
+from gristmill.dataset.storage.lookup import storage_for
+
+T = TypeVar("T")
+
+_LEFTOVERS_KEPT = 1_000
+_END_BYTES = 256 << 10  # Most footers are in there, with what says where they are.
+
+
+class PackedShard(NamedTuple):
+    """What the table of shards says of a shard of packed rows.
+
+    Attributes:
+        row_format: How its rows are encoded.
+        counts: What they hold.
+        segments_bytes: Size of its segment index.
+        segments_crc32c: crc32c of that whole file.
+    """
+
+    row_format: RowFormat
+    counts: PackedCounts
+    segments_bytes: int
+    segments_crc32c: int
+
+
+class VerifyTask(NamedTuple):
+    """One shard to verify: its row of the table of shards.
+
+    Attributes:
+        dataset: The dataset's directory.
+        path: The shard, relative to it.
+        content_sha256: Digest that tells whether the dataset was replaced since.
+        file_bytes: Size of the shard.
+        file_crc32c: crc32c of the whole file.
+        records: Number of its records.
+        raw_bytes: Their size.
+        low: The first lane of their digest.
+        high: The second lane.
+        packed: What the table says of packed rows, None of other records.
+        columns: The files of values of its records.
+    """
+
+    dataset: str
+    path: str
+    content_sha256: bytes
+    file_bytes: int
+    file_crc32c: int
+    records: int
+    raw_bytes: int
+    low: int
+    high: int
+    packed: PackedShard | None = None
+    columns: tuple[tuple[ColumnType, StoredColumn], ...] = ()
+
+    @property
+    def digest(self) -> RecordsDigest:
+        """Digest of its records."""
+        return RecordsDigest(
+            records=self.records,
+            raw_bytes=self.raw_bytes,
+            low=self.low,
+            high=self.high,
+        )
+
+
+class ShardCheck(NamedTuple):
+    """The result of verifying one shard.
+
+    Attributes:
+        path: The shard, relative to the dataset.
+        records: Its records, if they were all decoded and compared.
+        raw_bytes: Their size.
+        findings: What is wrong, one for each file.
+        file_bytes: What the size of the shard should be.
+        packed: What packed rows hold, if their documents could be joined.
+    """
+
+    path: str
+    records: int
+    raw_bytes: int
+    findings: tuple[Finding, ...]
+    file_bytes: int = 0
+    packed: PackedCounts | None = None
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds it to what is known."""
+        found = GatheredChecks(*(1, self.records, self.raw_bytes), packed=self.packed)
+        found.findings.add(self.findings)
+        found.gather(gathered)
+
+    @property
+    def done(self) -> Done:
+        """What was done."""
+        counts = {
+            **{"verified-shards": 1, "verified-records": self.records},
+            **{"findings": len(self.findings), "shard-bytes": self.file_bytes},
+        }
+        said = f"{self.records} records compared"
+        numbers = self.file_bytes, self.records, self.raw_bytes
+        return Done(self.path, said, *numbers, counts)
+
+
+@dataclasses.dataclass
+class GatheredChecks:
+    """What is known of a dataset while it is checked, whatever its size.
+
+    Attributes:
+        shards: Shards that were checked.
+        records: Records that were decoded and compared.
+        raw_bytes: Their size.
+        findings: What is wrong.
+        leftovers: Files of commands that were killed, or that still run.
+        packed: What packed rows hold; None if there are none.
+    """
+
+    shards: int = 0
+    records: int = 0
+    raw_bytes: int = 0
+    findings: Findings = dataclasses.field(default_factory=Findings)
+    leftovers: FirstOf[str] = dataclasses.field(
+        default_factory=lambda: FirstOf(_LEFTOVERS_KEPT, str)
+    )
+    packed: PackedCounts | None = None
+
+    def gather(self, gathered: Gathered) -> None:
+        """Adds all of it to what is known."""
+        gathered.rows.setdefault("checks", GatheredChecks()).extend(self)
+
+    def emptied(self) -> GatheredChecks:
+        """Returns one with nothing."""
+        return GatheredChecks()
+
+    def extend(self, other: GatheredChecks) -> None:
+        """Takes all that another collection has."""
+        self.shards += other.shards
+        self.records += other.records
+        self.raw_bytes += other.raw_bytes
+        self.findings.merge(other.findings)
+        self.leftovers.merge(other.leftovers)
+        if other.packed is not None:
+            self.packed = other.packed + (self.packed or PackedCounts())
+
+
+def verify_shard(task: VerifyTask) -> ShardCheck:
+    """Reads every byte of a shard and of the files beside it, and compares them.
+
+    Compared are: size and crc32c of each file, the crc32c of every decoded record with
+    the index, the digest of all records with the table, and the index's chunk offsets
+    with the shard's own footer. Of packed rows every document is joined from its
+    pieces, and compared with the table.
+
+    Memory: 1 MiB of the file (up to 4 MiB decoded), or one chunk if that is larger, and
+    some 20 bytes a record; of packed rows also some 80 bytes a piece.
+
+    Args:
+        task: Which shard.
+
+    Raises:
+        InvalidDatasetError: The dataset was replaced meanwhile.
+    """
+    findings: list[Finding] = []
+
+    def checked(path: str, check: Callable[..., T], *given: Any) -> T | None:
+        try:
+            return check(task, *given)
+        except (*UNREADABLE, CorruptShardError, TransposedChunkError) as error:
+            findings.append(finding_of(path, error))
+            return None
+
+    index = checked(layout.index_path(task.path), _read_index)
+    joiner = None
+    if task.packed is not None:
+        segments = layout.segments_path(task.path)
+        joiner = checked(segments, _open_segments, task.packed)
+    compared = checked(task.path, _read_shard, index, joiner)
+    for kind, column in task.columns:
+        checked(column.path, _read_column, kind, column)
+    if findings:
+        check_same(task.dataset, f"sha256:{task.content_sha256.hex()}")
+    digest, counts = compared or (RecordsDigest(), None)
+    return ShardCheck(
+        *(task.path, digest.records, digest.raw_bytes),
+        *(tuple(findings), task.file_bytes, counts),
+    )
+
+
+def check_same(dataset: str, content_digest: str) -> None:
+    """Checks that a dataset is the one in which something was found.
+
+    Raises:
+        InvalidDatasetError: It was replaced meanwhile: what was found says nothing.
+    """
+    now = read_manifest(dataset)
+    if now is None or now.content_digest != content_digest:
+        raise InvalidDatasetError(
+            "dataset was changed while it was verified",
+            where=dataset,
+            expected=content_digest,
+            got="no dataset" if now is None else now.content_digest,
+            cure="verify it again, when the command that replaces it has ended",
+        )
+
+
+def _load(task: VerifyTask, relative: str, what: str) -> tuple[str, bytes]:
+    """Returns the path and the content of a file beside a shard."""
+    path = layout.join(task.dataset, relative)
+    content = storage_for(path).load(path)
+    if content is None:
+        raise CorruptShardError(f"{what} is missing")
+    return path, content.data
+
+
+def _check_size(what: str, expected: int, got: int) -> None:
+    if got != expected:
+        raise CorruptShardError(
+            f"{what} has the wrong size",
+            expected=f"{expected:,} bytes",
+            got=f"{got:,}",
+        )
+
+
+def _check_crc32c(what: str, expected: int, data: bytes) -> None:
+    if (got := google_crc32c.value(data)) != expected:
+        raise CorruptShardError(
+            f"{what} is not the file that was written",
+            expected=f"crc32c {expected:#010x}",
+            got=f"{got:#010x}",
+        )
+
+
+def _read_index(task: VerifyTask) -> ShardIndex:
+    path, data = _load(task, layout.index_path(task.path), "shard index")
+    index = parse_index(data, path=path)
+    index.check()
+    index.places()
+    check_index(index, ShardFacts(task.records, task.file_bytes, task.file_crc32c))
+    return index
+
+
+def _read_column(task: VerifyTask, kind: ColumnType, column: StoredColumn) -> None:
+    path, data = _load(task, column.path, "column")
+    _check_size("column", column.file_bytes, len(data))
+    decode_column(data, path=path, kind=kind, records=task.digest)
+    _check_crc32c("column", column.file_crc32c, data)
+
+
+def _open_segments(task: VerifyTask, packed: PackedShard) -> DocumentJoiner:
+    what = "segment index"
+    path, data = _load(task, layout.segments_path(task.path), what)
+    _check_size(what, packed.segments_bytes, len(data))
+    _check_crc32c(what, packed.segments_crc32c, data)
+    index = SegmentIndex.decode(data, where=path)
+    if index.documents != packed.counts.documents:
+        raise CorruptShardError(
+            f"{what} has not the documents that the table of shards has",
+            expected=f"{packed.counts.documents:,}",
+            got=f"{index.documents:,}",
+        )
+    return DocumentJoiner(packed.row_format, index)
+
+
+def _read_shard(
+    task: VerifyTask, index: ShardIndex | None, joiner: DocumentJoiner | None
+) -> tuple[RecordsDigest, PackedCounts | None]:
+    """Compares a whole shard; returns its digest, and what packed rows hold."""
+    path = layout.join(task.dataset, task.path)
+    storage, begin = storage_for(path), max(task.file_bytes - _END_BYTES, 0)
+    # One read says how large the shard is, and has its footer.
+    found = storage.peek(path, begin, max(task.file_bytes, 1))
+    if found is None:
+        raise CorruptShardError("shard is missing")
+    info, end = found
+    _check_size("shard", task.file_bytes, info.size_bytes)
+
+    def read(first: int, stop: int) -> bytes:
+        if begin <= first and stop <= begin + len(end):
+            return end[first - begin : stop - begin]
+        return storage.read(path, first, stop)
+
+    footer = read_footer(read, info.size_bytes, path=path, hashed=index is None)
+    if index is not None and not _same_chunks(index, footer):
+        raise CorruptShardError("shard index and the shard's footer list other chunks")
+    digest, file_crc32c = RecordsDigest(), 0
+    # Read forward, so that remote storage reads ahead.
+    with storage.open(path, version=info.version) as file:
+        walk = walk_file(file, footer, path=path, size_bytes=info.size_bytes)
+        for data, chunks in walk:
+            file_crc32c = google_crc32c.extend(file_crc32c, data)
+            if chunks is not None:
+                digest += _compare_chunks(chunks, index, joiner)
+    if file_crc32c != task.file_crc32c:
+        raise CorruptShardError(
+            "bytes of the shard outside of its records changed",
+            expected=f"crc32c {task.file_crc32c:#010x} of the file",
+            got=f"{file_crc32c:#010x}",
+        )
+    if digest != task.digest:
+        raise CorruptShardError(
+            "records are not those that the table of shards describes",
+            expected=f"{task.records:,} records, digest {task.digest.hex}",
+            got=f"{digest.records:,} records, digest {digest.hex}",
+        )
+    if joiner is None or task.packed is None:
+        return digest, None
+    return digest, _recounted(task.packed.counts, joiner)
+
+
+def _same_chunks(index: ShardIndex, footer: Footer) -> bool:
+    numbers = np.arange(index.chunks + 1)
+    return np.array_equal(
+        index.chunk_offsets(numbers), footer.chunk_offsets
+    ) and np.array_equal(index.chunk_records(numbers[:-1]), footer.chunk_records)
+
+
+def _compare_chunks(
+    chunks: ChunkRange, index: ShardIndex | None, joiner: DocumentJoiner | None
+) -> RecordsDigest:
+    """Compares the records of chunks with the index, and returns their digest."""
+    try:
+        # Where no index has the checksums of records, those of the chunks tell.
+        encoded = chunks.encoded(hashed=index is None)
+        records: list[bytes] = []
+        if joiner is None:
+            crc32cs, lengths = encoded.checksum()
+        else:
+            records = encoded.decode()
+            crc32cs = np.array([*map(google_crc32c.value, records)], np.uint32)
+            lengths = np.array([*map(len, records)], np.int64)
+    except CorruptShardError:
+        raise _damage(chunks, hashed=index is None) from None
+    if index is not None:
+        first = chunks.first_record
+        stored = index.crc32cs[first : first + len(crc32cs)]
+        for row in np.flatnonzero(stored != crc32cs)[:1].tolist():
+            raise CorruptShardError(
+                f"record {first + row:,} is not the one that was written",
+                expected=f"crc32c {stored[row]:#010x}",
+                got=f"{crc32cs[row]:#010x}",
+            )
+    if joiner is not None:
+        with _placed():
+            joiner.add(records)
+    return RecordsDigest.of(crc32cs, lengths)
+
+
+@contextlib.contextmanager
+def _placed() -> Iterator[None]:
+    """Lets an error about rows say in which, as a finding has no place but a file."""
+    try:
+        yield
+    except CorruptShardError as error:
+        what = f"{error.where}: {error.what}"
+        facts = {"expected": error.expected, "got": error.got}
+        raise CorruptShardError(what, **facts) from error
+
+
+def _damage(chunks: ChunkRange, *, hashed: bool) -> CorruptShardError:
+    """Returns the error for the first of some chunks that cannot be decoded."""
+    counts = chunks.chunk_records
+
+    def decode(chunk: int) -> None:
+        chunks.encoded(slice(chunk, chunk + 1), hashed=hashed).decode()
+
+    chunk, error = next(damaged_chunks(len(counts), decode, errors=CHUNK_ERRORS))
+    first = chunks.first_record + int(counts[:chunk].sum())
+    count, number = int(counts[chunk]), chunks.first_chunk + chunk
+    records = f"record {first:,}"
+    if count != 1:
+        records = f"records {first:,} to {first + count:,}"
+    return CorruptShardError(
+        f"{records} cannot be decoded: chunk {number:,} at byte offset "
+        f"{int(chunks.footer.chunk_offsets[number]):,}",
+        got=error.got,
+    )
+
+
+def _recounted(counts: PackedCounts, joiner: DocumentJoiner) -> PackedCounts:
+    """Returns the counts of all rows, compared with those of the table of shards."""
+    with _placed():
+        joined = joiner.finish().counts
+    recounted = {name: getattr(joined, name) for name in RECOUNTED}
+    wrong = [name for name, got in recounted.items() if getattr(counts, name) != got]
+    if wrong == ["digest_spans"]:
+        raise CorruptShardError(
+            "messages are not where they were packed, or not trained as then",
+            expected=f"digest {counts.digest_spans:016x} of their spans",
+            got=f"{joined.digest_spans:016x}",
+        )
+    names = [name for name in wrong if not name.startswith("digest")]
+    if wrong and not names:
+        raise CorruptShardError(
+            "documents are not those that were packed: as many, and others",
+            expected=f"digest {counts.digest.hex}",
+            got=joined.digest.hex,
+        )
+    if wrong:
+        raise CorruptShardError(
+            "rows do not hold what the table of shards says",
+            expected=_listed(counts, names),
+            got=_listed(joined, names),
+        )
+    return dataclasses.replace(counts, **recounted)
+
+
+def _listed(counts: PackedCounts, names: Iterable[str]) -> str:
+    shown = (f"{getattr(counts, name):,} {name.replace('_', ' ')}" for name in names)
+    return ", ".join(shown)
