@@ -190,8 +190,10 @@ def _of_inputs(
 ) -> Iterator[ShownRecord]:
     """Yields the records of input files, of one split of a directory with splits."""
     from gristmill.dataset.base.errors import InputError
+    from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.pipelines.options.conversion_jobs import conversion_of
     from gristmill.pipelines.text.records import ShownRecord
+    from gristmill.pipelines.text.unfinished import read_unfinished
     from gristmill.transforms.sources.find_inputs import find_inputs
     from gristmill.transforms.sources.first_records import first_records
     from gristmill.transforms.tokens.documents import check_no_tables
@@ -205,7 +207,12 @@ def _of_inputs(
             got=f"--split {options.split}",
             cure="leave it out, and give the files of the split",
         )
-    files = find_inputs(job.inputs, options=job.records, allow_empty_files=True)
+    try:
+        files = find_inputs(job.inputs, options=job.records, allow_empty_files=True)
+    except InputError:
+        if len(options.input) == 1 and read_unfinished(options.input[0], None):
+            open_manifest(options.input[0])  # It says that a conversion is unfinished.
+        raise
     if job.records.input_format == "auto" and files.spec.format == "text":
         check_no_tables(files, None)
     found = first_records(files, offset=offset)

@@ -139,7 +139,9 @@ def check_records(directory: str, split: str) -> None:
             "each piece",
             where=f"{directory}, split {split}",
             expected="a dataset of records",
-            cure="make other rows of the documents with gristmill pack",
+            got="packed rows",
+            cure="give the documents that they were packed from; other rows of these "
+            "are made with gristmill pack",
         )
 
 

@@ -167,12 +167,15 @@ class Wanted(NamedTuple):
         if len(absent) == len(names):
             missing = absent  # Types would not help: all records would be empty.
         if missing:
+            talks = {"messages", "conversations"} & found.keys()
+            chat = f"of `gristmill pack`, or give it --chat for {some_of(talks)}"
             raise InputError(
                 "the input files have no such column",
                 expected=f"columns among {some_of(found, 20)}",
                 got=some_of(missing),
-                cure="correct the names in --columns, or in --column of `gristmill "
-                "pack`; a column that begins late in the files needs its type in "
+                cure="correct the names in --columns, or in --column "
+                + (chat if talks else "of `gristmill pack`")
+                + "; a column that begins late in the files needs its type in "
                 "--columns, as in score:float, and another one beside it",
             )
         types = dict(found)

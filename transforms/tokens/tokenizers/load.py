@@ -86,6 +86,9 @@ def kind_of(content: bytes, path: str) -> str:
         with contextlib.suppress(ValueError, RecursionError):
             got = f"JSON with the fields {some_of(json.loads(content), 4)}"
         cure = "give the file tokenizer.json, which is usually beside it"
+        if content.lstrip()[:2] in (b"{%", b"{{", b"{#"):
+            got = "a template of Jinja"
+            cure += "; the template of conversations is --template"
     elif content.startswith(b"version https://git-lfs"):
         got = "a pointer of Git LFS, in place of the file"
         cure = "fetch the file: git lfs pull"
