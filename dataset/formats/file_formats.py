@@ -34,20 +34,17 @@ _WRITE = (
     "read it with its own library, and write the records with gristmill.dataset.Writer "
     "(docs/prepare/writer.md)"
 )
-# Text that no source reads as it is; a user who names a format learns where.
-UNREADABLE_TEXT = (NO_UTF8, CONTROL) = (
-    "text that is not UTF-8",
-    "text with control characters",
-)
+_NO_UTF8 = "text that is not UTF-8"
+_CONTROL = "text with control characters"
 _UTF16 = "UTF-16 text"
 # Converted as they are, also compressed.
 _STREAMS = (TFRECORD, "CSV", "JSON lines", "TSV", "text")
 _CURES = {
     **dict.fromkeys((*_STREAMS, "Parquet"), CONVERT),
     _UTF16: "write it again as UTF-8, as with: iconv -f UTF-16 -t UTF-8",
-    NO_UTF8: "write it again as UTF-8, as with: iconv -f WINDOWS-1252 -t UTF-8, if "
+    _NO_UTF8: "write it again as UTF-8, as with: iconv -f WINDOWS-1252 -t UTF-8, if "
     "that is its encoding",
-    CONTROL: "remove them from its source: text has no NUL and no Ctrl-Z; to learn "
+    _CONTROL: "remove them from its source: text has no NUL and no Ctrl-Z; to learn "
     "where they are, name its format with --input-format",
     "JSON": "write each object on a line of its own, and convert these JSON lines",
     ARRAY_RECORD: "make a dataset of it, in place, with `gristmill index`; or write "
@@ -187,10 +184,10 @@ def _kind_of_text(head: bytes) -> str | None:
     except UnicodeDecodeError as e:
         if len(marked) - e.start > 3:
             ascii_bytes = len(marked) - len(marked.translate(None, _ASCII))
-            return NO_UTF8 if not controls and ascii_bytes * 20 > len(marked) else None
+            return _NO_UTF8 if not controls and ascii_bytes * 20 > len(marked) else None
         text = marked[: e.start].decode()  # It ends within a character.
     if controls:
-        return CONTROL if _are_of_text(marked, controls) else None
+        return _CONTROL if _are_of_text(marked, controls) else None
     if not text.strip():
         return None
     lines = text.strip("\r\n").split("\n")

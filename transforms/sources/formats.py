@@ -8,7 +8,6 @@ import re
 from typing import Literal, NamedTuple, Self, get_args
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.formats.file_formats import UNREADABLE_TEXT
 
 
 class SourceFormat(NamedTuple):
@@ -39,6 +38,8 @@ class SourceFormat(NamedTuple):
         return "text" in (self.found_as, *self.accepts)
 
 
+# Who names the format of such text learns which line is wrong.
+_FAULTY_TEXT = ("text that is not UTF-8", "text with control characters")
 _HERE = "gristmill.transforms.sources"
 
 FORMATS: dict[str, SourceFormat] = {
@@ -59,24 +60,24 @@ FORMATS: dict[str, SourceFormat] = {
     "jsonl": SourceFormat(
         "JSON lines",
         f"{_HERE}.lines.json_source",
-        accepts=("JSON", "text", *UNREADABLE_TEXT),
+        accepts=("JSON", "text", *_FAULTY_TEXT),
     ),
     "csv": SourceFormat(
         "CSV",
         f"{_HERE}.lines.csv_source",
         stream=True,
-        accepts=("TSV", "text", *UNREADABLE_TEXT),
+        accepts=("TSV", "text", *_FAULTY_TEXT),
     ),
     "tsv": SourceFormat(
         "TSV",
         f"{_HERE}.lines.csv_source",
         stream=True,
-        accepts=("CSV", "text", *UNREADABLE_TEXT),
+        accepts=("CSV", "text", *_FAULTY_TEXT),
     ),
     "text": SourceFormat(
         "text",
         f"{_HERE}.lines.text_source",
-        accepts=("CSV", "JSON", "JSON lines", "TSV", "XML", *UNREADABLE_TEXT),
+        accepts=("CSV", "JSON", "JSON lines", "TSV", "XML", *_FAULTY_TEXT),
     ),
 }
 
