@@ -108,7 +108,22 @@ def kind_of(value: Any) -> ColumnType:
     if isinstance(value, str):
         return ColumnType("text")
     array = np.asarray(value)
+    if array.dtype.kind == "f" and (lost := lost_number(value)) is not None:
+        raise ValueError(f"{lost}, which a float64 does not hold, among floats")
     return ColumnType(array.dtype.name, array.shape)
+
+
+def lost_number(value: Any) -> int | None:
+    """Returns an integer of Python, or of its lists, that a float64 does not hold."""
+    if isinstance(value, list | tuple):
+        found = map(lost_number, value)
+        return next((each for each in found if each is not None), None)
+    if not isinstance(value, int):
+        return None
+    try:
+        return None if int(float(value)) == value else value
+    except OverflowError:
+        return value
 
 
 def of_python(kind: ColumnType, values: Sequence[Any]) -> npt.NDArray[Any]:

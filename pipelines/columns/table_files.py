@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from gristmill.dataset.base.errors import (
     InputError,
-    MissingPackageError,
     NotADatasetError,
     some_of,
 )
@@ -25,11 +24,13 @@ from gristmill.loader import Dataset
 from gristmill.loader import open as open_dataset
 from gristmill.loader.decode.features import RaggedFeature
 from gristmill.loader.decode.scan import scan_examples
-from gristmill.pipelines.columns.typed_values import TypedValues, of_arrow
+from gristmill.pipelines.columns.typed_values import TypedValues, of_arrow, of_json
 from gristmill.transforms.sources.find_inputs import match_inputs
 from gristmill.transforms.sources.input_formats import Look, look_at
+from gristmill.transforms.sources.lines.json_text import parsed_line
 
 BLOCK_RECORDS = 1024
+_MARK = b"\xef\xbb\xbf"  # Of the order of bytes.
 _KINDS = {BYTES: ColumnType("text"), FLOATS: ColumnType("float32")}
 _KINDS[INTS] = ColumnType("int64")
 
@@ -153,98 +154,48 @@ def _of_parquet(
 def _of_json(
     info: FileInfo, look: Look, columns: Sequence[str] | None
 ) -> Iterator[Rows]:
-    try:
-        import pyarrow as pa
-        import pyarrow.json
-    except ModuleNotFoundError as e:
-        raise MissingPackageError.of(e) or e from e
-
     with storage_for(info.path).open(info.path, version=info.version or None) as file:
         data = file.read()
     if look.compression != "none":
         stream = InflatedStream(
-            pa.BufferReader(data), path=info.path, compression=look.compression
+            io.BytesIO(data), path=info.path, compression=look.compression
         )
         data = b"".join(iter(lambda: stream.read(1 << 20), b""))
-
-    def read(texts: Sequence[str]) -> pa.Table:
-        # As one block, so that a column has one type.
-        size = min(max(len(data), 1 << 20), (1 << 31) - 1)
-        schema = pa.schema([(name, pa.string()) for name in texts])
-        return pyarrow.json.read_json(
-            pa.BufferReader(data),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=size),
-            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema),
-        )
-
-    try:
-        table = read(())
-        # Texts that look like times.
-        if times := [one.name for one in table.schema if _is_time(one.type)]:
-            table = read(times)
-    except pa.ArrowException as e:
-        raise _unreadable(info.path, e) from e
-    chosen = _chosen(table.column_names, columns, info.path)
-    found = _columns_of(table, chosen, info.path)
-    # Among fractions, or numbers of 2^63 and more, whole numbers become floats.
-    large = {
-        name
-        for name, (kind, values, _) in found.items()
-        if kind is not None
-        and kind.dtype == "float64"
-        and (np.abs(values) >= 1 << 53).any()
-    }
-    if large:
-        _check_whole_numbers(data.decode(errors="replace"), large, info.path)
-    yield Rows(info.path, found)
-
-
-def _check_whole_numbers(text: str, names: set[str], path: str) -> None:
-    """Raises InputError for a whole number that a float64 does not hold."""
-    at, decoder = 0, json.JSONDecoder()
-    while at < len(text):
-        if text[at].isspace():
-            at += 1
-            continue
-        try:
-            row, end = decoder.raw_decode(text, at)
-        except ValueError as e:
-            raise _unreadable(path, e) from e
-        for name in names & row.keys():
-            for value in _lost_numbers(row[name]):
-                raise InputError(
-                    f"a whole number of the column {name!r} would be rounded",
-                    where=f"{path}, line {text.count(chr(10), 0, at) + 1:,}",
-                    expected="whole numbers that a float64 holds, as the column has "
-                    "fractions, or numbers of 2^63 and more",
-                    got=value,
-                    cure="write the column as texts, or leave it out by --columns",
-                )
-        at = end
-
-
-def _lost_numbers(value: Any) -> Iterator[int]:
-    """Yields the whole numbers that a float64 does not hold, of nested lists, too."""
-    if isinstance(value, list):
-        for each in value:
-            yield from _lost_numbers(each)
-    elif isinstance(value, int) and int(float(value)) != value:
-        yield value
-
-
-def _unreadable(path: str, error: Exception) -> InputError:
-    return InputError(
-        "lines of JSON cannot be read as a table",
-        where=path,
-        got=str(error).splitlines()[0],
-        cure="write the same names with values of one type on each line",
+    rows, lines = [], []
+    for number, line in enumerate(data.removeprefix(_MARK).split(b"\n"), 1):
+        if line.strip():
+            rows.append(_object(line, f"{info.path}, line {number:,}"))
+            lines.append(number)
+    names = dict.fromkeys(name for row in rows for name in row)
+    yield Rows(
+        info.path,
+        {
+            name: of_json(
+                [row.get(name) for row in rows],
+                column=name,
+                where=lambda row: f"{info.path}, line {lines[row]:,}",
+            )
+            for name in _chosen([*names], columns, info.path)
+        },
     )
 
 
-def _is_time(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_temporal(kind))
+def _object(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        found = parsed_line(line)
+    except (ValueError, RecursionError) as e:
+        got, cause = str(e), e
+    else:
+        if isinstance(found, dict):
+            return found
+        got, cause = f"{found!r:.60}", None
+    raise InputError(
+        "line is no row of a table",
+        where=where,
+        expected="a JSON object",
+        got=got,
+        cure="write one object on each line",
+    ) from cause
 
 
 def _columns_of(

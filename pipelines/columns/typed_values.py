@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.columns.column_type import ColumnType
+from gristmill.dataset.columns.column_type import ColumnType, lost_number
 from gristmill.dataset.columns.expression import compared
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_INT64 = range(-(1 << 63), 1 << 63)
 _LEAVE_OUT = "write it with values of one of these types, or leave it out by --columns"
 _EXPECTED = "numbers, true or false, texts, or arrays of numbers of one length"
 
@@ -93,6 +94,90 @@ def of_arrow(array: pa.Array, *, column: str, where: str) -> TypedValues:
         values = np.zeros((len(missing), *shape), found.dtype)
         values[~missing] = found.reshape(there, *shape)
     return TypedValues(ColumnType(found.dtype.name, tuple(shape)), values, missing)
+
+
+def of_json(
+    values: Sequence[Any], *, column: str, where: Callable[[int], str]
+) -> TypedValues:
+    """Returns the values of a field of JSON objects.
+
+    Whole numbers are floats where others are fractions, or do not have 64 bits.
+
+    Args:
+        values: Those of all rows; None where there is none.
+        column: The name of the field.
+        where: Returns the place of a row.
+
+    Raises:
+        InputError: A column cannot hold them, or would round a number.
+    """
+    import pyarrow as pa
+
+    kinds = [_leaf_kinds(value) for value in values]
+    first: dict[type, int] = {}
+    for row, kind in enumerate(kinds):
+        for each in kind:
+            first.setdefault(each, row)
+    if first.keys() <= {int, float}:
+        if float in first or not all(map(_has_64_bits, values)):
+            _check_numbers(values, column, where)
+            values = [_as_floats(value) for value in values]
+    elif len(first) > 1:
+        one, other = list(first)[:2]
+        row = first[other]
+        raise InputError(
+            f"the column {column!r} has values of several types",
+            where=where(row),
+            expected=f"{one.__name__}, as {values[first[one]]!r:.60} in "
+            f"{where(first[one])}",
+            got=f"{values[row]!r:.60}",
+            cure=_LEAVE_OUT,
+        )
+    try:
+        array = pa.array(values)
+    except pa.ArrowException as e:
+        raise InputError(
+            f"a column cannot hold the values of {column!r}",
+            where=where(0),
+            expected=_EXPECTED,
+            got=str(e).splitlines()[0],
+            cure=_LEAVE_OUT,
+        ) from e
+    return of_arrow(array, column=column, where=where(0))
+
+
+def _leaf_kinds(value: Any) -> set[type]:
+    if isinstance(value, list):
+        return set().union(*map(_leaf_kinds, value))
+    return set() if value is None else {type(value)}
+
+
+def _has_64_bits(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_has_64_bits, value))
+    return value is None or value in _INT64
+
+
+def _as_floats(value: Any) -> Any:
+    if isinstance(value, list):
+        return [*map(_as_floats, value)]
+    return None if value is None else float(value)
+
+
+def _check_numbers(
+    values: Sequence[Any], column: str, where: Callable[[int], str]
+) -> None:
+    for row, value in enumerate(values):
+        lost = lost_number(value)
+        if lost is not None:
+            raise InputError(
+                f"a whole number of the column {column!r} would be rounded",
+                where=where(row),
+                expected="whole numbers that a float64 holds, as the column has "
+                "fractions, or numbers of 2^63 and more",
+                got=lost,
+                cure="write the column as texts, or leave it out by --columns",
+            )
 
 
 def _objects(values: Sequence[Any]) -> npt.NDArray[Any]:

@@ -291,6 +291,30 @@ def test_whole_numbers_of_json_are_not_rounded(
 
 
 @pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"id": "doc1", "x": 1, "x": 2}', "the field 'x' more than once"),
+        ('{"id": "doc1", "x": NaN}', "NaN, which JSON does not have"),
+        ('{"id": "doc1", "x": 1} {"id": "doc2", "x": 1}', "Extra data"),
+        ('{"id": "doc1", "x": 01}', "delimiter"),
+        ('{"id": "doc1",', "Expecting property name"),
+        ("[1]", "no row of a table"),
+        ('{"id": "doc1", "x": "1"}', "int, as 7 in .*rows.jsonl, line 1"),
+        ('{"id": "doc1", "x": true}', "int, as 7 in .*rows.jsonl, line 1"),
+        ('{"id": "doc1", "x": [1]}', "cannot hold the values of 'x'"),
+    ],
+)
+def test_lines_of_json_are_read_strictly(
+    tmp_path: pathlib.Path, ten: str, line: str, message: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": "doc0", "x": 7}\n\n' + line)
+    with pytest.raises(InputError, match=message) as caught:
+        attach_tables(ten, [str(path)], ID, workers=1)
+    assert caught.value.where.startswith(f"{path}, line ")
+
+
+@pytest.mark.parametrize(
     ("columns", "message"),
     [
         ({"id": ["doc0"], "x": [{"a": 1}]}, "cannot hold the values of 'x'"),
@@ -334,6 +358,10 @@ def of_several_types(record: bytes) -> dict[str, Any]:
     return {"x": 1 if b"doc3" not in record else 0.5}
 
 
+def rounded(record: bytes) -> dict[str, Any]:
+    return {"x": [0.5, 1 if b"doc3" not in record else 2**53 + 1]}
+
+
 def no_columns(record: bytes) -> Any:
     return len(record)
 
@@ -354,6 +382,9 @@ def test_columns_are_computed_from_records(tmp_path: pathlib.Path, ten: str) -> 
     with pytest.raises(UserFunctionError, match="several types") as caught:
         attach_computed(ten, f"{__name__}:of_several_types", workers=1)
     assert "record 3" in str(caught.value)
+    with pytest.raises(UserFunctionError, match="'x'") as caught:
+        attach_computed(ten, f"{__name__}:rounded", workers=1)
+    assert "9007199254740993, which a float64 does not hold" in str(caught.value)
     with pytest.raises(UserFunctionError, match="no columns"):
         attach_computed(ten, f"{__name__}:no_columns", workers=1)
 
