@@ -53,7 +53,6 @@ from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
 _log = logging.getLogger(__name__)
 
-_MOST_NOTES = 10
 _TRIED_FILES = 8  # The first of them that has a record is taken.
 _TRIED_RECORDS = 10
 _READ_BYTES = 1 << 16
@@ -226,19 +225,11 @@ def plan_shards(job: ConversionJob, files: InputFiles) -> ShardPlan:
     """Returns the cuts between the shards of a job; arguments are as for `plan_job`."""
     plan = plan_by_bytes(job.plan, files.sizes, files.splittable)
     if files.spec.format == "parquet":
-        plan = _with_shared_groups(job, files, plan)
+        from gristmill.transforms.sources.parquet.shared_groups import joined_shards
+
+        joined = joined_shards(files, plan)
+        return dataclasses.replace(plan, joined=joined) if joined.any() else plan
     return plan
-
-
-def _with_shared_groups(
-    job: ConversionJob, files: InputFiles, plan: ShardPlan
-) -> ShardPlan:
-    from gristmill.transforms.sources.parquet.shared_groups import shared_groups
-
-    joined, notes = shared_groups(files, plan)
-    for note in notes[:_MOST_NOTES]:
-        _log.warning("%s: %s", job.output, note)
-    return dataclasses.replace(plan, joined=joined) if joined.any() else plan
 
 
 def _begun_date(job: ConversionJob) -> str:

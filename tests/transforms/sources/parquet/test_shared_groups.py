@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pathlib
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -18,8 +17,7 @@ from gristmill.transforms.conversion.make_shards import (
 from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 from gristmill.transforms.planning.shard_plan import PlanOptions, plan_by_bytes
 from gristmill.transforms.sources.find_inputs import find_inputs
-from gristmill.transforms.sources.parquet import shared_groups as module
-from gristmill.transforms.sources.parquet.shared_groups import shared_groups
+from gristmill.transforms.sources.parquet.shared_groups import joined_shards
 from tests.support.conversion import contents, convert, job_of, prepared_of
 from tests.support.parquet_files import flip, page_offset, some_table
 
@@ -74,19 +72,9 @@ def test_the_same_bytes_as_one_by_one(source, tmp_path, damaged):
     assert bool(list(tmp_path.glob("together/errors/*"))) == damaged
 
 
-def test_a_task_decodes_no_more_than_it_may(source, tmp_path, monkeypatch, caplog):
+def test_only_cuts_within_a_large_row_group_join_shards(source):
     files = find_inputs([str(source)])
-    options = PlanOptions(kind="num_shards", value=20)
-    plan = plan_by_bytes(options, files.sizes, files.splittable)
-    with module.ParquetFile(str(source), *files[0][1:3]) as table:
-        raw_bytes = [group.raw_bytes for group in table.places.groups]
-    joined, notes = shared_groups(files, plan, task_bytes=sum(raw_bytes))
-    assert not notes
-    # Of the cuts, only those within the large row group need it.
-    assert 14 <= joined.sum() <= 18
-    for parts in (3, 5):
-        joined, notes = shared_groups(files, plan, task_bytes=sum(raw_bytes) // parts)
-        runs = np.diff(np.flatnonzero(~joined), append=len(joined))
-        assert runs.max() <= -(-20 // parts)
-        (note,) = notes
-        assert "row group 1 decodes to" in note
+    for shards, joined in ((2, [0]), (20, [14, 15, 16, 17, 18])):
+        options = PlanOptions(kind="num_shards", value=shards)
+        plan = plan_by_bytes(options, files.sizes, files.splittable)
+        assert joined_shards(files, plan).sum() in joined
