@@ -181,14 +181,15 @@ def _of_json(
 
 
 def _object(line: bytes, where: str) -> dict[str, Any]:
+    cause: Exception | None = None
     try:
         found = parsed_line(line)
     except (ValueError, RecursionError) as e:
-        got, cause = str(e), e
+        cause, got = e, str(e)
     else:
         if isinstance(found, dict):
             return found
-        got, cause = f"{found!r:.60}", None
+        got = f"{found!r:.60}"
     raise InputError(
         "line is no row of a table",
         where=where,

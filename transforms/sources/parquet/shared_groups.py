@@ -50,9 +50,9 @@ def joined_shards(files: InputFiles, plan: ShardPlan) -> npt.NDArray[np.bool_]:
         if places is None:
             continue
         groups = {shard: _cut_group(places, int(begins[shard - 1])) for shard in shards}
-        cuts = Counter(groups.values())
+        counts = Counter(groups.values())
         for shard, group in groups.items():
-            joined[shard] = group is not None and cuts[group] > 1
+            joined[shard] = group is not None and counts[group] > 1
     return joined
 
 
