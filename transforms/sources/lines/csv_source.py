@@ -31,6 +31,7 @@ from gristmill.transforms.sources.lines.schema import (
 )
 from gristmill.transforms.sources.lines.text_source import LineSource
 
+_MARK = b"\xef\xbb\xbf"
 _DELIMITERS = {"csv": b",", "tsv": b"\t"}
 
 
@@ -87,7 +88,7 @@ def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[
         lines = [*itertools.dropwhile(is_empty, sample)]
         if not lines:
             continue  # It is empty, or damaged: then the conversion names that.
-        rows = (_fields(line, splitter, delimiter) for line in lines)
+        rows = (fields_of(line.removeprefix(_MARK), splitter) for line in lines)
         found = next(rows, None)
         if found is None:
             raise _no_header(path, "no text in UTF-8, or quotes that do not pair")
@@ -104,13 +105,6 @@ def _sampled(files: InputFiles, delimiter: bytes) -> tuple[list[str], list[list[
     if not header:
         raise _no_header(files.paths[0], "no row of text")
     return header, cells
-
-
-def _fields(line: bytes, splitter: CsvSplitter, delimiter: bytes) -> list[str] | None:
-    try:
-        return fields_of(line.removeprefix(b"\xef\xbb\xbf"), splitter, delimiter)
-    except ValueError:
-        return None
 
 
 def _check_names(header: list[str], path: str) -> None:

@@ -58,7 +58,6 @@ class CsvRows:
         self._header = list(header)
         self._schema = schema
         self._splitter = CsvSplitter(delimiter)
-        self._delimiter = delimiter
         self._parse = pyarrow.csv.ParseOptions(
             delimiter=delimiter.decode(), newlines_in_values=True
         )
@@ -71,12 +70,9 @@ class CsvRows:
 
     def check_header(self, line: bytes, path: str) -> None:
         """Raises InputError if the first line of a file is not the job's header."""
-        try:
-            found = fields_of(line, self._splitter, self._delimiter)
-        except ValueError:
-            found = []
+        found = fields_of(line, self._splitter)
         if found != self._header:
-            raise other_header(path, self._header, found)
+            raise other_header(path, self._header, found or [])
 
     def rows(self, lines: Lines) -> tuple[pa.RecordBatch, Positions]:
         """Returns the rows of non-empty lines, and the line of each.
@@ -104,10 +100,7 @@ class CsvRows:
             raise ValueError("too long")
         if not len(rows):
             return pa.RecordBatch.from_pylist([], schema=self._schema), rows
-        if not self._splitter.all_pair(data) and not all(
-            self._splitter.is_row(lines.part(row, row + 1).data)
-            for row in range(len(lengths))
-        ):
+        if not self._splitter.all_rows(data, lines.ends):
             raise ValueError("quotes that do not pair")
         if len(self._splitter.bare_returns(data)):
             raise ValueError("bare carriage returns")
@@ -146,26 +139,26 @@ class CsvRows:
         if len(row.data) > MOST_BYTES:
             expected = f"at most {MOST_BYTES:,} bytes"
             return bad("row is too long", expected, f"{len(row.data):,} bytes")
-        if self._splitter.never_closes(row.data):
-            return bad(
-                "quote of a field is never closed",
-                "a quote that ends the field, quotes in it doubled",
-                f"none in {row.data.count(NEWLINE) + 1:,} lines, to the end of the "
-                "file",
-            )
-        if not self._splitter.is_row(row.data):
-            return bad(
-                "quotes of a row do not pair",
-                "a quoted field that ends with a quote, quotes in it doubled",
-                "other bytes after the quote that ends a field",
-            )
         if len(self._splitter.bare_returns(row.data)):
             return bad(
                 "row has a carriage return outside of quotes",
                 r"lines that end with \n or \r\n",
                 r"\r alone",
             )
-        cells = fields_of(row.line(0), self._splitter, self._delimiter)
+        if not [*self._splitter.rows(row.data)]:
+            return bad(
+                "quote of a field is never closed",
+                "a quote that ends the field, quotes in it doubled",
+                f"none in {row.data.count(NEWLINE) + 1:,} lines, to the end of the "
+                "file",
+            )
+        cells = fields_of(row.line(0), self._splitter)
+        if cells is None:
+            return bad(
+                "quotes of a row do not pair",
+                "a quoted field that ends with a quote, quotes in it doubled",
+                "other bytes after the quote that ends a field",
+            )
         if len(cells) != len(self._header):
             return bad(
                 "row has another number of fields than the header",
@@ -238,23 +231,12 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
     return True
 
 
-def fields_of(row: bytes, splitter: CsvSplitter, delimiter: bytes) -> list[str]:
-    """Returns the fields of one row, without its newline.
-
-    Raises ValueError if it is not a row, or not UTF-8.
-    """
-    if not splitter.is_row(row):
-        raise ValueError("not a row of CSV")
-    fields, at = [], 0
-    while True:
-        end = splitter.field_end(row, at)
-        field = row[at:end]
-        if field.startswith(b'"'):
-            field = field.rstrip(b"\r")[1:-1].replace(b'""', b'"')
-        fields.append(field.decode())
-        if end >= len(row):
-            return fields
-        at = end + len(delimiter)
+def fields_of(row: bytes, splitter: CsvSplitter) -> list[str] | None:
+    """Returns the fields of one row, None if it is none, or not UTF-8."""
+    try:
+        return [field.decode() for field in splitter.row(row) or ()] or None
+    except UnicodeDecodeError:
+        return None
 
 
 def column_type(name: str, cells: Iterable[str]) -> pa.DataType:

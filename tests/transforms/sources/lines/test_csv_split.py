@@ -36,11 +36,9 @@ def written(rows, style) -> tuple[bytes, list[int]]:
 def test_rows_end_where_they_were_written(rows, style, cut):
     data, ends = written(rows, style)
     assert SPLITTER.ends(data).tolist() == ends
-    assert SPLITTER.slow_ends(data) == ends
     part = data[: int(cut * len(data))]
     known = [end for end in ends if end <= len(part)]
     assert SPLITTER.ends(part).tolist() == known
-    assert SPLITTER.slow_ends(part) == known
 
 
 @given(ROWS, STYLE, st.lists(st.sampled_from([b'x"y', b'"', b'z"'])))
@@ -65,4 +63,4 @@ def test_quotes_within_bare_fields_stand_for_themselves(rows, style, bare):
 )
 def test_a_bad_row_ends_with_the_line_on_which_it_shows(data, ends):
     assert SPLITTER.ends(data).tolist() == ends
-    assert not SPLITTER.is_row(data[: ends[0]] if ends else data)
+    assert SPLITTER.row(data[: ends[0]] if ends else data) is None
