@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import logging
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import call_apart, default_workers, run_job
-from gristmill.pipelines.local.progress import conversion_shown, preparing_shown
+from gristmill.pipelines.local.progress import preparing_shown
 from gristmill.pipelines.text.conversion import Outcome, edition_notes
 from gristmill.transforms.conversion.begin import PlanConversion, try_function
 from gristmill.transforms.conversion.commit_shards import (
@@ -122,14 +121,10 @@ def convert(
         work = MakeShards(jobs=left, options=options).begun_by(
             p for p in preparations if p.committed is None
         )
-        with (
-            tempfile.TemporaryDirectory(prefix="gristmill-") as directory,
-            conversion_shown(todo, directory, job=jobs[0], show=show_progress),
-        ):
-            work = dataclasses.replace(work, progress_dir=directory)
-            if beam_options is None:
-                result = _run_here(work, todo, workers)
-            else:
+        if beam_options is None:
+            result = _run_here(work, todo, workers, show_progress=show_progress)
+        else:
+            with preparing_shown(show=show_progress, label=work.label):
                 result = _run_beam(work, todo[0], beam_options)
         manifest = result.manifest
         for prepared in todo:
@@ -211,12 +206,22 @@ def _shards_at_once(prepared: PreparedJob) -> int:
 
 
 def _run_here(
-    work: MakeShards, prepared: Sequence[PreparedJob], workers: int | None
+    work: MakeShards,
+    prepared: Sequence[PreparedJob],
+    workers: int | None,
+    *,
+    show_progress: bool,
 ) -> ConversionResult:
     threads = max(map(_shards_at_once, prepared))
     work = dataclasses.replace(work, one_at_a_time=threads > 1)
     apart = any(map(_calls_function, work.jobs))
-    return run_job(work, workers=workers, threads=threads, apart=apart)
+    return run_job(
+        work,
+        workers=workers,
+        threads=threads,
+        apart=apart,
+        show_progress=show_progress,
+    )
 
 
 def _run_beam(

@@ -222,7 +222,8 @@ def run_steps(
     with counter_shown(begun.label, begun.noun, planned, size, show=shown) as counter:
         for result in itertools.chain.from_iterable(made):
             done = result.done
-            counter.add(done.stored_bytes, done.records, done.raw_bytes)
+            tokens = done.counts.get("tokens", 0)
+            counter.add(done.stored_bytes, done.records, done.raw_bytes, tokens)
             yield result
 
 

@@ -1,26 +1,15 @@
-"""The progress of a command on standard error: a bar, or lines without a terminal.
-
-That of a conversion is read from the files in its output, so it works for every runner:
-a shard is finished when its index exists. Workers on this machine also write small
-progress files. Other work is counted where its results arrive.
-"""
+"""The progress of a command on standard error: a bar, or lines without a terminal."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
-import numpy as np
-
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.dataset.metadata import layout
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.jobs.conversion_job import ConversionJob, PreparedJob
 
 _REFRESH_SECONDS = 0.5
 _PLAIN_LINE_SECONDS = 15.0
@@ -59,98 +48,16 @@ class Counter:
         self.noun, self.items, self.stored_bytes = noun, items, stored_bytes
         self._progress = _Progress(0, 0, 0, 0)
 
-    def add(self, stored_bytes: int, records: int, raw_bytes: int) -> None:
+    def add(
+        self, stored_bytes: int, records: int, raw_bytes: int, tokens: int = 0
+    ) -> None:
         """Counts one item that is done."""
-        added = 1, stored_bytes, records, raw_bytes, 0
+        added = 1, stored_bytes, records, raw_bytes, tokens
         self._progress = _Progress(*map(sum, zip(self._progress, added, strict=True)))
 
     def read(self) -> _Progress:
         """Returns the work done so far."""
         return self._progress
-
-
-class _ConversionReader:
-    """Reads the progress of a conversion."""
-
-    noun = "shards"
-
-    def __init__(self, prepared: Sequence[PreparedJob], progress_dir: str):
-        self._progress_dir = progress_dir
-        self._index = layout.join(prepared[0].job.output, layout.INDEX_DIR)
-        self._keys: dict[str, str] = {}  # SPLIT.NUMBER, by the name of the index.
-        self._input_bytes: dict[str, int] = {}
-        for job in prepared:
-            sizes = np.diff(job.plan.cut_bytes).tolist()
-            names = job.index_names()
-            for shard, (name, size) in enumerate(zip(names, sizes, strict=True)):
-                key = f"{job.job.split}.{shard}"
-                self._keys[name], self._input_bytes[key] = key, size
-        self.items = sum(job.plan.shards for job in prepared)
-        self.stored_bytes = sum(int(job.plan.sizes.sum()) for job in prepared)
-        self._done: set[str] = set()
-        self._next_listing = 0.0
-
-    def _finished(self) -> set[str]:
-        """Returns the finished shards, from a recent listing."""
-        began = time.monotonic()
-        if began >= self._next_listing:
-            storage = storage_for(self._index)
-            listed = {layout.base_name(one.path) for one in storage.list(self._index)}
-            self._done = {self._keys[name] for name in listed & self._keys.keys()}
-            # Long listings take time, and those of a bucket cost money.
-            ended = time.monotonic()
-            pause = _REMOTE_LISTING_SECONDS if storage.remote else 0.0
-            self._next_listing = ended + max(pause, 20 * (ended - began))
-        return self._done
-
-    def read(self) -> _Progress:
-        done = self._finished()
-        stored_bytes = sum(self._input_bytes[key] for key in done)
-        records = raw_bytes = tokens = 0
-        for entry in os.scandir(self._progress_dir):
-            with open(entry.path) as file:
-                numbers = file.read().split()
-            if len(numbers) != 3:
-                continue
-            records += int(numbers[0])
-            raw_bytes += int(numbers[1])
-            tokens += int(numbers[2])
-            if entry.name not in done:
-                stored_bytes += min(
-                    int(numbers[1]), self._input_bytes.get(entry.name, 0)
-                )
-        return _Progress(len(done), stored_bytes, records, raw_bytes, tokens)
-
-
-@contextlib.contextmanager
-def conversion_shown(
-    prepared: Sequence[PreparedJob],
-    progress_dir: str,
-    *,
-    job: ConversionJob,
-    show: bool,
-) -> Iterator[None]:
-    """Shows the progress of a conversion while the body runs, if it is to be shown.
-
-    Args:
-        prepared: The jobs of the conversion.
-        progress_dir: Directory where workers on this machine write their progress.
-        job: The first of them as it was given, for the name of what it does.
-        show: Whether to show it.
-    """
-    if show:
-        with _shown(_label(job), _ConversionReader(prepared, progress_dir)):
-            yield
-    else:
-        yield
-
-
-def _label(job: ConversionJob) -> str:
-    """Says what a job does, as the name of its command does."""
-    if job.pack is not None:
-        return "packing"
-    appends = job.appends
-    return "appending" if appends else "converting"
 
 
 @contextlib.contextmanager
@@ -183,16 +90,20 @@ def counter_shown(
 
 @contextlib.contextmanager
 def preparing_shown(
-    *, show: bool, line_seconds: float = _PLAIN_LINE_SECONDS
+    *,
+    show: bool,
+    label: str = "preparing",
+    line_seconds: float = _PLAIN_LINE_SECONDS,
 ) -> Iterator[None]:
-    """Shows that the body runs, which lists files and plans; how long is not known.
+    """Shows that the body runs; how long it will take is not known.
 
     Args:
         show: Whether to show it.
+        label: What is being done.
         line_seconds: How often a line is printed where there is no terminal.
     """
     if show:
-        with _shown("preparing", None, line_seconds=line_seconds):
+        with _shown(label, None, line_seconds=line_seconds):
             yield
     else:
         yield

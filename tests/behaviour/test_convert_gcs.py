@@ -36,10 +36,12 @@ from gristmill.transforms.conversion.make_shards import (
     make_shards,
     shard_tasks,
 )
+from gristmill.transforms.conversion.shard_sink import RecordSink
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.planning.shard_plan import PlanOptions
 from tests.support.gcs_server import GcsServer
 from tests.support.records import AWKWARD_RECORDS, decode_file, frames_of, text_records
+from tests.support.watched import meanwhile
 
 SHARDS = 4
 FILES = {
@@ -286,18 +288,19 @@ def test_two_workers_make_one_shard(server: GcsServer, local: pathlib.Path) -> N
 
 @pytest.mark.slow
 def test_a_worker_of_an_earlier_job_damages_nothing(
-    server: GcsServer, local: pathlib.Path
+    server: GcsServer, local: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = job_of("gs://in", "gs://out/c4")
     task = next(shard_tasks(begin_job(old).prepared))
     begun, go_on = threading.Event(), threading.Event()
 
-    def progress(records: int, raw_bytes: int, tokens: int) -> None:
+    def wait() -> None:
         begun.set()
         assert go_on.wait(30)
 
+    meanwhile(monkeypatch, RecordSink, "write", wait, after=True)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        zombie = pool.submit(convert_shard, task.prepared, 0, progress=progress)
+        zombie = pool.submit(convert_shard, task.prepared, 0)
         assert begun.wait(30)
         # Meanwhile another run starts over, from an input that has changed: not the
         # one that the worker may be reading still.

@@ -98,16 +98,20 @@ class TestKill:
     SCRIPT = """
 import sys, time
 from gristmill.transforms.conversion.make_shards import convert_shard
+from gristmill.transforms.conversion.shard_sink import RecordSink
 from tests.support.conversion import job_of, prepared_of
 
-def hang(records, raw_bytes, tokens):
+def hang(sink, batch):
+    write(sink, batch)
     print("hanging", flush=True)
     time.sleep(600)
 
 job = job_of(sys.argv[1] + "/*", sys.argv[2], plan=("num_shards", 30))
 prepared = prepared_of(job)
-for shard in (0, 1, 2, 29, 7):
-    convert_shard(prepared, shard, progress=hang if shard == 7 else None)
+for shard in (0, 1, 2, 29):
+    convert_shard(prepared, shard)
+write, RecordSink.write = RecordSink.write, hang
+convert_shard(prepared, 7)
 """
 
     @pytest.mark.slow

@@ -47,7 +47,6 @@ from gristmill.transforms.sources.find_inputs import (
     looked_files,
 )
 from gristmill.transforms.sources.input_files import InputFile, InputFiles
-from gristmill.transforms.sources.shards.source_split import with_sources
 from gristmill.transforms.sources.source import SkippedRegions, source_of
 from gristmill.transforms.tokens.tokenizers import find_tokenizer
 
@@ -215,7 +214,7 @@ def plan_job(
             pack = with_template(pack, date=date)
         job = dataclasses.replace(job, pack=pack)
     job = dataclasses.replace(job, writer=with_versions(job.writer))
-    prepared = PreparedJob(job=job, files=with_sources(files), plan=plan)
+    prepared = PreparedJob(job=job, files=files, plan=plan)
     prepared.check_shard_names()
     check_shards_apart(prepared)
     return prepared

@@ -247,7 +247,6 @@ class MakeShards:
         committed: The same for each split that was committed before.
         stride: Which passes over the inputs `begin` lists: those from the first number
             on, at a distance of the second. For graphs whose runner spreads nothing.
-        progress_dir: A directory of this machine for progress files, or None.
         one_at_a_time: As for `make_shards`.
     """
 
@@ -256,8 +255,14 @@ class MakeShards:
     begun: tuple[ShardTask, ...] = ()
     committed: tuple[ShardTask, ...] = ()
     stride: tuple[int, int] = (0, 1)
-    progress_dir: str | None = None
     one_at_a_time: bool = False
+
+    @property
+    def label(self) -> str:
+        """What it does, as the name of its command says."""
+        if self.jobs[0].pack is not None:
+            return "packing"
+        return "appending" if self.jobs[0].appends else "converting"
 
     def begun_by(self, taken: Iterable[TakenOutput]) -> MakeShards:
         """Returns the job for outputs that were taken."""
@@ -284,7 +289,7 @@ class MakeShards:
             shard_tasks(job, first, step) for job in prepared
         )
         return Begun(
-            label="converting",
+            label=self.label,
             tasks=tasks,
             parts=sum(len(plan.pass_begins) for plan in plans),
             planned=0 if first else sum(plan.shards for plan in plans),
@@ -297,11 +302,7 @@ class MakeShards:
     @property
     def step(self) -> Callable[[ShardTask], Iterator[ShardResult]]:
         """`make_shards`: worker processes import no more for it."""
-        return functools.partial(
-            make_shards,
-            progress_dir=self.progress_dir,
-            one_at_a_time=self.one_at_a_time,
-        )
+        return functools.partial(make_shards, one_at_a_time=self.one_at_a_time)
 
     def commit(self, results: Gathered) -> ConversionResult:
         """Commits the dataset."""

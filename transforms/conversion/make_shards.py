@@ -8,10 +8,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -50,15 +48,11 @@ from gristmill.transforms.sources.source import (
     source_of,
 )
 
-Progress = Callable[[int, int, int], None]
-"""Gets the records, raw bytes and tokens of a shard so far."""
-
 
 class ShardOptions(TypedDict, total=False):
     """Options of `convert_shard`."""
 
     kept: KeptPass | None
-    progress: Progress | None
     lock: AbstractContextManager[Any] | None
 
 
@@ -124,11 +118,13 @@ class ShardResult(NamedTuple):
         task: Which shard.
         report: What was counted; None for a split that was committed already.
         resumed: Whether it was there already.
+        stored_bytes: Size of its part of the inputs.
     """
 
     task: ShardTask
     report: ShardReport | None
     resumed: bool = False
+    stored_bytes: int = 0
 
     def gather(self, gathered: Gathered) -> None:
         """Adds the report, or notes that the split was committed already."""
@@ -151,18 +147,20 @@ class ShardResult(NamedTuple):
             if report.packed is not None:
                 packed = dataclasses.asdict(report.packed)
                 counts |= {n: packed[n.replace("-", "_")] for n in _PACKED}
-        written = report.written
+        read = report.read
         said = "there already" if self.resumed else "written"
         return Done(
             report.path,
-            f"{written.records} records {said}",
-            *(report.file_bytes, written.records, written.raw_bytes),
+            f"{report.written.records} records {said}",
+            self.stored_bytes,
+            0 if self.resumed else read.records,
+            0 if self.resumed else read.raw_bytes,
             counts,
         )
 
 
 def make_shards(
-    task: ShardTask, *, progress_dir: str | None = None, one_at_a_time: bool = False
+    task: ShardTask, *, one_at_a_time: bool = False
 ) -> Iterator[ShardResult]:
     """Makes the shards of a task, those that an earlier run has not made.
 
@@ -170,7 +168,6 @@ def make_shards(
 
     Args:
         task: The first shard.
-        progress_dir: A directory of this machine for progress files, or None.
         one_at_a_time: Whether only one thread of this process converts at a time.
             The others wait for storage: one shard is published while the next one is
             converted.
@@ -179,11 +176,8 @@ def make_shards(
     lock = _CPU_LOCK if one_at_a_time else None
     with closing(KeptPass()) as kept:
         for shard in prepared.plan.pass_of(task.shard):
-            progress = None
-            if progress_dir is not None:
-                progress = _progress_file(f"{progress_dir}/{task.split}.{shard}")
             one = task._replace(shard=shard)
-            yield make_shard(one, prepared, kept=kept, progress=progress, lock=lock)
+            yield make_shard(one, prepared, kept=kept, lock=lock)
 
 
 def make_shard(
@@ -199,9 +193,10 @@ def make_shard(
     prepared = task.prepared if prepared is None else prepared
     place = prepared.shard_place(task.shard, fresh=task.fresh)
     found = place.report()
+    begin, end = prepared.plan.cut_bytes[task.shard : task.shard + 2].tolist()
     if found is None:
         report = convert_shard(prepared, task.shard, place=place, **how)
-        return ShardResult(task, report)
+        return ShardResult(task, report, stored_bytes=end - begin)
     if found.job != prepared.fingerprint:
         # There was no such file when this job took the output.
         raise JobChangedError(
@@ -211,24 +206,7 @@ def make_shard(
             got=f"that of job {found.job}",
             cure="choose another output for one of them, or run one after the other",
         )
-    return ShardResult(task, found, resumed=True)
-
-
-def _progress_file(path: str) -> Progress:
-    """Returns a callback that keeps the progress in a file, for other processes."""
-    next_seconds = 0.0
-
-    def write(records: int, raw_bytes: int, tokens: int) -> None:
-        nonlocal next_seconds
-        now = time.monotonic()
-        if now >= next_seconds:
-            next_seconds = now + 0.5
-            temporary = f"{path}.{os.getpid()}"
-            with open(temporary, "w") as file:
-                file.write(f"{records} {raw_bytes} {tokens}")
-            os.replace(temporary, path)
-
-    return write
+    return ShardResult(task, found, resumed=True, stored_bytes=end - begin)
 
 
 def convert_shard(
@@ -237,7 +215,6 @@ def convert_shard(
     *,
     place: ShardPlace | None = None,
     kept: KeptPass | None = None,
-    progress: Progress | None = None,
     lock: AbstractContextManager[Any] | None = None,
 ) -> ShardReport:
     """Makes one shard, its index, and the list of what it leaves out.
@@ -250,7 +227,6 @@ def convert_shard(
         place: What is there already; by default that is looked up.
         kept: Has the pass over a file in which earlier shards were made, and gets that
             of this shard. By default the file is read from its start.
-        progress: Called after each block that was read.
         lock: Held while the shard is converted, not while storage is waited for.
 
     Returns:
@@ -271,10 +247,10 @@ def convert_shard(
     with storage_for(job.output).temporary(temporary) as local:
         lock = nullcontext() if lock is None else lock
         source = ShardSource(prepared, shard)
-        written = _copied(source, local, progress, lock)
+        written = _copied(source, local, lock)
         if written is None:
             source = ShardSource(prepared, shard, skipped=accepted, kept=kept)
-            written = _written(source, local, progress, lock)
+            written = _written(source, local, lock)
         tally = source.tally
         report = ShardReport(
             path=place.path,
@@ -306,7 +282,6 @@ def convert_shard(
 def _written(
     source: ShardSource,
     local: str,
-    progress: Progress | None,
     lock: AbstractContextManager[Any],
 ) -> WrittenShard:
     """Writes a shard: from its source, through stages, into a sink."""
@@ -327,19 +302,12 @@ def _written(
         with sink:
             for batch in batches:
                 sink.write(batch)
-                _show(tally, progress)
             return sink.finish()
-
-
-def _show(tally: Tally, progress: Progress | None) -> None:
-    if progress is not None:
-        progress(tally.read.records, tally.read.raw_bytes, tally.tokens)
 
 
 def _copied(
     source: ShardSource,
     local: str,
-    progress: Progress | None,
     lock: AbstractContextManager[Any],
 ) -> WrittenShard | None:
     """Returns a shard of copied chunks; None if its records are to be encoded."""
@@ -360,6 +328,5 @@ def _copied(
             for copied in source.copy_to(copier):
                 if not copied:
                     return None
-                _show(source.tally, progress)
             return copier.finish()
     return None

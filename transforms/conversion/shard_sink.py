@@ -141,7 +141,6 @@ class RowSink(RecordSink):
         place_of = functools.partial(_place_of, given, self._source)
         documents = self._reader.read(given.batch.records, place_of)
         self._packer.add(documents, given.origins)
-        self._tally.tokens += len(documents.ids)
 
     def finish(self) -> WrittenShard:
         """Writes the rows, and proves that the file has every token once.

@@ -61,7 +61,6 @@ class Tally:
         added_records: Those that it returned beyond one for each.
         changed_records: Those of which it returned only others.
         null_rows: Rows of which there is none, for their nulls.
-        tokens: Tokens of documents, where they are packed.
         spans: Where they came from, of the ranges that were read to their end.
         places: The sources of the records that were written.
         packed: Totals of packed rows.
@@ -74,7 +73,6 @@ class Tally:
     added_records: int = 0
     changed_records: int = 0
     null_rows: int = 0
-    tokens: int = 0
     spans: list[SourceSpan] = dataclasses.field(default_factory=list)
     places: list[Places] = dataclasses.field(default_factory=list)
     packed: PackedCounts | None = None

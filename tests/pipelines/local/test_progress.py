@@ -61,7 +61,7 @@ def test_every_long_command_shows_its_progress(tmp_path):
     text = on_terminal(*convert, cwd=tmp_path)
     # The inputs are listed first.
     assert re.search(r"preparing .* \d:\d\d:\d\d elapsed", text)
-    assert re.search(r"converting .* elapsed, .* left", text)
+    assert re.search(r"converting \S+ 100%  3/3 shards  300 records .* left", text)
     text = on_terminal("verify", "texts", cwd=tmp_path)
     assert re.search(r"verifying \S+ 100%  3/3 shards  300 records .* left", text)
     text = on_terminal(*("index", "texts/*array_record*", "--overwrite"), cwd=tmp_path)

@@ -19,6 +19,7 @@ from gristmill.pipelines.convert import convert as run_conversion
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.make_shards import convert_shard
 from gristmill.transforms.conversion.same_inputs import CompareShards
+from gristmill.transforms.conversion.shard_sink import RecordSink
 from gristmill.transforms.jobs.conversion_job import ConversionJob
 from gristmill.transforms.jobs.job import Job, run_here
 from gristmill.transforms.sources.formats import RecordOptions
@@ -31,6 +32,7 @@ from tests.support.conversion import (
     varied_records,
 )
 from tests.support.records import frames_of
+from tests.support.watched import meanwhile
 
 OLD = varied_records(90, seed=1, most_bytes=300)
 NEW = [record[::-1] for record in OLD]
@@ -222,31 +224,26 @@ def test_an_input_that_is_damaged_since(job, inputs):
         begin_job(job)
 
 
-def test_while_a_shard_is_made(job, inputs):
-    done: list[int] = []
-
-    def progress(records: int, raw_bytes: int, tokens: int) -> None:
-        if not done:
-            done.append(records)
-            rewrite(inputs / "0")
-
+def test_while_a_shard_is_made(job, inputs, monkeypatch):
     prepared = prepared_of(job)
+    meanwhile(monkeypatch, RecordSink, "write", lambda: rewrite(inputs / "0"))
     with pytest.raises(StorageChangedError, match="its size and time did not"):
-        convert_shard(prepared, 0, progress=progress)
+        convert_shard(prepared, 0)
     convert(job)
     assert read_output(job.output) == [*NEW[:30], *OLD[30:]]
 
 
-def test_a_worker_of_the_run_before_publishes_nothing(job, inputs):
+def test_a_worker_of_the_run_before_publishes_nothing(job, inputs, monkeypatch):
     # It has read all it needs, and publishes after the next run has looked.
     prepared = prepared_of(job)
 
-    def progress(records: int, raw_bytes: int, tokens: int) -> None:
+    def begin_again() -> None:
         rewrite(inputs / "2")
         begin_job(job)
 
+    meanwhile(monkeypatch, RecordSink, "write", begin_again)
     with pytest.raises(JobChangedError, match="another run of this conversion"):
-        convert_shard(prepared, 0, progress=progress)
+        convert_shard(prepared, 0)
     convert(job)
     assert read_output(job.output) == [*OLD[:60], *NEW[60:]]
 

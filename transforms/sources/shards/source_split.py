@@ -15,7 +15,6 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.base.errors import (
     DataLossError,
     InputError,
-    StorageChangedError,
     some_of,
 )
 from gristmill.dataset.columns.expression import Expression
@@ -213,7 +212,7 @@ def find_split(
         selection=_selection(directory, found, table, options),
     )
     shards = len(table)
-    return InputFiles(
+    files = InputFiles(
         paths=tuple(prefix + path for path in table.paths),
         sizes=np.array(sizes, np.int64),
         versions=tuple(there[path].version for path in table.paths),
@@ -222,6 +221,7 @@ def find_split(
         noted_ns=np.zeros(shards, np.int64),
         spec=source.spec,
     )
+    return dataclasses.replace(files, sources=_sources(files, directory, found))
 
 
 def _selection(
@@ -234,33 +234,6 @@ def _selection(
     columns = SplitColumns.of(directory, split, table, expression.names)
     columns.check()
     return {"expression": options.select, "editions": columns.editions}
-
-
-def with_sources(files: InputFiles) -> InputFiles:
-    """Returns a list of files with the sources of their records, if they are shards.
-
-    Raises:
-        StorageChangedError: The dataset has changed since it was listed.
-    """
-    source = SourceSplit.of_spec(files.spec)
-    if source is None:
-        return files
-    directory = source.directory.rstrip("/") or "/"
-    manifest = open_manifest(directory)
-    found = manifest.splits.get(source.split)
-    digest = "no such split"
-    if found is not None:
-        table = read_split_table(directory, manifest, source.split)
-        digest = table.shards_digest
-    if found is None or digest != source.shards_digest:
-        raise StorageChangedError(
-            "the dataset was replaced while its conversion was planned",
-            where=f"{directory}, split {source.split}",
-            expected=source.shards_digest,
-            got=digest,
-            cure="run the same command again, when nothing writes to the dataset",
-        )
-    return dataclasses.replace(files, sources=_sources(files, directory, found))
 
 
 def _sources(
