@@ -16,12 +16,18 @@ from gristmill.loader.base.indices import checked_count
 from gristmill.loader.base.state_fields import (
     Content as Content,  # A type of GlobalBatches.
 )
-from gristmill.loader.data.batches import Batches, ordered_weights
+from gristmill.loader.data.batches import (
+    Batches,
+    Part,
+    by_lengths,
+    check_dataset,
+    ordered_weights,
+)
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.feed.batch_columns import checked_columns
 from gristmill.loader.feed.step_reads import check_mask, given_rows, host_of
-from gristmill.loader.order.batch_sizes import host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.hosts import host_rows
 from gristmill.loader.order.mixture import Mixture, Weight, exact_weights
 from gristmill.loader.order.shuffle import (
     BlockShuffle,
@@ -30,7 +36,6 @@ from gristmill.loader.order.shuffle import (
     ShuffleName,
     parse_shuffle,
 )
-from gristmill.loader.order.step_records import Schedule
 from gristmill.loader.order.token_run import (
     TokenRun,
     TokensPerRow,
@@ -146,14 +151,10 @@ class GlobalBatches(Batches):
                 got=f"tokens={tokens!r}, steps={steps!r}",
                 cure="give either tokens or steps",
             )
+        names = self.names or [""] * len(self.datasets)
         held = [
-            held_tokens(
-                dataset,
-                self.names[number] if self.names else "",
-                [content.records for content in self.contents_of(number)],
-                tokens_per_row,
-            )
-            for number, dataset in enumerate(self.datasets)
+            held_tokens(dataset, name, tokens_per_row)
+            for name, dataset in zip(names, self.datasets, strict=True)
         ]
         if steps is not None:
             return run_of_steps(self.schedule, held, steps=steps)
@@ -233,7 +234,7 @@ class GlobalBatches(Batches):
                 f"process_count={process_count}, topology={topology!r}",
                 cure="leave out rows, or all of the others",
             )
-        elif self.schedule.resizes and not callable(rows):
+        elif len({*self.schedule.sizes_from(0)}) > 1 and not callable(rows):
             raise InputError(
                 "the batch size changes, and the rows are of one size only",
                 got=f"{rows!r:.100}",
@@ -344,30 +345,16 @@ def global_batches(
             "a dataset of a mixture has an empty name",
             cure='give each a name: {"a": a, "b": b}',
         )
-    orders = tuple(
-        DatasetOrder(
-            num_records=_length_of(dataset),
-            seed=seed,
-            shuffle=parse_shuffle(shuffle),
-            epochs=epochs,
-            name=name,
-        )
-        for name, dataset in named.items()
-    )
-    mixture = None
-    if mixed:
-        if weights is None:
-            weights = {order.name: order.num_records for order in orders}
+    for dataset in named.values():
+        check_dataset(dataset)
+    mixture = by_lengths(named) if mixed else None
+    if weights is not None:
         mixture = Mixture.of(ordered_weights(weights, tuple(named)))
-    return GlobalBatches(
-        datasets=tuple(named.values()),
-        schedule=Schedule(
-            orders=orders,
-            mixture=mixture,
-            batch_size=batch_size,
-            drop_remainder=drop_remainder,
-        ),
+    like = DatasetOrder(
+        num_records=1, seed=seed, shuffle=parse_shuffle(shuffle), epochs=epochs
     )
+    part = Part(0, dict(named), mixture, batch_size)
+    return GlobalBatches.of([part], like=like, drop_remainder=drop_remainder)
 
 
 def token_weights(
@@ -378,7 +365,7 @@ def token_weights(
 ) -> dict[str, Fraction]:
     """Returns the weights that give a mixture shares of tokens instead of rows.
 
-    They are for `weights` of `global_batches`, and for `with_weights`. Tokens are those
+    They are for `weights` of `global_batches`, and of `then`. Tokens are those
     in the rows of packed datasets, without padding.
 
     Args:
@@ -411,23 +398,6 @@ def token_weights(
     rows = []
     exact = exact_weights([shares[name] for name in datasets])
     for (name, dataset), share in zip(datasets.items(), exact, strict=True):
-        ((count, tokens, _),) = held_tokens(dataset, name, None, tokens_per_row)
+        count, tokens, _ = held_tokens(dataset, name, tokens_per_row)
         rows.append(share * Fraction(count, tokens))
     return dict(zip(datasets, exact_weights(rows), strict=True))
-
-
-def _length_of(dataset: Dataset) -> int:
-    if not isinstance(dataset, Dataset):
-        raise InputError(
-            "not a dataset",
-            expected="what gristmill.loader.open returns, or several of them by name",
-            got=f"{type(dataset).__name__} {dataset!r:.100}",
-            cure="open it first, by loader.open(path)",
-        )
-    if not len(dataset):
-        raise InputError(
-            "the dataset has no records",
-            where=repr(dataset),
-            cure="open another split, or leave the dataset out of the mixture",
-        )
-    return len(dataset)

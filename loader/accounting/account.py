@@ -6,26 +6,25 @@ document of packed rows is seen with its first token, and each token with its ro
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.accounting.seen_records import SeenRecords, seen_records
+from gristmill.loader.accounting.seen_records import seen_records
 from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.columns.column import Column
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.data.dataset import Dataset, shards_of, table_of
-from gristmill.loader.data.past_dataset import present
-from gristmill.loader.order.epochs import ChangedRecords
+from gristmill.loader.data.gone_dataset import GoneDataset
+from gristmill.loader.order.step_records import Passed
 from gristmill.loader.provenance.packed_shard import PackedShard, packed_of
 from gristmill.loader.provenance.stored_sources import source_runs
 
 SOURCE, DATASET = "source", "dataset"
 UNKNOWN = "the source was not kept"
-REMOVED = "removed since, and the edition that had them is not kept"
+GONE = "the edition is not there any more"
 NAN = "not a number"
 _MOST_VALUES = 1_000_000
 _BLOCK_RECORDS = 1 << 16
@@ -60,7 +59,8 @@ class SeenPart(NamedTuple):
     """What a run has seen of one source, or of the records with one value.
 
     Attributes:
-        dataset: The dataset's name in a mixture, its path otherwise.
+        dataset: The dataset's name in a mixture, its path otherwise; of one with
+            several editions also that.
         value: The source file, or the value of the column.
         note: Why that is None, if it is not known.
         counts: How much was seen.
@@ -96,11 +96,11 @@ def account(
     """
     schedule, found = batches.schedule, []
     steps = checked_count(steps, what="steps", least=0, most=schedule.step_limit)
-    places = schedule.counts(min(schedule.sizes.start(steps), schedule.stop))
-    for number, place in enumerate(places):
-        name = batches.names[number] if batches.names else batches.datasets[number].path
+    passed = [*schedule.passed(min(schedule.start(steps), schedule.stop))]
+    for name, dataset, numbers in _accounted(batches):
+        own = [one for one in passed if one.number in numbers]
         totals: dict[Key, Counts] = {}
-        for key, counts in _Seen(batches, number, place, by, tokens=tokens).parts():
+        for key, counts in _Seen(dataset, own, by, tokens=tokens).parts():
             totals[key] = totals.get(key, Counts()).plus(counts)
             if len(totals) > _MOST_VALUES and by != SOURCE:
                 raise InputError(
@@ -116,27 +116,42 @@ def account(
     return found
 
 
+def _accounted(batches: Batches) -> Iterator[tuple[str, Dataset, list[int]]]:
+    """Yields the datasets to count, with the numbers of those that they begin with."""
+    for name in dict.fromkeys(batches.names) or [None]:
+        left, told = batches.numbers_of(name), []
+        while left:
+            dataset = batches.datasets[left[0]]
+            held = [
+                n
+                for n in left
+                if n == left[0] or dataset.begins_with(batches.datasets[n].content)
+            ]
+            left = [n for n in left if n not in held]
+            told.append((dataset, held))
+        for dataset, held in told[::-1]:
+            label = dataset.path if name is None else name
+            if len(told) > 1 and dataset.edition is not None:
+                label += f", edition {dataset.edition}"
+            yield label, dataset, held
+
+
 class _Seen:
-    """What a run has seen of a dataset: its first `place` records of the order."""
+    """What a run has seen of a dataset."""
 
     def __init__(
-        self, batches: Batches, number: int, place: int, by: str, *, tokens: bool
+        self, dataset: Dataset, passed: Sequence[Passed], by: str, *, tokens: bool
     ):
-        self._batches, self._number = batches, number
-        self._by, self._tokens = by, tokens
-        self._dataset, gone = present(batches.datasets[number])
-        order = batches.schedule.grown[number]
-        changes = [position for position, *_ in order.extensions]
-        if len(gone):  # As if they were removed now, or after the last change.
-            change = ChangedRecords(max([place, *changes]), len(self._dataset), gone)
-            extensions = (*order.extensions, change)
-            order = dataclasses.replace(order, extensions=extensions)
-        self._order = order
-        self._seen = seen_records(order, place, records=len(self._dataset))
+        self._dataset, self._by, self._tokens = dataset, by, tokens
+        self._seen = seen_records(passed, records=len(dataset))
 
     def parts(self) -> Iterator[tuple[Key, Counts]]:
         """Yields what was seen, in parts that are to be added up."""
         dataset, seen = self._dataset, self._seen
+        if isinstance(dataset, GoneDataset):
+            both = seen.between(np.array([0, len(dataset)]))
+            yield from _counted([(None, GONE)], both)
+            return
         if self._by not in (SOURCE, DATASET):
             self._column(dataset)  # It is an error also where nothing was seen.
         for shard in range(dataset.num_shards):
@@ -162,7 +177,6 @@ class _Seen:
                     block, times = block[times > 0], times[times > 0]
                     keys, classes = self._classes(dataset, block)
                     yield from _counted(keys, _sums(classes, times, len(keys)))
-        yield from self._removed(seen)
 
     def _packed(
         self, part: Dataset, own: int, records: IntArray
@@ -203,20 +217,6 @@ class _Seen:
                     lengths[np.isin(row_of, block)] = opened.lengths(block)
                 tokens = _sums(classes, seen, len(keys), lengths)
         yield from _counted(keys, documents, tokens)
-
-    def _removed(self, seen: SeenRecords) -> Iterator[tuple[Key, Counts]]:
-        """Yields what was seen of records that are removed now."""
-        rows = np.flatnonzero(seen.removed_times)
-        contents = self._batches.contents_of(self._number)
-        for change, which, numbers in self._order.before_removal(seen.removed[rows]):
-            keys: list[Key] = [(None, REMOVED)]
-            classes = np.zeros(len(which), np.int64)
-            if change < len(contents) and contents[change].edition is not None:
-                before = self._batches.dataset_before(self._number, change)
-                if present(before)[0] is before:
-                    keys, classes = self._classes(before, numbers)
-            times = seen.removed_times[rows[which]]
-            yield from _counted(keys, _sums(classes, times, len(keys)))
 
     def _classes(
         self, dataset: Dataset, numbers: IntArray

@@ -1,47 +1,43 @@
 """The records of a dataset that a run has seen, and how often.
 
-Whole epochs are ranges of numbers. Of the epoch under way, the records seen are a
+Whole epochs have all records. Of an epoch that is not over, the records seen are a
 bitmap: 1.125 bits for each record of the dataset.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from gristmill.loader.base.indices import IntArray
 from gristmill.loader.columns.selection import Selection
-from gristmill.loader.order.dataset_order import (
-    DatasetOrder,
-    begun_epoch_of,
-    whole_epochs_of,
-)
+from gristmill.loader.order.step_records import Passed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SeenRecords:
-    """How often each record comes before a position of a dataset's order.
+    """How often each record of a dataset was seen.
 
     Attributes:
-        edges: int64 [runs + 1], from 0 to the number of records: where `times` changes.
-        times: int64 [runs], in how many whole epochs the records of a run were seen.
-        running: The records that were seen in the epoch under way.
-        removed: int64 [removed], the numbers that batches have of records which are
-            removed now, all negative.
-        removed_times: int64 [removed], how often each of these was seen.
+        whole: How many whole epochs had so many first records.
+        parts: The records that were seen in each epoch that is not over.
+        any_part: Those that were seen in one of these.
     """
 
-    edges: IntArray
-    times: IntArray
-    running: Selection
-    removed: IntArray
-    removed_times: IntArray
+    whole: Mapping[int, int]
+    parts: tuple[Selection, ...]
+    any_part: Selection
 
     def at(self, records: IntArray) -> IntArray:
         """Returns how often each of some records was seen: int64 [n]."""
-        whole: IntArray = self.times[self._runs_of(records)]
-        return whole + self.running.has(records)
+        seen = np.zeros(len(records), np.int64)
+        for first, epochs in self.whole.items():
+            seen += epochs * (records < first)
+        for part in self.parts:
+            seen += part.has(records)
+        return seen
 
     def between(self, bounds: IntArray) -> IntArray:
         """Returns how much was seen of the records in ranges.
@@ -53,44 +49,37 @@ class SeenRecords:
             int64 [ranges, 2]: how often records of the range were seen, and how many of
             them were.
         """
-        cuts = np.union1d(bounds, self.edges)
-        times = self.times[self._runs_of(cuts[:-1])]
-        sizes, running = np.diff(cuts), np.diff(self.running.ranks(cuts))
-        both = [times * sizes + running, np.where(times > 0, sizes, running)]
-        sums = np.zeros((len(cuts), 2), np.int64)
-        np.cumsum(np.stack(both, axis=1), axis=0, out=sums[1:])
-        return np.diff(sums[np.searchsorted(cuts, bounds)], axis=0)
+        seen = np.zeros(len(bounds) - 1, np.int64)
+        for first, epochs in self.whole.items():
+            seen += epochs * np.diff(np.minimum(bounds, first))
+        for part in self.parts:
+            seen += np.diff(part.ranks(bounds))
+        all_of = max(self.whole, default=0)
+        different = np.diff(np.minimum(bounds, all_of))
+        different += np.diff(self.any_part.ranks(np.maximum(bounds, all_of)))
+        return np.stack([seen, different], axis=1)
 
-    def _runs_of(self, records: IntArray) -> IntArray:
-        return np.searchsorted(self.edges, records, side="right") - 1
 
-
-def seen_records(order: DatasetOrder, position: int, records: int) -> SeenRecords:
-    """Returns how often each record comes before a position.
+def seen_records(passed: Sequence[Passed], records: int) -> SeenRecords:
+    """Returns how often each record of a dataset was seen.
 
     Args:
-        order: The order of the dataset.
-        position: A position of it.
-        records: How many records the dataset has.
+        passed: What each phase has given of it, or of its first records.
+        records: How many records it has.
     """
-    ranges, lasting, removed_times = whole_epochs_of(order, position)
-    edges = np.unique([0, records, *(n for r, _ in ranges for n in (r.start, r.stop))])
-    times = np.zeros(len(edges) - 1, np.int64)
-    for one, count in ranges:
-        times[slice(*np.searchsorted(edges, [one.start, one.stop]).tolist())] += count
-    words = Selection.empty_words(records)
-    removed_times = removed_times.copy()
-    for found in begun_epoch_of(order, position):
-        if order.removes:
-            lost = -1 - found[found < 0]
-            removed_times[np.searchsorted(lasting, lost)] += 1
-            found = found[found >= 0]
-        bits = np.uint64(1) << (found & 63).astype(np.uint64)
-        np.bitwise_or.at(words, found >> 6, bits)
+    whole, parts = dict[int, int](), []
+    together = Selection.empty_words(records)
+    for _, order, count in passed:
+        epochs, rest = divmod(count, order.num_records)
+        if epochs:
+            whole[order.num_records] = whole.get(order.num_records, 0) + epochs
+        words = Selection.empty_words(records)
+        for found in order.running_epoch(count):
+            bits = np.uint64(1) << (found & 63).astype(np.uint64)
+            np.bitwise_or.at(words, found >> 6, bits)
+        if rest:
+            parts.append(Selection(words, records))
+            together |= words
     return SeenRecords(
-        edges=edges,
-        times=times,
-        running=Selection(words, records),
-        removed=-1 - lasting,
-        removed_times=removed_times,
+        whole=whole, parts=tuple(parts), any_part=Selection(together, records)
     )

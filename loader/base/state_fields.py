@@ -126,40 +126,18 @@ class Content(NamedTuple):
     """The identity of a dataset's records, in their order.
 
     Attributes:
-        edition: The last edition of its split, if it has editions.
+        edition: The last edition of its split, if it has editions; of joined datasets
+            that of each.
         records: Number of records.
         records_digest: Order-independent digest of all records, if known.
-        order_digest: As in `Dataset.order_digest`; None for an earlier edition whose
-            files are gone.
+        order_digest: As in `Dataset.order_digest`.
     """
 
-    edition: int | None
+    edition: int | tuple[int | None, ...] | None
     records: int
     records_digest: str | None
-    order_digest: str | None
+    order_digest: str
 
     def is_same(self, other: Content) -> bool:
-        """Returns whether the records are the same, in any edition.
-
-        If one has no digest of the order, the other fields decide.
-        """
-        if self.order_digest is not None and other.order_digest is not None:
-            return self[1:] == other[1:]
-        digests = self.records_digest, other.records_digest
-        same = None in digests or digests[0] == digests[1]
-        return same and self.records == other.records
-
-
-def content_of(entry: StateFields) -> Content:
-    """Returns the content that an entry of a state names.
-
-    Raises:
-        InputError: A field is missing or has the wrong type.
-    """
-    known = entry.get("edition") is not None
-    number = entry.integer("edition", least=1) if known else None
-    digests = (
-        None if entry.get(field) is None else entry.text(field)
-        for field in ("records_digest", "order_digest")
-    )
-    return Content(number, entry.integer("records", least=1), *digests)
+        """Returns whether the records are the same, in any edition."""
+        return self[1:] == other[1:]

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import NamedTuple, Self, cast
+from typing import Literal, NamedTuple, Self
 
-import numpy as np
-
-from gristmill.dataset.base.errors import InputError, OutOfRangeError, SystemLimitError
+from gristmill.dataset.base.errors import InputError, SystemLimitError
 from gristmill.loader.base.indices import IntArray, checked_count
-from gristmill.loader.base.state_fields import Content
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.data.past_states import removed_since
-from gristmill.loader.order.mixture import Weight
+from gristmill.loader.order.dataset_order import DatasetOrder
+from gristmill.loader.order.mixture import Mixture, Weight
 from gristmill.loader.order.step_records import (
     ALL_ROWS,
     MixedBatch,
+    Phase,
     RowsBySize,
     Schedule,
     Sighting,
     by_dataset,
 )
+
+
+class Part(NamedTuple):
+    """A phase of batches: from a step on, these datasets by name, mixed so."""
+
+    step: int
+    datasets: dict[str, Dataset]
+    mixture: Mixture | None
+    batch_size: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -33,16 +40,15 @@ class Batches:
     It pickles as the paths of its datasets and the order.
 
     Attributes:
-        datasets: The datasets, one unless this is a mixture; for those that were
-            extended, the newest. Records have the numbers that they have in these.
+        datasets: The datasets of all phases; one unless this is a mixture, or `then`
+            gave others.
+        names: The name of each in a mixture; empty for a single dataset.
         schedule: Which records are in which step and row. It is internal.
-        contents: Content of each dataset at step 0 and after each extension; empty if
-            none was extended.
     """
 
     datasets: tuple[Dataset, ...]
+    names: tuple[str, ...] = ()
     schedule: Schedule
-    contents: tuple[tuple[Content, ...], ...] = ()
 
     def __repr__(self) -> str:
         datasets = ", ".join(map(repr, self.datasets))
@@ -56,55 +62,44 @@ class Batches:
         """The order in one line for people; for a mixture, with its shares."""
         steps = "without end" if self.steps is None else f"{self.steps:,}"
         schedule, text = self.schedule, f"batch_size {self.batch_size:,}, steps {steps}"
-        first = schedule.orders[0]
+        phase = schedule.phases[0]
+        first = phase.orders[0]
         sizes = ", ".join(f"{name} {n:,}" for name, n in vars(first.shuffle).items())
         sizes = sizes and f" ({sizes})"
         text += f", {first.shuffle.kind} shuffle{sizes}, seed {first.seed}"
+        names = [order.name for order in phase.orders]
         for what, shares in (
-            ("rows", self._row_shares()),
+            ("rows", () if phase.mixture is None else phase.mixture.weights),
             ("tokens", self._token_shares()),
         ):
-            parts = zip(self.names, shares, strict=False)
+            parts = zip(names, shares, strict=False)
             told = ", ".join(f"{name} {float(share):.2%}" for name, share in parts)
             text += told and f", of {what} {told}"
-        phases = () if schedule.mixture is None else schedule.mixture.phases
-        if len(phases) > 1 or schedule.resizes or schedule.extensions:
-            text += ", until the first change at a step"
+        if len(schedule.phases) > 1:
+            text += f", until step {schedule.phases[1].step:,}"
         return text
-
-    def _row_shares(self) -> tuple[Fraction, ...]:
-        """Returns the shares of a mixture's datasets in its rows, at step 0."""
-        mixture = self.schedule.mixture
-        return () if mixture is None else mixture.phases[0].weights
 
     def _token_shares(self) -> list[Fraction]:
         """Returns the shares of a mixture's datasets in its tokens, as far as known."""
-        counts = [dataset.packed_counts() for dataset in self.datasets]
-        mixture = self.schedule.mixture
-        if mixture is None or None in counts:
+        phase, shares = self.schedule.phases[0], []
+        if phase.mixture is None:
             return []
-        tokens = [
-            weight * Fraction(held.tokens, len(dataset))
-            for weight, held, dataset in zip(
-                mixture.phases[0].weights, counts, self.datasets, strict=True
-            )
-            if held is not None
-        ]
-        return [share / sum(tokens) for share in tokens]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of a mixture's datasets, none for a single dataset."""
-        return self.schedule.names
+        for number, weight in zip(phase.numbers, phase.mixture.weights, strict=True):
+            dataset = self.datasets[number]
+            counts = dataset.packed_counts()
+            if counts is None:
+                return []
+            shares.append(weight * Fraction(counts.tokens, len(dataset)))
+        return [share / sum(shares) for share in shares]
 
     @property
     def batch_size(self) -> int:
         """Rows of the global batch, over all hosts; of step 0 if it changes."""
-        return self.schedule.batch_size
+        return self.schedule.batch_size(0)
 
     def batch_size_at(self, step: int) -> int:
         """Returns the rows of a step's global batch, if it is full."""
-        return self.schedule.sizes.size(checked_count(step, what="step", least=0))
+        return self.schedule.batch_size(checked_count(step, what="step", least=0))
 
     @property
     def steps(self) -> int | None:
@@ -116,9 +111,7 @@ class Batches:
 
         Returns:
             int64 [rows] record indices; for a mixture, int64 [rows] numbers of datasets
-            and int64 [rows] record indices in them. A record that was removed later has
-            a negative one: -1 - n, where n is the number that it would have if none had
-            been removed.
+            and int64 [rows] record indices in them.
 
         Raises:
             OutOfRangeError: There is no such step.
@@ -143,10 +136,9 @@ class Batches:
     def read(self, step: int, rows: RowsBySize = ALL_ROWS) -> list[bytes]:
         """Returns the records of rows of a step's global batch.
 
-        Those that were removed later are read from the edition before, if it is kept.
-
         Raises:
-            OutOfRangeError: There is no such step, or a record was removed.
+            OutOfRangeError: There is no such step.
+            InputError: The edition that the step is of is not there any more.
             CorruptShardError: A shard does not hold what was written.
         """
         return self.read_batch(self.schedule.batch(step, rows))
@@ -155,70 +147,38 @@ class Batches:
         """Returns the records of what `schedule.batch` returned."""
         out = [b""] * len(batch.records)
         for number, rows in by_dataset(batch.datasets):
-            found = self.read_records(number, batch.records[rows])
+            found = self.datasets[number].read_unchecked(batch.records[rows])
             if isinstance(rows, slice):
                 return found
             for row, record in zip(rows.tolist(), found, strict=True):
                 out[row] = record
         return out
 
-    def read_records(self, number: int, records: IntArray) -> list[bytes]:
-        """Returns records of a dataset by their numbers in batches, negative ones too.
+    def numbers_of(self, name: str | None) -> list[int]:
+        """Returns the numbers of the datasets of a name, the last of them first.
 
-        Raises:
-            OutOfRangeError: One was removed, and is not kept.
-        """
-        dataset, order = self.datasets[number], self.schedule.grown[number]
-        if not order.removes or not (records < 0).any():
-            return dataset.read_unchecked(records)
-        out = np.empty(len(records), object)
-        there, lost = np.flatnonzero(records >= 0), np.flatnonzero(records < 0)
-        out[there] = dataset.read_unchecked(records[there])
-        for extension, rows, numbers in order.before_removal(records[lost]):
-            before = self.dataset_before(number, extension)
-            out[lost[rows]] = before.read_unchecked(numbers)
-        return cast("list[bytes]", out.tolist())
-
-    def dataset_before(self, number: int, extension: int) -> Dataset:
-        """Returns a dataset as it was before one of its extensions.
-
-        Raises:
-            OutOfRangeError: Its editions are not known, as it is not a single split.
-        """
-        dataset = self.datasets[number]
-        edition = self.contents_of(number)[extension].edition
-        if edition is None:
-            raise OutOfRangeError(
-                "a record was removed from the dataset",
-                where=repr(dataset),
-                expected="an edition of one split, to read it as it was before",
-                got="joined datasets",
-                cure="continue from a later step, or join the editions from before",
-            )
-        return dataset.as_of(edition)
-
-    def number_of(self, dataset: str | None) -> int:
-        """Returns the number of a dataset by its name; a single dataset has none.
+        A single dataset has none.
 
         Raises:
             InputError: There is no such dataset.
         """
-        if dataset is None and not self.names:
-            return 0
-        if dataset in self.names:
-            return self.names.index(dataset)
+        if name is None and not self.names:
+            return [*range(len(self.datasets))][::-1]
+        if name in self.names:
+            found = [n for n, own in enumerate(self.names) if own == name]
+            return found[::-1]
         if not self.names:
             raise InputError(
                 "a single dataset has no name",
-                got=f"dataset {dataset!r}",
+                got=f"dataset {name!r}",
                 cure="leave the dataset out",
             )
         raise InputError(
             "say which dataset of the mixture"
-            if dataset is None
+            if name is None
             else "the mixture has no such dataset",
-            expected=f"one of {', '.join(self.names)}",
-            got=dataset,
+            expected=f"one of {', '.join(dict.fromkeys(self.names))}",
+            got=name,
             cure="give the name of one of these",
         )
 
@@ -238,164 +198,232 @@ class Batches:
             dataset: Name of the dataset, of a mixture only.
             first_epoch: First epoch of the dataset to look in.
             stop_epoch: First epoch not to look in. None for all, if there is an end.
-            edition: The edition of the dataset in which the record has that number:
-                one that the batches began with, or were extended to. By default the
-                last. A record that was removed has one in an edition before.
+            edition: Only in the phases with this edition of the dataset. By default
+                in all, which is refused if a record has other numbers in some of them.
 
         Raises:
             InputError: There is no such record, dataset or edition, or neither epochs
                 nor range have an end.
         """
-        number = self.number_of(dataset)
+        numbers = self.numbers_of(dataset)
         if edition is not None:
-            record = self._number_now(record, number, edition)
-        return self.schedule.find(
-            record,
-            dataset=number,
-            first_epoch=first_epoch,
-            stop_epoch=stop_epoch,
-        )
-
-    def _number_now(self, record: int, number: int, edition: int) -> int:
-        """Returns the number of a record, given that in an edition of its dataset."""
-        known = [content.edition for content in self.contents_of(number)]
-        if edition not in known:
-            raise InputError(
-                "the batches have no such edition of the dataset",
-                where=repr(self.datasets[number]),
-                expected=f"one of {', '.join(str(one) for one in known)}",
-                got=edition,
-                cure="give one of these, or leave it out for the number in the last",
+            known = [self.datasets[number].edition for number in numbers]
+            if edition not in known:
+                raise InputError(
+                    "the batches have no such edition of the dataset",
+                    where=repr(self.datasets[numbers[0]]),
+                    expected=f"one of {', '.join(map(str, known))}",
+                    got=edition,
+                    cure="give one of these, or leave it out",
+                )
+            numbers = [numbers[known.index(edition)]]
+        last = self.datasets[numbers[0]]
+        for number in numbers[1:]:
+            if not last.begins_with(self.datasets[number].content):
+                raise InputError(
+                    "records have other numbers in an earlier phase of the batches",
+                    where=repr(self.datasets[number]),
+                    expected=f"the first records of {last!r}",
+                    cure="give the edition in which the record has this number",
+                )
+        checked_count(record, what="record", least=0, most=len(last) - 1)
+        return sorted(
+            sighting
+            for number in numbers
+            if record < len(self.datasets[number])
+            for sighting in self.schedule.find(
+                record, dataset=number, first_epoch=first_epoch, stop_epoch=stop_epoch
             )
-        order = self.schedule.grown[number]
-        return order.number_now(record, changes=known.index(edition))
-
-    def with_weights(self, weights: Mapping[str, Weight], *, step: int) -> Self:
-        """Returns these batches with other weights from a step on.
-
-        Batches before the step stay as they are, and every dataset continues where it
-        stands there. Earlier changes at that step or later are replaced.
-
-        Raises:
-            InputError: This is not a mixture, or the names are not those of its
-                datasets.
-        """
-        schedule = self.schedule.reweighted(
-            ordered_weights(weights, self.names) if self.names else (), step=step
         )
-        return dataclasses.replace(self, schedule=schedule)
 
-    def resized(self, batch_size: int, *, step: int) -> Self:
-        """Returns these batches with another batch size from a step on.
+    def then(
+        self,
+        datasets: Dataset | Mapping[str, Dataset] | None = None,
+        *,
+        step: int,
+        at: Literal["step", "epoch"] = "step",
+        weights: Mapping[str, Weight] | None = None,
+        batch_size: int | None = None,
+    ) -> Self:
+        """Returns these batches up to a step, and others from there on.
 
-        Batches before the step stay as they are, and no record is left out or repeated:
-        positions continue. Weights and datasets that change at other steps still do.
-        Earlier changes of the size at that step or later are replaced.
-
-        Raises:
-            InputError: A number is out of range, or the batches end before the step of
-                an extension now.
-        """
-        schedule = self.schedule.resized(batch_size, step=step)
-        return dataclasses.replace(self, schedule=schedule)
-
-    def extended(self, dataset: Dataset | Mapping[str, Dataset], *, step: int) -> Self:
-        """Returns these batches with more or fewer records from a step on.
-
-        Batches before the step stay as they are. From there on, what the running epoch
-        of the dataset has left, without removed records, and the new records form one
-        order, in which each is seen once. Later epochs are of the records that there
-        are then. Earlier extensions of the dataset at that step or later are replaced.
+        The others begin new epochs. What is not given stays as it was before the step.
+        Phases that began at that step or later are replaced.
 
         Args:
-            dataset: The other dataset: a newer edition of the one before, or what
-                `open` joined to it. It has the records of the one before, but those
-                that were removed, and then new ones. For a mixture, one or more of its
-                datasets, by name.
-            step: The first step that may have new records, and has no removed one.
+            datasets: Another dataset, such as a newer edition or a longer one; in a
+                mixture, those that change or are added, by name.
+            step: The first step of the others.
+            at: "epoch" waits, from that step on, for the end of the running epoch of
+                the dataset that changes, so that all its records are seen.
+            weights: Other weights of a mixture, by name. Weights that are the lengths
+                of the datasets, as by default, stay so.
+            batch_size: Other rows of the global batch, over all hosts.
 
         Raises:
-            InputError: The dataset does not begin with what is left of the records of
-                the one before, or has the same; the mixture has no such dataset; or the
-                batches end before that step.
-            InvalidDatasetError: The list of removed records is damaged.
+            InputError: An argument is out of range or of another kind, the batches end
+                before the step, or a mixture has other datasets or weights.
         """
-        step = checked_count(step, what="step", least=0)
-        named = dataset if isinstance(dataset, Mapping) else {None: dataset}
-        datasets, schedule = list(self.datasets), self.schedule
-        contents = [self.contents_of(number) for number in range(len(datasets))]
-        for name, longer in named.items():
-            number = self.number_of(name)
-            # Later extensions of this dataset are replaced.
-            steps = [old.step for old in schedule.extensions if old.dataset == number]
-            kept = contents[number][: 1 + sum(old < step for old in steps)]
-            removed = removed_since(longer, kept[-1])
-            schedule = schedule.extended(
-                len(longer), step=step, dataset=number, removed=removed
+        step, own = checked_count(step, what="step", least=0), self.parts
+        part = [one for one in own if one.step < max(step, 1)][-1]
+        given = self._named(datasets)
+        named = part.datasets | given
+        if at == "epoch":
+            changed = [name for name in part.datasets if name in given]
+            changed = changed or [*part.datasets]
+            if len(changed) > 1:
+                raise InputError(
+                    "each dataset of a mixture has epochs of its own",
+                    expected="one dataset that changes",
+                    got=", ".join(changed),
+                    cure="give the step, without at",
+                )
+            step = self.schedule.end_of_epoch(changed[0], step=step)
+        elif at != "step":
+            raise InputError(
+                "unknown place of a change",
+                expected="'step' or 'epoch'",
+                got=f"{at!r:.100}",
+                cure="give one of these",
             )
-            datasets[number], contents[number] = longer, (*kept, longer.content)
-        return dataclasses.replace(
-            self,
-            datasets=tuple(datasets),
-            schedule=schedule,
-            contents=tuple(contents),
+        part = Part(
+            step=step,
+            datasets=named,
+            mixture=self._mixture(part, named, weights),
+            batch_size=part.batch_size if batch_size is None else batch_size,
         )
+        return self.with_parts([*(one for one in own if one.step < step), part])
 
-    def contents_of(self, number: int) -> tuple[Content, ...]:
-        """Returns a dataset's content at step 0, and after each of its extensions."""
-        if self.contents:
-            return self.contents[number]
-        return (self.datasets[number].content,)
+    def _named(
+        self, datasets: Dataset | Mapping[str, Dataset] | None
+    ) -> dict[str, Dataset]:
+        """Returns datasets by their names, "" for a single one."""
+        given = {} if datasets is None else datasets
+        named = dict(given) if isinstance(given, Mapping) else {"": given}
+        for name, dataset in named.items():
+            if bool(name) != bool(self.names):
+                self.numbers_of(None if self.names else name)
+            check_dataset(dataset)
+        return named
+
+    def _mixture(
+        self,
+        before: Part,
+        named: Mapping[str, Dataset],
+        weights: Mapping[str, Weight] | None,
+    ) -> Mixture | None:
+        """Returns the mixture of a phase after another one."""
+        if weights is not None:
+            if not self.names:
+                raise InputError(
+                    "a single dataset has no weights",
+                    cure='make a mixture: global_batches({"a": a, "b": b})',
+                )
+            return Mixture.of(ordered_weights(weights, tuple(named)))
+        if before.mixture == by_lengths(before.datasets):
+            return by_lengths(named)
+        if before.mixture is not None and named.keys() != before.datasets.keys():
+            raise InputError(
+                "a dataset is added to a mixture, and its weight is not given",
+                expected=f"weights of {', '.join(named)}",
+                cure="give weights too",
+            )
+        return before.mixture
+
+    @property
+    def parts(self) -> list[Part]:
+        """The phases with their datasets."""
+        return [
+            Part(
+                step=phase.step,
+                datasets={
+                    order.name: self.datasets[number]
+                    for order, number in zip(phase.orders, phase.numbers, strict=True)
+                },
+                mixture=phase.mixture,
+                batch_size=phase.batch_size,
+            )
+            for phase in self.schedule.phases
+        ]
+
+    def with_parts(self, parts: Sequence[Part]) -> Self:
+        """Returns batches of the same seed, shuffle and epochs, with other phases."""
+        first = self.schedule.phases[0].orders[0]
+        drop_remainder = self.schedule.drop_remainder
+        return type(self).of(parts, like=first, drop_remainder=drop_remainder)
+
+    @classmethod
+    def of(
+        cls, parts: Sequence[Part], *, like: DatasetOrder, drop_remainder: bool
+    ) -> Self:
+        """Returns batches of phases, with the seed, shuffle and epochs of an order."""
+        phases: list[Phase] = []
+        found: list[tuple[str, Dataset]] = []
+        for part in parts:
+            numbers, orders = [], []
+            for name, dataset in part.datasets.items():
+                known = [own == name and data is dataset for own, data in found]
+                if not any(known):
+                    found.append((name, dataset))
+                numbers.append((*known, True).index(True))
+                orders.append(
+                    dataclasses.replace(
+                        like, num_records=len(dataset), name=name, first_epoch=0
+                    )
+                )
+            phases.append(
+                Phase(
+                    step=part.step,
+                    orders=tuple(orders),
+                    numbers=tuple(numbers),
+                    mixture=part.mixture,
+                    batch_size=part.batch_size,
+                )
+            )
+        schedule = Schedule(phases=tuple(phases[:1]), drop_remainder=drop_remainder)
+        for phase in phases[1:]:
+            schedule = schedule.then(phase)
+        names, datasets = zip(*found, strict=True)
+        return cls(
+            datasets=datasets,
+            names=names if parts[0].mixture is not None else (),
+            schedule=schedule,
+        )
 
 
 class SeenRow(NamedTuple):
     """The record in a row of a step.
 
     Attributes:
-        dataset: The dataset; of a record that was removed, as it was before.
+        dataset: The dataset.
         name: Its name in a mixture; its path otherwise.
         epoch: The epoch of the dataset.
         record: The record's number in the dataset.
-        removed_from: The edition that it was removed from, None if it was not.
     """
 
     dataset: Dataset
     name: str
     epoch: int
     record: int
-    removed_from: int | None = None
 
 
 def row_at(batches: Batches, step: int, row: int) -> SeenRow:
-    """Returns the record in a row of a step; opens at most an earlier edition."""
+    """Returns the record in a row of a step."""
     schedule = batches.schedule
-    (number,), position = schedule.locate(schedule.positions(step, slice(row, row + 1)))
-    order = schedule.grown[number]
-    epoch = order.epoch_at(int(position[0]))
-    record = int(order.records(position)[0])
-    dataset, removed_from = batches.datasets[number], None
-    if record < 0:
-        lost = np.array([record], np.int64)
-        for extension, _, numbers in order.before_removal(lost):
-            dataset, record = batches.dataset_before(number, extension), int(numbers[0])
-            removed_from = dataset.edition
+    position = schedule.positions(step, slice(row, row + 1))
+    (number,), (record,) = schedule.batch_at(position)
+    dataset = batches.datasets[number]
     name = batches.names[number] if batches.names else dataset.path
-    return SeenRow(dataset, name, epoch, record, removed_from)
+    return SeenRow(dataset, name, schedule.epoch_at(int(position[0])), int(record))
 
 
 def describe_row(batches: Batches, step: int, row: int) -> str:
     """Returns the record in a row of a step, for messages."""
     seen = row_at(batches, step, row)
-    at = f"row {row:,} of step {step:,}"
-    if seen.removed_from is not None:
-        return (
-            f"{seen.name}, record {seen.record:,} of edition {seen.removed_from}, "
-            f"which was removed since, {at}"
-        )
     shards, in_shard = seen.dataset.find([seen.record])
     return (
         f"{seen.name}, record {seen.record:,} (record {int(in_shard[0]):,} of "
-        f"{seen.dataset.shard(int(shards[0])).path}), {at}"
+        f"{seen.dataset.shard(int(shards[0])).path}), row {row:,} of step {step:,}"
     )
 
 
@@ -422,3 +450,27 @@ def ordered_weights(
             cure="give weights by these names and no others",
         )
     return tuple(weights[name] for name in names)
+
+
+def by_lengths(datasets: Mapping[str, Dataset]) -> Mixture | None:
+    """Returns the mixture of datasets by their lengths, None for a single dataset."""
+    if "" in datasets:
+        return None
+    return Mixture.of([len(dataset) for dataset in datasets.values()])
+
+
+def check_dataset(dataset: object) -> None:
+    """Raises InputError if batches cannot be made of something."""
+    if not isinstance(dataset, Dataset):
+        raise InputError(
+            "not a dataset",
+            expected="what gristmill.loader.open returns, or several of them by name",
+            got=f"{type(dataset).__name__} {dataset!r:.100}",
+            cure="open it first, by loader.open(path)",
+        )
+    if not len(dataset):
+        raise InputError(
+            "the dataset has no records",
+            where=repr(dataset),
+            cure="open another split, or leave the dataset out of the mixture",
+        )

@@ -65,7 +65,7 @@ class Dataset(Sequence[bytes]):
         split: str | None = None,
         table: ShardTable | None = None,
         manifest: Manifest | None = None,
-        editions: Callable[[int], Dataset] | None = None,
+        editions: Callable[[Any], Dataset] | None = None,
         parts: Sequence[Dataset] = (),
         select: Callable[[Dataset, Any], Dataset] | None = None,
     ):
@@ -121,13 +121,18 @@ class Dataset(Sequence[bytes]):
             return None
         return self._manifest.splits[self._split]
 
-    def as_of(self, edition: int) -> Dataset:
+    def as_of(self, edition: int | Sequence[int | None]) -> Dataset:
         """Returns the dataset as it was when an edition was the last.
 
         Its records have the numbers, and batches of them the order, that they had then.
 
+        Args:
+            edition: The edition; for joined datasets those of the first of them, None
+                for one as it is.
+
         Raises:
-            InputError: There was no such edition when this dataset was opened.
+            InputError: There was no such edition when this dataset was opened, or it is
+                not kept.
         """
         if edition == self.edition:
             return self
@@ -268,20 +273,22 @@ class Dataset(Sequence[bytes]):
         return self.content.records_digest
 
     @property
-    def order_digest(self) -> str | None:
+    def order_digest(self) -> str:
         """Half a SHA-256 over what is known of the records of each shard, in order.
 
         It covers how many records each shard has and their digest, or the size of the
         file where there is no digest. It changes with the order of records, except
-        within a shard, and with how they are divided into shards. It is None for an
-        earlier edition of which files are gone.
+        within a shard, and with how they are divided into shards.
         """
         return self.content.order_digest
 
     @functools.cached_property
     def content(self) -> Content:
         """What identifies the records, in their order."""
-        return self._contents.content(self.num_shards)._replace(edition=self.edition)
+        edition: int | tuple[int | None, ...] | None = self.edition
+        if len(self.parts) > 1:
+            edition = tuple(part.edition for part in self.parts)
+        return self._contents.content(self.num_shards)._replace(edition=edition)
 
     def begins_with(self, content: Content) -> bool:
         """Returns whether the first shards have these records, by their digests."""
@@ -292,13 +299,9 @@ class Dataset(Sequence[bytes]):
         """Whether the records are packed rows."""
         return self.packed_counts() is not None
 
-    def packed_counts(self, records: int | None = None) -> PackedCounts | None:
-        """Returns the counts of its packed rows, None for other records.
-
-        Args:
-            records: Only of so many first rows, which end where a shard does.
-        """
-        return self._contents.packed_counts(records)
+    def packed_counts(self) -> PackedCounts | None:
+        """Returns the counts of its packed rows, None for other records."""
+        return self._contents.packed_counts()
 
     @functools.cached_property
     def _contents(self) -> ShardContents:
@@ -351,19 +354,6 @@ class Dataset(Sequence[bytes]):
         """
         checked = checked_indices(records, stop=len(self), what="record")
         return self._shards.find(np.atleast_1d(checked))
-
-    def shards_of(self, records: IntArray) -> IntArray:
-        """Returns the shard of each record that batches have, -1 if it was removed.
-
-        Args:
-            records: int64 [n], in range, or negative.
-        """
-        shards, _ = self._shards.find(np.maximum(records, 0))
-        return np.where(records < 0, -1, shards)
-
-    def is_removed(self, record: int) -> bool:
-        """Returns whether a record cannot be read, as it was removed since."""
-        return False
 
     def offset_bytes(self, record: int) -> int:
         """Returns the offset, in its shard, of the chunk that holds a record.

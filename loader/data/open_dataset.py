@@ -201,8 +201,7 @@ def join_datasets(
     """Returns the records of datasets, one or more, as one dataset.
 
     Raises:
-        InputError: One of them is there twice, or only some are in a bucket; or one is
-            an earlier edition that is not kept.
+        InputError: One of them is there twice, or only some are in a bucket.
     """
     places = [(part.path, part.split) for part in parts]
     for number, place in enumerate(places):
@@ -215,21 +214,20 @@ def join_datasets(
             )
     if len(parts) == 1:
         return parts[0]
-    for part in parts:
-        if part.order_digest is None:
-            raise InputError(
-                "an edition that is not kept is joined",
-                where=repr(part),
-                expected="editions of which all records are there",
-                got=f"edition {part.edition}, of which some were removed",
-                cure="join the newest editions",
-            )
     shards = JoinedShards.of(list(map(shards_of, parts)))
     return Dataset(
         path=parts[0].path,
         reader=BatchReader(shards, verify=verify, read_options=read_options),
         recipe=lambda dataset: (_join_again, (dataset.parts, verify, read_options)),
         parts=parts,
+        editions=lambda wanted: join_datasets(
+            [
+                part if edition is None else part.as_of(edition)
+                for part, edition in zip(parts, wanted, strict=False)
+            ],
+            verify=verify,
+            read_options=read_options,
+        ),
         select=selected,
     )
 

@@ -32,7 +32,6 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.data.dataset import Dataset, Recipe
 from gristmill.loader.data.open_files import HowToRead, checked_ends
-from gristmill.loader.data.past_dataset import past_dataset
 from gristmill.loader.data.selected_dataset import selected
 from gristmill.loader.reading.cached_indexes import footer_cache
 from gristmill.loader.reading.cached_shards import (
@@ -63,8 +62,7 @@ def open_committed(
         split: The split; None where there is only one.
         how: How to read it.
         manifest: Its `dataset.json`.
-        edition: The last edition to open; None for all. Of one whose files are gone,
-            what is still there is read.
+        edition: The last edition to open; None for all.
         again: Whether it was open before, in another process.
 
     Raises:
@@ -77,11 +75,6 @@ def open_committed(
     own = _choose(split, tuple(manifest.splits), path)
     editions = functools.partial(open_committed, path, own, how, manifest)
     whole = manifest.splits[own]
-    removed = any(part.removed is not None for part in whole.parts)
-    if edition is not None and removed and _until(whole, edition) is None:
-        newest = open_committed(path, own, how, manifest, again=again)
-        if (past := past_dataset(newest, edition)) is not None:
-            return past
     number = whole.edition
     if edition is not None:
         number = _check_edition(edition, whole, f"split {own} of {path}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +60,7 @@ class SelectedDataset(Dataset):
         """None: a selection has no editions."""
         return None
 
-    def as_of(self, edition: int) -> Dataset:
+    def as_of(self, edition: int | Sequence[int | None]) -> Dataset:
         """Returns the selection, if all its records are of this edition's state."""
         if edition == self._whole.edition:
             return self
@@ -94,7 +94,7 @@ class SelectedDataset(Dataset):
         """Whether the records are packed rows."""
         return self._whole.is_packed
 
-    def packed_counts(self, records: int | None = None) -> PackedCounts | None:
+    def packed_counts(self) -> PackedCounts | None:
         """Returns None: the tokens of single rows are not known."""
         return None
 
@@ -130,11 +130,6 @@ class SelectedDataset(Dataset):
         checked = checked_indices(records, stop=len(self), what="record")
         return self._whole.find(self._selection.numbers(np.atleast_1d(checked)))
 
-    def shards_of(self, records: IntArray) -> IntArray:
-        """Returns the shard of each record that batches have."""
-        numbers = self._selection.numbers(np.maximum(records, 0))
-        return self._whole.shards_of(np.where(records < 0, -1, numbers))
-
     def part_of(self, shard: int) -> tuple[Dataset, int]:
         """Returns the dataset that has a shard, with all its records."""
         return self._whole.part_of(shard)
@@ -154,12 +149,6 @@ class SelectedDataset(Dataset):
 def selected(dataset: Dataset, condition: Any) -> SelectedDataset:
     """Returns the records of a dataset that a condition selects; see `Dataset`."""
     records = len(dataset)
-    if dataset.content.order_digest is None:
-        raise InputError(
-            "records are selected of an edition that is not kept",
-            where=repr(dataset),
-            cure="select among the records of the newest edition",
-        )
     if isinstance(condition, str):
         expression = Expression(condition, dataset.columns)
         blocks = _evaluated(dataset, expression)

@@ -58,19 +58,11 @@ class ShardContents:
             self.content(shards).is_same(content) for shards in range(first, last + 1)
         )
 
-    def packed_counts(self, records: int | None = None) -> PackedCounts | None:
-        """Returns the counts of packed rows, None for other records.
-
-        Args:
-            records: Only of so many first rows, which end where a shard does.
-        """
-        ends = self._shards.ends
-        shards = len(ends)
-        if records is not None:
-            shards = int(np.searchsorted(ends, records, side="right"))
+    def packed_counts(self) -> PackedCounts | None:
+        """Returns the counts of packed rows, None for other records."""
         totals = [
             None if table is None else table.packed_total(rows)
-            for table, rows in self._tables_of(shards)
+            for table, rows in self._tables_of(len(self._shards.ends))
         ]
         found = [total for total in totals if total is not None]
         return sum(found, PackedCounts()) if len(found) == len(totals) else None

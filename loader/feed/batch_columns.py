@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError
@@ -34,11 +33,8 @@ class BatchColumns:
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchColumns, (self._batches, self.names)
 
-    def _opened(self, number: int, name: str, extension: int | None = None) -> Column:
-        """Returns a column of a dataset, or of what it was before an extension."""
-        if extension is None:
-            return self._batches.datasets[number].column(name)
-        return self._batches.dataset_before(number, extension).column(name)
+    def _opened(self, number: int, name: str) -> Column:
+        return self._batches.datasets[number].column(name)
 
     def read(self, batch: MixedBatch) -> dict[str, Values]:
         """Returns the values of a batch's records, each `[rows, *shape]`, by name."""
@@ -49,18 +45,7 @@ class BatchColumns:
         first = int(batch.datasets[0]) if len(batch.datasets) else 0
         out = self._column(first, name).kind.empty(len(batch.records))
         for number, rows in parts:
-            records = batch.records[rows]
-            values = out[rows]  # A copy, unless the rows are a slice.
-            there = records >= 0
-            values[there] = self._column(number, name).read(records[there])
-            lost = np.flatnonzero(~there)
-            # Records that were removed since, of which a run still has steps.
-            if lost.size:
-                order = self._batches.schedule.grown[number]
-                for extension, own, numbers in order.before_removal(records[lost]):
-                    before = self._column(number, name, extension)
-                    values[lost[own]] = before.read(numbers)
-            out[rows] = values
+            out[rows] = self._column(number, name).read(batch.records[rows])
         return out
 
 

@@ -27,7 +27,7 @@ from gristmill.loader.base.indices import POSITION_LIMIT, checked_count
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.read_ahead import Passes, ReadAhead
 from gristmill.loader.feed.shared_memory import new_prefix, remove_leftovers, unpack
-from gristmill.loader.feed.state import batches_as_of, state_of, step_of
+from gristmill.loader.feed.state import resumed, state_of
 from gristmill.loader.feed.step_reads import Decode, StepReads
 from gristmill.loader.feed.workers import (
     BatchSource,
@@ -226,18 +226,18 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Goes to the step of a state, whichever host wrote it.
 
-        If records were appended to a dataset since, the feed continues without them:
-        `batches` are those of the edition that the state names then.
+        It continues with the editions of datasets that the state names, whatever was
+        appended or removed since: `batches` are those of these editions then.
 
         Raises:
-            StateMismatchError: It is of other datasets or of another order; the error
-                names the differences. The feed stays as it is.
+            StateMismatchError: It is of other datasets or of another order, or of an
+                edition that is not there any more; the error names the differences.
+                The feed stays as it is.
             FormatVersionError: Another version wrote the state.
             InputError: It is not the state of a feed, or a batch from its step on does
                 not divide among the hosts.
         """
-        batches = batches_as_of(self.batches, state)
-        step = step_of(state, batches)
+        batches, step = resumed(self.batches, state)
         rows = self._rows_from(step, batches)
         self._stop_reading()
         if batches is not self.batches:
@@ -289,8 +289,8 @@ class Feed(grain.DatasetIterator):  # type: ignore[misc]  # Grain has no types.
 
 def _rows_from(step: int, batches: Batches, rows_of: RowsOf) -> RowsBySize:
     """Returns the rows of the batches from a step on."""
-    sizes = batches.schedule.sizes.from_step(step)
-    if not batches.schedule.resizes:
+    sizes = batches.schedule.sizes_from(step)
+    if len({*batches.schedule.sizes_from(0)}) == 1:
         return rows_of(sizes[0])
     try:
         return {size: rows_of(size) for size in sizes}

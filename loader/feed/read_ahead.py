@@ -254,9 +254,10 @@ class WindowReads:
     ):
         self._dataset, self._schedule, self._rows = dataset, schedule, rows
         self._first_step, self._every = steps
-        self._order, self._shuffle = schedule.orders[0], shuffle
-        self._wanted = _among(rows, schedule.batch_size)
-        self._wanted_last = _among(rows, schedule.remainder or schedule.batch_size)
+        self._order, self._shuffle = schedule.phases[0].orders[0], shuffle
+        self._batch_size = schedule.batch_size(0)
+        self._wanted = _among(rows, self._batch_size)
+        self._wanted_last = _among(rows, schedule.remainder or self._batch_size)
         self._windows: collections.OrderedDict[int, Future[_Window]] = (
             collections.OrderedDict()
         )
@@ -274,13 +275,11 @@ class WindowReads:
         """Returns a reader by windows, None where reading by windows is not faster.
 
         It is faster for a single dataset in object storage whose shuffle has windows,
-        where two of them fit `ReadOptions.window_bytes`. Batches that change at a step
-        have other windows and other rows from there on, which this does not know.
+        where two of them fit `ReadOptions.window_bytes`. It knows a single phase only.
         """
-        changes = schedule.resizes or schedule.extensions
-        if len(datasets) != 1 or isinstance(rows, Mapping) or changes:
+        if len(datasets) != 1 or isinstance(rows, Mapping) or schedule.phases[1:]:
             return None
-        (dataset,), shuffle = datasets, schedule.orders[0].shuffle
+        (dataset,), shuffle = datasets, schedule.phases[0].orders[0].shuffle
         options, record_bytes = dataset.read_options, dataset.mean_record_bytes
         if options is None or record_bytes is None:
             return None
@@ -354,11 +353,11 @@ class WindowReads:
     @property
     def _stop(self) -> int:
         steps, stop = self._schedule.steps, self._schedule.stop
-        return stop if steps is None else min(stop, steps * self._schedule.batch_size)
+        return stop if steps is None else min(stop, steps * self._batch_size)
 
     def _load(self, begin: int, end: int) -> _Window:
         positions = np.arange(begin, min(end, self._stop), dtype=np.int64)
-        steps, rows = np.divmod(positions, self._schedule.batch_size)
+        steps, rows = np.divmod(positions, self._batch_size)
         wanted = self._wanted[rows]
         if self._schedule.remainder:
             last = steps == self._schedule.step_limit - 1

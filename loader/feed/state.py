@@ -1,49 +1,31 @@
-"""The state of a feed, which a checkpoint keeps, and how it is compared.
+"""The state of a feed, which a checkpoint keeps, and how a run goes on from it.
 
 The state is the step and everything that determines which records are in which row. The
 number of hosts and workers is not part of it, because the order does not depend on it.
+A digest tells whether it is as it was written; the step alone may be another one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from gristmill.dataset.base.errors import (
     FormatVersionError,
     InputError,
     StateMismatchError,
 )
-from gristmill.dataset.metadata.splits import Split
-from gristmill.loader.base.state_fields import (
-    NO_FIELD,
-    Content,
-    StateFields,
-    content_of,
-    field_error,
-    is_same,
-)
-from gristmill.loader.data.batches import Batches
+from gristmill.loader.base.indices import checked_count
+from gristmill.loader.base.state_fields import NO_FIELD, Content, is_same
+from gristmill.loader.data.batches import Batches, Part, by_lengths
 from gristmill.loader.data.dataset import Dataset
-from gristmill.loader.data.past_states import PastStates, removed_between
-from gristmill.loader.feed.state_changes import (
-    Extended,
-    check_extended,
-    check_resized,
-    check_weights,
-    extended_state,
-    extensions_of,
-    resized_state,
-    resizes_of,
-)
-from gristmill.loader.order.batch_sizes import BatchSizes, Resize
+from gristmill.loader.data.gone_dataset import GoneDataset
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.shuffle import shuffle_from_state
-from gristmill.loader.order.step_records import Extension, Schedule
 
 B = TypeVar("B", bound=Batches)
 
@@ -60,263 +42,66 @@ _GRAINS = frozenset(
 
 def state_of(batches: Batches, step: int) -> dict[str, Any]:
     """Returns the state of feeds that give `step` next, as JSON values."""
-    schedule, contents = batches.schedule, _contents(batches)
-    mixture = schedule.mixture
-    return {
+    order = batches.schedule.phases[0].orders[0]
+    known = {
         "version": STATE_VERSION,
-        "step": step,
-        "batch_size": schedule.batch_size,
-        "drop_remainder": schedule.drop_remainder,
+        "seed": order.seed,
+        "shuffle": order.shuffle.to_state(),
+        "epochs": order.epochs,
+        "drop_remainder": bool(batches.schedule.drop_remainder),
+        "phases": [_phase_state(part) for part in batches.parts],
+    }
+    return {"step": step, **known, "digest": _digest(known)}
+
+
+def _phase_state(part: Part) -> dict[str, Any]:
+    return {
+        "step": part.step,
+        "batch_size": part.batch_size,
+        "mixture": None if part.mixture is None else part.mixture.to_state(),
         "datasets": [
-            {
-                "name": order.name,
-                **contents[number][0]._asdict(),
-                "seed": order.seed,
-                "shuffle": order.shuffle.to_state(),
-                "epochs": order.epochs,
-            }
-            for number, order in enumerate(schedule.orders)
+            {"name": name, **_content_state(dataset.content)}
+            for name, dataset in part.datasets.items()
         ],
-        "mixture": None if mixture is None else mixture.to_state(),
-        "resized": resized_state(schedule),
-        "extended": extended_state(schedule, contents),
     }
 
 
-def step_of(state: Mapping[str, Any], batches: Batches) -> int:
-    """Returns the next step of a state of these batches.
-
-    From that step on, weights, batch size and datasets may change; before it, they must
-    be the same.
-
-    Raises FormatVersionError for the state of another version, StateMismatchError for
-    other datasets or another order, and InputError, which names the field, for what is
-    not a state.
-    """
-    fields = _checked(state)
-    own, other = _compared(state_of(batches, step=0)), _compared(state)
-    if own["mixture"] and other["mixture"]:
-        other["mixture"] = own["mixture"]  # Compared below.
-    for ours, theirs in zip(own["datasets"], other["datasets"], strict=False):
-        for digest in ("order_digest", "records_digest"):
-            # The known part of an edition whose files are gone must be the same.
-            past = None in (ours["order_digest"], theirs["order_digest"])
-            if past and None in (ours[digest], theirs[digest]):
-                ours[digest] = theirs[digest]
-    differences = list(_differences(own, other))
-    if differences:
-        cure = "create the batches as in the run that wrote the state, or start again "
-        raise StateMismatchError(
-            "the state does not match the records or the order of this feed",
-            where=", ".join(name for name, _, _ in differences),
-            expected=", ".join(f"{name} {ours!r}" for name, ours, _ in differences),
-            got=", ".join(f"{name} {theirs!r}" for name, _, theirs in differences),
-            cure=_changed_cure(batches, fields) or cure + "without it",
-        )
-    resizes, extensions = _changes(fields)
-    sizes = BatchSizes(fields.integer("batch_size", least=1), resizes)
-    step = fields.integer("step", most=batches.schedule.step_limit)
-    schedule = batches.schedule
-    check_resized(schedule, resizes, step)
-    check_extended(schedule, _contents(batches), extensions, step)
-    if schedule.mixture is not None:
-        check_weights(schedule, schedule.mixture, _mixture(fields), sizes, step)
-    return step
+def _content_state(content: Content) -> dict[str, Any]:
+    editions = content.edition
+    own = list(editions) if isinstance(editions, tuple) else editions
+    return content._asdict() | {"edition": own}
 
 
-def _contents(batches: Batches) -> list[tuple[Content, ...]]:
-    return [batches.contents_of(number) for number in range(len(batches.datasets))]
+def _digest(known: Mapping[str, Any]) -> str:
+    text = json.dumps(known, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _compared(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of a state that stays, whatever changes at a step."""
-    apart = {"version", "step", "resized", "extended"}
-    return {name: value for name, value in state.items() if name not in apart}
+class _Phase(NamedTuple):
+    """A phase of a state: its contents in place of datasets."""
+
+    step: int
+    batch_size: int
+    mixture: Mixture | None
+    contents: dict[str, Content]
+    state: Mapping[str, Any]
 
 
-def batches_as_of(batches: B, state: Mapping[str, Any]) -> B:
-    """Returns batches of the editions that a state is of, where those are earlier ones.
+class _Saved(NamedTuple):
+    """A state, as it was written, and the step to go to."""
 
-    What was appended since has no part in them: they are the batches that the feed gave
-    when its state was taken. Weights that are the lengths of the datasets, as by
-    default, are those of then. It raises what `step_of` does, and compares nothing.
-    """
-    entries = _checked(state).objects("datasets")
-    # Batches that are extended say themselves with which edition they begin.
-    if len(entries) != len(batches.datasets) or batches.schedule.extensions:
-        return batches
-    pairs = zip(batches.datasets, entries, strict=True)
-    datasets = tuple(_as_of(dataset, entry) for dataset, entry in pairs)
-    if datasets == batches.datasets:
-        return batches
-    schedule = batches.schedule
-    mixture = schedule.mixture
-    if mixture == Mixture.of([len(dataset) for dataset in batches.datasets]):
-        mixture = Mixture.of([len(dataset) for dataset in datasets])
-    orders = tuple(
-        dataclasses.replace(order, num_records=len(dataset))
-        for order, dataset in zip(schedule.orders, datasets, strict=True)
-    )
-    schedule = dataclasses.replace(schedule, orders=orders, mixture=mixture)
-    return dataclasses.replace(batches, datasets=datasets, schedule=schedule)
+    step: int
+    value: Mapping[str, Any]
+    phases: list[_Phase]
+
+    @property
+    def running(self) -> int:
+        """The number of the phase that has the step."""
+        return sum(phase.step <= self.step for phase in self.phases) - 1
 
 
-def _as_of(dataset: Dataset, entry: StateFields, *, past: bool = False) -> Dataset:
-    """Returns a dataset as of the edition of a state, if that is an earlier one.
-
-    With `past`, also as of one of which files are gone.
-    """
-    committed, edition = dataset.committed, entry.get("edition")
-    if committed is None:
-        return dataset
-    if past:
-        return _as_of_edition(dataset, edition)
-    return dataset.as_of(edition) if edition in _kept_editions(committed) else dataset
-
-
-def _as_of_edition(dataset: Dataset, edition: int | None) -> Dataset:
-    """Returns a dataset as of an edition, also of one of which files are gone.
-
-    It is the dataset itself if it has no editions, or never had this one.
-    """
-    committed = dataset.committed
-    if committed is None or edition is None:
-        return dataset
-    known = edition in _kept_editions(committed) or PastStates(dataset).at(edition)
-    return dataset.as_of(edition) if known else dataset
-
-
-def _check_last(dataset: Dataset, last: Content) -> None:
-    """Raises InputError if a dataset had the records of a state, with other numbers."""
-    if dataset.content.is_same(last) or dataset.begins_with(last):
-        return
-    if PastStates(dataset).find(last) is not None:
-        raise InputError(
-            "records were removed since from datasets that are joined",
-            where=repr(dataset),
-            expected=f"the {last.records:,} records of the state",
-            got=f"{len(dataset):,}",
-            cure="give the editions that the run had, such as --edition 1,last",
-        )
-
-
-def _kept_editions(split: Split) -> list[int]:
-    """Returns the editions that were the newest once, and can be opened as of then."""
-    kept = []
-    for edition in sorted(split.known):
-        with contextlib.suppress(IndexError):
-            kept.append(split.until(edition).edition)
-    return kept
-
-
-def _changed_cure(batches: Batches, fields: StateFields) -> str | None:
-    """Returns the cure for datasets that have changed since, None for others."""
-    entries = fields.objects("datasets")
-    if len(entries) != len(batches.datasets):
-        return None
-    then = f"batches.extended(dataset, step={fields.value['step']})"
-    for dataset, entry in zip(batches.datasets, entries, strict=True):
-        content = content_of(entry)
-        if dataset.content.is_same(content):
-            continue
-        if content.records < len(dataset) and dataset.begins_with(content):
-            return (
-                f"the dataset has grown since: make the batches of its first "
-                f"{content.records:,} records, as in the run that wrote the state, and "
-                f"then {then}"
-            )
-        if PastStates(dataset).find(content) is not None:
-            return (
-                "records were removed from the dataset since: make the batches of "
-                f"loader.open(path, edition={content.edition}), as in the run that "
-                f"wrote the state, and then {then}"
-            )
-    return None
-
-
-def batches_of_state(
-    datasets: Dataset | Mapping[str, Dataset], state: Mapping[str, Any]
-) -> Batches:
-    """Returns the global batches that a feed gave when its state was taken.
-
-    The datasets of a mixture are given by their names. It raises what `step_of` does.
-    """
-    named = datasets if isinstance(datasets, Mapping) else {"": datasets}
-    fields = _checked(state)
-    entries = {entry.text("name"): entry for entry in fields.objects("datasets")}
-    mixture = _mixture(fields) if state["mixture"] is not None else None
-    if entries.keys() != named.keys() or (mixture is None) != ("" in named):
-        raise InputError(
-            "the state has datasets with other names",
-            expected=", ".join(entries) if mixture else "a dataset without a name",
-            got=", ".join(named) or "none",
-            cure="open the datasets of the run that wrote the state, and give them "
-            "the same names",
-        )
-    resizes, extensions = _changes(fields)
-    names = list(entries)
-    contents = {name: [content_of(entry)] for name, entry in entries.items()}
-    for _, name, extended in extensions:
-        contents[name].append(extended.content)
-    opened = {
-        # The dataset may have changed since.
-        name: _as_of(named[name], entry, past=True)
-        if len(contents[name]) == 1
-        else _as_of_edition(named[name], contents[name][-1].edition)
-        for name, entry in entries.items()
-    }
-    for name, dataset in opened.items():
-        _check_last(dataset, contents[name][-1])
-    removed = {
-        name: iter(removed_between(opened[name], contents[name])) for name in opened
-    }
-    schedule = Schedule(
-        orders=tuple(
-            DatasetOrder(
-                num_records=contents[name][0].records,
-                seed=entry.integer("seed", least=None),
-                shuffle=shuffle_from_state(
-                    entry.get("shuffle"), place=entry.place("shuffle")
-                ),
-                epochs=_epochs(entry),
-                name=name,
-            )
-            for name, entry in entries.items()
-        ),
-        mixture=mixture,
-        batch_size=fields.integer("batch_size", least=1),
-        drop_remainder=fields.boolean("drop_remainder"),
-        resizes=resizes,
-        extensions=tuple(
-            Extension(
-                step, names.index(name), extended.content.records, next(removed[name])
-            )
-            for step, name, extended in extensions
-        ),
-    )
-    batches = Batches(
-        datasets=tuple(opened.values()),
-        schedule=schedule,
-        contents=tuple(
-            tuple(_found(opened[name], content) for content in contents[name])
-            for name in names
-        ),
-    )
-    step_of(state, batches)  # It compares the datasets.
-    return batches
-
-
-def _found(dataset: Dataset, content: Content) -> Content:
-    """Returns a content of a state if the dataset has had it, or else its own."""
-    own = dataset.content
-    if own.is_same(content):
-        return own
-    has_had = dataset.begins_with(content) or PastStates(dataset).find(content)
-    return content if has_had else own
-
-
-def _checked(state: object) -> StateFields:
-    """Returns the fields of a state: all are there, and of the kind they must be."""
+def _saved(state: object) -> _Saved:
+    """Returns what a state says; raises InputError for what is not as it was."""
     refuse_grains(state, "a feed")
     if not isinstance(state, Mapping) or "version" not in state:
         raise InputError(
@@ -325,28 +110,266 @@ def _checked(state: object) -> StateFields:
             got=f"{state!r:.200}",
             cure="give the whole state, as it was saved with the checkpoint",
         )
-    fields = StateFields(state)
-    version = fields.integer("version", least=None)
-    if version != STATE_VERSION:
+    if not is_same(state["version"], STATE_VERSION):
         raise FormatVersionError(
             "another version wrote the state of the feed",
             expected=STATE_VERSION,
-            got=version,
+            got=f"{state['version']!r:.100}",
             cure="resume with the version that wrote it",
         )
-    fields.integer("step")
-    fields.integer("batch_size", least=1)
-    fields.boolean("drop_remainder")
-    for entry in fields.objects("datasets"):
-        entry.text("name")
-        content_of(entry)
-        entry.integer("seed", least=None)
-        entry.fields("shuffle")
-        _epochs(entry)
-    if fields.get("mixture") is not None:
-        _mixture(fields)
-    _changes(fields)
-    return fields
+    known = {name: state[name] for name in state if name not in ("step", "digest")}
+    try:
+        plain = json.loads(json.dumps(known, default=_plain))
+        digest = _digest(plain)
+    except (AttributeError, TypeError, ValueError, RecursionError) as e:
+        digest, plain = str(e), {}
+    if not is_same(digest, state.get("digest")) or "step" not in state:
+        raise InputError(
+            "the state of the feed is not as it was written",
+            expected=f"digest {digest}",
+            got=f"{state.get('digest')!r:.100}",
+            cure="give the whole state as it was saved, or restore the checkpoint "
+            "from a copy; the step alone may be another one",
+        )
+    phases = [
+        _Phase(
+            phase["step"],
+            phase["batch_size"],
+            phase["mixture"] and Mixture.from_state(phase["mixture"]),
+            {entry["name"]: _content(entry) for entry in phase["datasets"]},
+            phase,
+        )
+        for phase in plain["phases"]
+    ]
+    step = checked_count(state["step"], what="step of the state", least=0)
+    return _Saved(step, plain, phases)
+
+
+def _plain(value: Any) -> Any:
+    """Returns a value of a state as one of JSON: other libraries write their own."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.tolist()
+
+
+def _content(entry: Mapping[str, Any]) -> Content:
+    values = [entry[name] for name in Content._fields]
+    edition = tuple(values[0]) if isinstance(values[0], list) else values[0]
+    return Content(edition, *values[1:])
+
+
+def resumed(batches: B, state: Mapping[str, Any]) -> tuple[B, int]:
+    """Returns the batches that go on from a state, and its step.
+
+    What was before the running phase is as the state says. The running phase must be
+    that of the state, unless other batches begin at its step. Of its datasets those
+    editions are opened that the state names. Later phases are those of the batches.
+
+    Returns:
+        `batches` themselves, if nothing in them is other than the state says.
+
+    Raises:
+        FormatVersionError: Another version wrote the state.
+        StateMismatchError: It is of other datasets or another order, or of an edition
+            that is not there any more; the error names the differences.
+        InputError: It is not a state, or is not as it was written.
+    """
+    saved, parts = _saved(state), batches.parts
+    step, running = saved.step, saved.phases[saved.running]
+    number = sum(part.step <= step for part in parts) - 1
+    own = state_of(batches, step)
+    settings = [*_differences(_settings(own), _settings(saved.value))]
+    matched = {}
+    for part in parts:
+        for phase in saved.phases[saved.running :]:
+            if phase.step == part.step and (found := _matched(part, phase)):
+                matched[part.step] = found
+    begins = parts[number].step == step > 0
+    same = parts[number].step == running.step and running.step in matched
+    if settings or not (same or begins):
+        raise _mismatch(parts[number], saved, settings)
+    past = saved.phases[: saved.running + (running.step < parts[number].step)]
+    rest = [matched.get(part.step, part) for part in parts[number:]]
+    _check_later(parts[number + 1 :], matched, saved, replaced=begins)
+    earlier = [_past(phase, parts) for phase in past]
+    changed = batches.with_parts([*earlier, *rest])
+    most = changed.schedule.step_limit
+    checked_count(step, what="step of the state", least=0, most=most)
+    return batches if changed == batches else changed, step
+
+
+def _settings(state: Mapping[str, Any]) -> dict[str, Any]:
+    apart = ("step", "phases", "digest")
+    return {name: value for name, value in state.items() if name not in apart}
+
+
+def _matched(part: Part, phase: _Phase) -> Part | None:
+    """Returns a phase of the batches with the editions of a state, None if it differs.
+
+    Weights that are the lengths of datasets are those of these editions.
+    """
+    if [*part.datasets] != [*phase.contents] or part.batch_size != phase.batch_size:
+        return None
+    datasets = {}
+    for name, content in phase.contents.items():
+        found = snapshot(part.datasets[name], content)
+        if found is None:
+            return None
+        datasets[name] = found
+    mixture = part.mixture
+    if mixture == by_lengths(part.datasets):
+        mixture = by_lengths(datasets)
+    if mixture != phase.mixture:
+        return None
+    return part._replace(datasets=datasets, mixture=mixture)
+
+
+def snapshot(dataset: Dataset, content: Content) -> Dataset | None:
+    """Returns a dataset with some content: the dataset, or as it was; None if gone.
+
+    It is not a later edition: that of the dataset was chosen.
+    """
+    if dataset.content.is_same(content):
+        return dataset
+    editions: Any = content.edition
+    if len(dataset.parts) > 1 and not isinstance(editions, tuple):
+        editions = (editions,)  # Others were joined after it.
+    if editions is None or isinstance(editions, tuple) != (len(dataset.parts) > 1):
+        return None
+    with contextlib.suppress(InputError):
+        found = dataset.as_of(editions)
+        later = any(map(_is_later, found.parts, dataset.parts))
+        return found if found.content.is_same(content) and not later else None
+    return None
+
+
+def _is_later(one: Dataset, other: Dataset) -> bool:
+    return (one.edition or 0) > (other.edition or 0)
+
+
+def _past(phase: _Phase, parts: Sequence[Part]) -> Part:
+    """Returns a phase of the past; datasets that are gone stand for themselves."""
+    datasets = {}
+    for name, content in phase.contents.items():
+        known = [part.datasets[name] for part in parts if name in part.datasets]
+        opened = (snapshot(dataset, content) for dataset in known)
+        found = next((one for one in opened if one is not None), None)
+        path = known[0].path if known else name
+        datasets[name] = found or GoneDataset(path, content)
+    return Part(phase.step, datasets, phase.mixture, phase.batch_size)
+
+
+def _check_later(
+    own: Sequence[Part],
+    matched: Mapping[int, Part],
+    saved: _Saved,
+    *,
+    replaced: bool,
+) -> None:
+    """Raises StateMismatchError if a later phase of a state would be forgotten."""
+    later = [phase.step for phase in saved.phases[saved.running + 1 :]]
+    changed = [part.step for part in own if part.step not in matched]
+    left = [step for step in later if step not in matched]
+    if replaced or not left or (changed and changed[0] <= left[0]):
+        return
+    raise StateMismatchError(
+        "the state has a later phase, which the batches have not",
+        expected="from step " + (", ".join(map(str, changed)) or "none on"),
+        got="from step " + ", ".join(f"{step:,}" for step in left),
+        cure="make the phases of the run that wrote the state; another one may take "
+        f"its place: batches.then(..., step={left[0]})",
+    )
+
+
+def _mismatch(
+    part: Part,
+    saved: _Saved,
+    differences: list[tuple[str, Any, Any]],
+) -> StateMismatchError:
+    step, phase = saved.step, saved.phases[saved.running]
+    what = "the state does not match the records or the order of this feed"
+    cure = "create the batches as in the run that wrote the state"
+    if not differences:
+        place = f"phases[{saved.running}]"
+        differences = [*_differences(_phase_state(part), phase.state, place)]
+        gone = [
+            name
+            for name, content in phase.contents.items()
+            if name in part.datasets and _is_gone(part.datasets[name], content)
+        ]
+        if gone:
+            what = "the state is of an edition that is not there any more"
+        if step and part.datasets.keys() >= phase.contents.keys():
+            anew = "go on with these in a new epoch: "
+            anew += f"batches = batches.then(step={step})"
+            cure = anew if gone else f"{cure}; or {anew}"
+    return StateMismatchError(
+        what,
+        where=", ".join(name for name, _, _ in differences),
+        expected=", ".join(f"{name} {ours!r}" for name, ours, _ in differences),
+        got=", ".join(f"{name} {theirs!r}" for name, _, theirs in differences),
+        cure=cure,
+    )
+
+
+def _is_gone(dataset: Dataset, content: Content) -> bool:
+    """Returns whether a dataset had an edition that is not there any more."""
+    own, then = dataset.edition, content.edition
+    if not isinstance(own, int) or not isinstance(then, int) or then >= own:
+        return False
+    try:
+        dataset.as_of(then)
+    except InputError:
+        return True
+    return False
+
+
+def batches_of_state(
+    datasets: Dataset | Mapping[str, Dataset], state: Mapping[str, Any]
+) -> Batches:
+    """Returns the global batches that a feed gave when its state was taken.
+
+    The datasets of a mixture are given by their names. It raises what `resumed` does.
+    """
+    named = dict(datasets) if isinstance(datasets, Mapping) else {"": datasets}
+    saved = _saved(state)
+    names = dict.fromkeys(name for phase in saved.phases for name in phase.contents)
+    if names.keys() != named.keys():
+        raise InputError(
+            "the state has datasets with other names",
+            expected=", ".join(filter(None, names)) or "a dataset without a name",
+            got=", ".join(named) or "none",
+            cure="open the datasets of the run that wrote the state, and give them "
+            "the same names",
+        )
+    like = DatasetOrder(
+        num_records=1,
+        seed=saved.value["seed"],
+        shuffle=shuffle_from_state(saved.value["shuffle"]),
+        epochs=saved.value["epochs"],
+    )
+    given = [Part(0, named, None, 1)]
+    parts = [_past(phase, given) for phase in saved.phases]
+    for name, dataset in parts[-1].datasets.items():
+        # What earlier phases were of may have been another dataset altogether.
+        content = saved.phases[-1].contents[name]
+        if isinstance(dataset, GoneDataset) and not _is_gone(named[name], content):
+            own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
+            raise _mismatch(own, saved._replace(step=parts[-1].step), [])
+    drop_remainder = saved.value["drop_remainder"]
+    return Batches.of(parts, like=like, drop_remainder=drop_remainder)
+
+
+def parts_of_state(part: Part, state: Mapping[str, Any]) -> tuple[list[Part], bool]:
+    """Returns the phases of a state, and whether the last is one of the batches.
+
+    There are none if a dataset of the last phase is not there.
+    """
+    saved = _saved(state)
+    found = [_past(phase, [part]) for phase in saved.phases]
+    if any(isinstance(one, GoneDataset) for one in found[-1].datasets.values()):
+        return [], False
+    return found, _matched(part, saved.phases[-1]) is not None
 
 
 def refuse_grains(state: object, of: str) -> None:
@@ -370,26 +393,6 @@ def refuse_grains(state: object, of: str) -> None:
         )
 
 
-def _changes(
-    fields: StateFields,
-) -> tuple[tuple[Resize, ...], list[tuple[int, str, Extended]]]:
-    """Returns the changes of batch sizes and of datasets."""
-    return resizes_of(fields), extensions_of(fields)
-
-
-def _epochs(entry: StateFields) -> int | None:
-    return None if entry.get("epochs") is None else entry.integer("epochs", least=1)
-
-
-def _mixture(fields: StateFields) -> Mixture:
-    mixture = Mixture.from_state(fields.get("mixture"))
-    expected = len(fields.items("datasets"))
-    if mixture.num_datasets != expected:
-        weights = f"{expected} weights, one for each of the datasets"
-        raise field_error("mixture.phases", weights, f"{mixture.num_datasets} weights")
-    return mixture
-
-
 def _differences(
     own: Any, other: Any, name: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
@@ -405,5 +408,5 @@ def _differences(
         for number, (ours, theirs) in enumerate(zip(own, other, strict=True)):
             part = isinstance(ours, Mapping) and ours.get("name")
             yield from _differences(ours, theirs, f"{name}[{part or number}]")
-    elif not is_same(own, other):
+    elif own != other:
         yield name, own, other

@@ -191,7 +191,7 @@ class StepReads:
             batch = self._decode(records, **given)
         except DecodeError as e:
             place = schedule.positions(step, rows)[e.row]
-            row = int(place) - schedule.sizes.start(step)
+            row = int(place) - schedule.start(step)
             raise e.of(describe_row(self._batches, step, row)) from e
         except BaseException as e:
             if isinstance(e, Exception) and not isinstance(e, StopIteration):
@@ -257,7 +257,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 def rows_there(schedule: Schedule, step: int, rows: RowsBySize) -> BoolArray:
     """Returns which rows of a host a step's batch has: all, but in a last short one."""
-    full, first = schedule.sizes.size(step), schedule.sizes.start(step)
+    full, first = schedule.batch_size(step), schedule.start(step)
     if isinstance(rows, Mapping):
         rows = rows[full]
     elif callable(rows):

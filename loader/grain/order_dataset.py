@@ -37,7 +37,7 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
         self._blocks: dict[int, MixedBatch] = {}
         self._length = sys.maxsize
         if schedule.steps is not None:
-            stop = schedule.sizes.start(schedule.steps)
+            stop = schedule.start(schedule.steps)
             self._length = min(schedule.stop, stop)
 
     def __len__(self) -> int:
@@ -49,8 +49,8 @@ class OrderDataset(grain.MapDataset):  # type: ignore[misc]  # Grain has no type
         position = int(self._positions([index])[0])
         block = self._block(position // _BLOCK_POSITIONS)
         place = position % _BLOCK_POSITIONS
-        number = int(block.datasets[place])
-        return self.batches.read_records(number, block.records[place : place + 1])[0]
+        dataset = self.batches.datasets[int(block.datasets[place])]
+        return dataset.read_unchecked(block.records[place : place + 1])[0]
 
     def _getitems(self, indices: Sequence[int]) -> list[bytes]:
         batch = self.batches.schedule.batch_at(self._positions(indices))

@@ -8,16 +8,15 @@ reading ahead, the checks.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import grain
 
-from gristmill.dataset.base.errors import InputError, StateMismatchError
+from gristmill.dataset.base.errors import InputError
 from gristmill.loader.base.state_fields import field_error
 from gristmill.loader.data.batches import Batches
-from gristmill.loader.feed.state import batches_as_of, step_of
+from gristmill.loader.feed.state import resumed
 from gristmill.loader.feed.worker_process import allow_unparsed_flags, end_with_trainer
 from gristmill.loader.grain.record_state import (
     Reader,
@@ -25,9 +24,6 @@ from gristmill.loader.grain.record_state import (
     checked_state,
     record_state,
 )
-from gristmill.loader.order.mixture import Mixture
-
-_log = logging.getLogger(__name__)
 
 FeedOf: TypeAlias = Callable[..., grain.DatasetIterator]
 """Makes a `Feed` of batches, with all arguments that they and the reader decide."""
@@ -92,7 +88,7 @@ class RecordDataset(grain.IterDataset):  # type: ignore[misc]  # Grain has no ty
         self.batches = batches
         self._reader = Reader(process_index, process_count)
         self._feed_of = feed_of
-        for size in batches.schedule.sizes.from_step(0):
+        for size in batches.schedule.sizes_from(0):
             self._reader.check(size)
 
     def set_slice(self, sl: slice, sequential_slice: bool = False) -> None:
@@ -137,7 +133,7 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
 
     @property
     def batches(self) -> Batches:
-        """The global batches; those of the state if it had other weights before."""
+        """The global batches; of the editions of the state that was set."""
         batches: Batches = self._feed.batches
         return batches
 
@@ -173,23 +169,13 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
 
         The state of a feed of whole batches is that of all hosts: it goes to its step.
 
-        If only the weights of the mixture differ, it continues with the weights of the
-        state up to the end of its step, and with the others from there on. With several
-        hosts or workers that must be a step that all of them have before them, and the
-        batches must say which.
-
         Raises:
             StateMismatchError: It is of other datasets, of another order, or of another
                 host or worker. The iterator stays as it is.
             FormatVersionError: Another version wrote the state.
             InputError: It is not the state of such an iterator.
         """
-        batches, of_feed, next_row = _batches_after(
-            self._feed.batches, state, self._reader
-        )
-        if batches is not self._feed.batches:
-            self._feed.close()
-            self._feed = self._new_feed(batches)
+        of_feed, next_row = _place_after(self._feed.batches, state, self._reader)
         self._feed.set_state(of_feed)
         self._step = _Step.before(self._feed.get_state(), next_row)
 
@@ -217,13 +203,10 @@ class RecordIterator(grain.DatasetIterator):  # type: ignore[misc]
         )
 
 
-def _batches_after(
+def _place_after(
     batches: Batches, state: Mapping[str, Any], reader: Reader
-) -> tuple[Batches, dict[str, Any], int]:
-    """Returns the start for a state, which must be of this reader.
-
-    Returns:
-        The batches to continue with, the state for their feed, and the row of its step.
+) -> tuple[dict[str, Any], int]:
+    """Returns the state for the feed of a reader, and the row of its step to give next.
 
     Raises:
         StateMismatchError: It is of other datasets, of another order or reader.
@@ -235,16 +218,11 @@ def _batches_after(
     row = fields.integer("next_row")
     of_feed = dict(fields.fields("feed").value)
     check_reader(fields, reader, of_feed.get("step"), row)
-    found = batches
-    if batches_as_of(batches, of_feed) is batches:  # Else the feed goes back itself.
-        together = of_all or (reader.process_count, reader.workers) == (1, 1)
-        found = _with_weights_of(batches, of_feed, row, reader, together=together)
-    going = batches_as_of(found, of_feed)
-    step = step_of(of_feed, going)
+    going, step = resumed(batches, of_feed)
     first = reader.first_step(step, going.steps)
     if of_all or reader.workers != fields.integer("workers"):
         # The latter is the beginning, as a process that has no workers wrote it.
-        return found, of_feed | {"step": first}, 0
+        return of_feed | {"step": first}, 0
     if step != first:
         raise field_error("feed.step", f"a step of {reader}", step)
     if row:
@@ -252,54 +230,4 @@ def _batches_after(
         count = len(going.schedule.positions(step, reader.rows)) if there else 0
         if row >= count:
             raise field_error("next_row", f"an integer from 0 to {count - 1}", row)
-    return found, of_feed, row
-
-
-def _with_weights_of(
-    batches: Batches,
-    of_feed: Mapping[str, Any],
-    row: int,
-    reader: Reader,
-    *,
-    together: bool,
-) -> Batches:
-    """Returns the batches with the past weights of a state, where it has others.
-
-    They change where its step ends: `together` says whether this is so for all readers.
-    """
-    schedule = batches.schedule
-    own = schedule.mixture
-    try:
-        step_of(of_feed, batches)
-    except StateMismatchError as mismatch:
-        if own is None or len(own.phases) > 1 or of_feed["mixture"] is None:
-            raise
-        past, error = Mixture.from_state(of_feed["mixture"]), mismatch
-    else:
-        return batches
-    if past == own or past.num_datasets != own.num_datasets:
-        raise error
-    weights = own.phases[0].weights
-    if past.phases[-1].weights == weights:
-        mixture, since = past, "which these weights have been part of"
-    else:
-        step = of_feed["step"] + (row > 0)
-        since = f"up to step {step:,}, and its own from there on"
-        position = schedule.sizes.start(step)
-        mixture = past.reweighted(weights, from_position=position)
-    changed = dataclasses.replace(schedule, mixture=mixture)
-    found = dataclasses.replace(batches, schedule=changed)
-    step_of(of_feed, found)  # Only the weights may differ.
-    if mixture is not past and not together:
-        raise StateMismatchError(
-            "the state is of a mixture with other weights, and hosts and workers must "
-            "change them at the same step",
-            where=f"{reader}, step {of_feed['step']:,}",
-            expected=mixture.to_state(),
-            got=past.to_state(),
-            cure="make the batches with the weights of the state, and then "
-            "batches.with_weights(weights, step=...) with a step that no host or "
-            "worker has reached",
-        ) from error
-    _log.warning("%s continues with the weights of its state, %s", reader, since)
-    return found
+    return of_feed, row

@@ -14,7 +14,7 @@ from typing import Any
 from gristmill.dataset.base.errors import InputError, StateMismatchError
 from gristmill.loader.base.state_fields import StateFields
 from gristmill.loader.feed.state import refuse_grains
-from gristmill.loader.order.batch_sizes import host_rows
+from gristmill.loader.order.hosts import host_rows
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +12,6 @@ from jax.sharding import Mesh
 from gristmill.loader.maxtext.options import Options
 from gristmill.loader.maxtext.packed import check_rows, packed_batches
 from gristmill.loader.maxtext.records import RecordDatasets
-from gristmill.loader.maxtext.restore import IteratorReads
 from gristmill.loader.maxtext.settings import Side, check
 from gristmill.loader.maxtext.sources import Sources, open_sources
 
@@ -76,10 +74,7 @@ def _packed_iterator(
     dataset = packed_batches(config, mesh, side, sources, options)
     max_logging.log(f"gristmill: {side.name} of packed rows: {dataset.batches!r}")
     iterator = PackedIterator(dataset, mesh, side.padded)
-    batches_of = functools.partial(sources.batches, side, options)
-    iterator.gristmill_readers = [
-        IteratorReads(dataset, lambda rows: batches_of(rows=rows))
-    ]
+    iterator.gristmill_readers = [dataset]
     return iterator
 
 

@@ -12,7 +12,7 @@ import grain.experimental
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
 from gristmill.loader.maxtext.options import PREFIX, Options
-from gristmill.loader.maxtext.restore import ElasticRecords, IteratorReads
+from gristmill.loader.maxtext.restore import ElasticRecords, HasBatches
 from gristmill.loader.maxtext.settings import Side
 from gristmill.loader.maxtext.sources import Sources
 
@@ -39,7 +39,7 @@ class RecordDatasets:
     sources: Sources
     options: Options
     rows: int
-    made: list[IteratorReads] = dataclasses.field(default_factory=list, compare=False)
+    made: list[HasBatches] = dataclasses.field(default_factory=list, compare=False)
     elastic: list[loader.GlobalBatches] = dataclasses.field(
         default_factory=list, compare=False
     )
@@ -65,7 +65,7 @@ class RecordDatasets:
         if self.options.order == "grain":
             return self._in_grains_order(slice(host, None, hosts), elastic=elastic)
         rows = self.rows * hosts
-        batches = self.batches_of(rows)
+        batches = self.sources.batches(self.side, self.options, rows=rows)
         if elastic:
             self.elastic.append(batches)
             return batches.map_dataset()
@@ -74,12 +74,8 @@ class RecordDatasets:
             process_count=hosts,
             prefetch=self.side.batches_ahead(self.rows),
         )
-        self.made.append(IteratorReads(records, self.batches_of))
+        self.made.append(records)
         return records
-
-    def batches_of(self, rows: int) -> loader.GlobalBatches:
-        """Returns the global batches of so many rows, over all hosts."""
-        return self.sources.batches(self.side, self.options, rows=rows)
 
     def elastic_iterator(self, *args: Any, **named: Any) -> Any:
         """Stands in for Grain's `ElasticIterator`, with its arguments."""

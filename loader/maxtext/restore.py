@@ -9,12 +9,10 @@ That of `OrderedIterator` says of which order it is, so that another one is refu
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any, Protocol
 
 import grain
@@ -22,6 +20,8 @@ from grain.experimental import ElasticIterator
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, StateMismatchError, some_of
+from gristmill.loader.data.batches import Part, by_lengths
+from gristmill.loader.feed.state import parts_of_state
 from gristmill.loader.maxtext.options import PREFIX, Order
 
 _POSITION = "global_next_index"
@@ -179,19 +179,6 @@ class HasBatches(Protocol):
     batches: loader.GlobalBatches
 
 
-@dataclasses.dataclass(frozen=True)
-class IteratorReads:
-    """What one of MaxText's iterators reads, which may be other batches.
-
-    Attributes:
-        reads: What reads batches.
-        batches_of: Makes such batches with another number of rows.
-    """
-
-    reads: HasBatches
-    batches_of: Callable[[int], loader.GlobalBatches]
-
-
 def change_batches(iterators: Iterable[Any], states: Iterable[str]) -> None:
     """Lets MaxText's iterators continue from states of other weights or batch sizes.
 
@@ -207,18 +194,17 @@ def change_batches(iterators: Iterable[Any], states: Iterable[str]) -> None:
     """
     places = [place for text in states for place in places_of(json.loads(text))]
     for iterator in iterators:
-        readers: Sequence[IteratorReads] = getattr(iterator, "gristmill_readers", ())
+        readers: Sequence[HasBatches] = getattr(iterator, "gristmill_readers", ())
         for reader in readers:
-            own = reader.reads.batches
-            changed = changed_batches(own, reader.batches_of, places)
+            own = reader.batches
+            changed = changed_batches(own, places)
             if changed is not own:
-                reader.reads.batches = changed
+                reader.batches = changed
                 iterator.reset()
 
 
 def changed_batches(
     own: loader.GlobalBatches,
-    batches_of: Callable[[int], loader.GlobalBatches],
     places: Sequence[tuple[dict[str, Any], int]],
 ) -> loader.GlobalBatches:
     """Returns batches that are those of states, and a run's own where no one was yet.
@@ -228,45 +214,39 @@ def changed_batches(
 
     Args:
         own: The batches of the run, of one batch size and one set of weights.
-        batches_of: Makes such batches with another number of rows.
         places: The states of feeds of all hosts and workers, and how many steps each
             has begun from there on.
 
     Raises:
         StateMismatchError: The states are of a mixture of other datasets.
     """
-    mixture = own.schedule.mixture
-    if not places or (places[0][0]["mixture"] is None) != (mixture is None):
+    if not places:
         return own
-    state, _ = places[0]
+    state, (part, *_) = places[0][0], own.parts
     _check_names(own, state)
-    sizes = [(0, state["batch_size"])]
-    sizes += [(each["step"], each["batch_size"]) for each in state["resized"]]
-    phases = [] if mixture is None else state["mixture"]["phases"]
-    past = [(each["from_position"], _exact(each["weights"])) for each in phases]
-    weights = [] if mixture is None else [mixture.phases[0].weights]
-    if sizes == [(0, own.batch_size)] and [each for _, each in past] == weights:
-        return own
-    found = batches_of(sizes[0][1])
-    for step, size in sizes[1:]:
-        found = found.resized(size, step=step)
-    for position, each in past:
-        step, _ = found.schedule.sizes.find(position)
-        found = found.with_weights(_named(own, each), step=step)
-    step = max(feed["step"] + begun for feed, begun in places)
-    if sizes[-1][1] != own.batch_size:
-        _tell(step, "batch size", f"{own.batch_size:,} rows")
-        found = found.resized(own.batch_size, step=step)
-    if past and past[-1][1] != weights[0]:
-        named = _named(own, weights[0])
-        parts = (f"{name} {float(share):.4g}" for name, share in named.items())
-        _tell(step, "weights", ", ".join(parts))
-        found = found.with_weights(named, step=step)
-    return found
+    before, same = parts_of_state(part, state)
+    if not before or (same and len(before) == 1):
+        return own  # What differs is refused where the state is taken.
+    if not same:
+        last = before[-1]
+        step = max(feed["step"] + begun for feed, begun in places)
+        mixture = part.mixture
+        if mixture == by_lengths(part.datasets):
+            mixture = by_lengths(last.datasets)
+        if part.batch_size != last.batch_size:
+            _tell(step, "batch size", f"{part.batch_size:,} rows")
+        if mixture is not None and mixture != last.mixture:
+            shares = zip(last.datasets, mixture.weights, strict=True)
+            parts = (f"{name} {float(share):.4g}" for name, share in shares)
+            _tell(step, "weights", ", ".join(parts))
+        before = [one for one in before if one.step < max(step, 1)]
+        size = part.batch_size
+        before.append(Part(step, last.datasets, mixture, size))
+    return own.with_parts(before)
 
 
 def _check_names(own: loader.GlobalBatches, state: dict[str, Any]) -> None:
-    names = tuple(entry["name"] for entry in state["datasets"])
+    names = tuple(entry["name"] for entry in state["phases"][-1]["datasets"])
     if own.names and names != own.names:
         raise StateMismatchError(
             "the checkpoint is of a mixture of other datasets",
@@ -286,16 +266,6 @@ def _tell(step: int, what: str, value: str) -> None:
     )
 
 
-def _named(
-    batches: loader.GlobalBatches, weights: Sequence[Fraction]
-) -> dict[str, Fraction]:
-    return dict(zip(batches.names, weights, strict=True))
-
-
-def _exact(weights: Sequence[str]) -> tuple[Fraction, ...]:
-    return tuple(map(Fraction, weights))
-
-
 def places_of(state: Any, held: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
     """Yields the states of feeds in what Grain's pipelines have made of them.
 
@@ -308,7 +278,7 @@ def places_of(state: Any, held: int = 0) -> Iterator[tuple[dict[str, Any], int]]
     if isinstance(state, dict):
         if {"feed", "next_row"} <= state.keys():
             yield state["feed"], max(int(state["next_row"] > 0), held)
-        elif {"version", "step", "mixture"} <= state.keys():
+        elif {"version", "step", "phases"} <= state.keys():
             yield state, 0
         else:
             if not _IN_A_RECORD.isdisjoint(state):

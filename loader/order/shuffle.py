@@ -17,24 +17,16 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from gristmill.dataset.base.errors import FormatVersionError, InputError
-from gristmill.loader.base.indices import (
-    IntArray,
-    checked_count,
-)
+from gristmill.loader.base.indices import IntArray, checked_count
 from gristmill.loader.base.state_fields import StateFields, field_error, is_same
-from gristmill.loader.order.block_layout import Blocks, LaneKey, blocks_of
-from gristmill.loader.order.permutation import (
-    PERMUTATION_VERSION,
-    Permutation,
-    Permutations,
-)
+from gristmill.loader.order.block_layout import BlockLayout, blocks_of
+from gristmill.loader.order.permutation import PERMUTATION_VERSION, Permutation
 
 ShuffleName: TypeAlias = Literal["none", "global", "block"]
 
@@ -76,24 +68,6 @@ class Shuffle(abc.ABC):
             inverse: Whether to map records to positions.
         """
 
-    @abc.abstractmethod
-    def map_lanes(
-        self,
-        indices: IntArray,
-        keys: tuple[LaneKey, ...],
-        *,
-        lanes: IntArray,
-        epochs: IntArray,
-    ) -> IntArray:
-        """As `map`, for indices of several lanes at once.
-
-        Args:
-            indices: int64 [n], each in the range of its lane.
-            keys: All lanes.
-            lanes: int64 [n], the number of each index's lane.
-            epochs: int64, the epoch of each index, or one for all.
-        """
-
     def to_state(self) -> dict[str, Any]:
         """Returns the state of this order for a checkpoint, as JSON values."""
         return {"kind": self.kind, **vars(self), **self._versions}
@@ -107,17 +81,6 @@ class NoShuffle(Shuffle):
 
     def map(
         self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
-    ) -> IntArray:
-        """See `Shuffle`."""
-        return indices
-
-    def map_lanes(
-        self,
-        indices: IntArray,
-        keys: tuple[LaneKey, ...],
-        *,
-        lanes: IntArray,
-        epochs: IntArray,
     ) -> IntArray:
         """See `Shuffle`."""
         return indices
@@ -136,27 +99,6 @@ class GlobalShuffle(Shuffle):
         """See `Shuffle`."""
         order = Permutation(key.num_records, seed=key.seed, name=f"global/{key.name}")
         return order.map(indices, epoch=key.epochs, inverse=inverse)
-
-    def map_lanes(
-        self,
-        indices: IntArray,
-        keys: tuple[LaneKey, ...],
-        *,
-        lanes: IntArray,
-        epochs: IntArray,
-    ) -> IntArray:
-        """See `Shuffle`."""
-        return _global_orders(keys).map(indices, lanes, epoch=epochs)
-
-
-@functools.lru_cache(maxsize=64)
-def _global_orders(keys: tuple[LaneKey, ...]) -> Permutations:
-    return Permutations(
-        [
-            Permutation(key.num_records, seed=key.seed, name=f"global/{key.name}")
-            for key in keys
-        ]
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -202,34 +144,23 @@ class BlockShuffle(Shuffle):
         self, indices: IntArray, key: ShuffleKey, *, inverse: bool = False
     ) -> IntArray:
         """See `Shuffle`."""
-        lane = LaneKey(key.num_records, key.seed, key.name)
-        layout = self._blocks((lane,)).layout(None, key.epochs)
+        layout = self._layout(key)
         if inverse:
             return layout.position_of(indices)
         return layout.record_at(indices)
 
-    def map_lanes(
-        self,
-        indices: IntArray,
-        keys: tuple[LaneKey, ...],
-        *,
-        lanes: IntArray,
-        epochs: IntArray,
-    ) -> IntArray:
-        """See `Shuffle`."""
-        return self._blocks(keys).layout(lanes, epochs).record_at(indices)
-
     def window(self, position: int, key: ShuffleKey) -> tuple[int, int]:
         """Returns the half-open positions of the window that holds one of an epoch."""
-        lane = LaneKey(key.num_records, key.seed, key.name)
-        layout = self._blocks((lane,)).layout(None, key.epochs)
+        layout = self._layout(key)
         place = np.array([position], np.int64)
         window = layout.window_of(layout.slot_at(place))
         ends = [layout.slot_start(layout.window_slot(window + i)) for i in (0, 1)]
         return int(ends[0][0]), int(ends[1][0])
 
-    def _blocks(self, keys: tuple[LaneKey, ...]) -> Blocks:
-        return blocks_of(keys, self.block_records, self.window_blocks)
+    def _layout(self, key: ShuffleKey) -> BlockLayout:
+        sizes = self.block_records, self.window_blocks
+        blocks = blocks_of(key.num_records, key.seed, key.name, *sizes)
+        return blocks.layout(key.epochs)
 
 
 _NAMED: dict[str, Shuffle] = {

@@ -7,36 +7,31 @@ epoch and the beginning of the next, and no record is dropped between epochs. No
 is carried from step to step, so any step costs the same. Hosts take rows of the global
 batch; their number changes no batch.
 
-From a step on, datasets may have more records, batches another size, and a mixture
-other weights. Batches before that step stay as they are. Changes of different kinds can
-be made in any order: each holds from its own step on.
+A run has phases, each with datasets, weights and a batch size of its own from a step
+on. A phase begins new epochs: the rest of the epochs before it is not seen.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from gristmill.dataset.base.errors import InputError, OutOfRangeError
 from gristmill.loader.base.indices import (
-    NOTHING,
     POSITION_LIMIT,
     IntArray,
-    Removed,
     checked_count,
     checked_indices,
     checked_integer,
 )
-from gristmill.loader.order.batch_sizes import BatchSizes, Resize, host_rows
 from gristmill.loader.order.dataset_order import DatasetOrder
-from gristmill.loader.order.epochs import ChangedRecords
-from gristmill.loader.order.mixture import Mixture, Phase, Weight
+from gristmill.loader.order.hosts import host_rows
+from gristmill.loader.order.mixture import Mixture
 
 Rows: TypeAlias = slice | IntArray
 RowsBySize: TypeAlias = Rows | Mapping[int, Rows] | Callable[[int], Rows]
@@ -59,29 +54,12 @@ class MixedBatch(NamedTuple):
     """A global batch of a mixture, int64 [rows] each.
 
     Attributes:
-        datasets: The dataset of each row.
-        records: The record index within that dataset after its last extension; -1 - n
-            for a removed record, see `DatasetOrder`.
+        datasets: The number of each row's dataset.
+        records: The record index within that dataset.
     """
 
     datasets: IntArray
     records: IntArray
-
-
-class Extension(NamedTuple):
-    """A change of a dataset's records, from a step on.
-
-    Attributes:
-        step: The first step that may have the new records, and has no removed one.
-        dataset: Number of the dataset.
-        num_records: Records in it from then on, including earlier ones.
-        removed: The earlier ones that were removed, by their numbers until then.
-    """
-
-    step: int
-    dataset: int
-    num_records: int
-    removed: Removed = NOTHING
 
 
 def by_dataset(datasets: IntArray) -> list[tuple[int, Rows]]:
@@ -98,44 +76,30 @@ def by_dataset(datasets: IntArray) -> list[tuple[int, Rows]]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """The global batches of a dataset, or of a mixture of datasets.
-
-    Every dataset has its own epochs. The schedule ends where the first dataset whose
-    epochs are limited would have to give one record more than it has.
+class Phase:
+    """Batches of the same datasets, weights and size, from a step on.
 
     Attributes:
-        orders: The order of each dataset, as it is at step 0; those with the same seed
-            differ in name.
+        step: The first step.
+        orders: The order of each dataset; those with the same seed differ in name.
+        numbers: The number of each dataset among those of the whole run.
         mixture: The mixture of the datasets; None for a single dataset.
-        batch_size: Rows of the global batch at step 0, over all hosts.
-        drop_remainder: Whether a last batch that is not full is left out. It concerns
-            only the end of all epochs, as epochs follow without a gap.
-        resizes: Other batch sizes, from later steps on.
-        extensions: More or fewer records of datasets, from steps on, in the order of
-            the steps.
+        batch_size: Rows of the global batch, over all hosts.
     """
 
+    step: int = 0
     orders: tuple[DatasetOrder, ...]
+    numbers: tuple[int, ...] = (0,)
     mixture: Mixture | None = None
     batch_size: int
-    drop_remainder: bool = True
-    resizes: tuple[Resize, ...] = ()
-    extensions: tuple[Extension, ...] = ()
 
     def __post_init__(self) -> None:
         batch_size = checked_count(self.batch_size, what="batch_size")
         object.__setattr__(self, "batch_size", batch_size)
-        if not isinstance(self.drop_remainder, (bool, np.bool_)):
-            raise InputError(
-                "drop_remainder is neither true nor false",
-                got=f"{self.drop_remainder!r:.100}",
-                cure="give True or False",
-            )
-        if len(self.orders) != self._mixture.num_datasets:
+        if len(self.orders) != self.dealing.num_datasets:
             raise InputError(
                 "a mixture needs the order of a dataset for each weight",
-                expected=self._mixture.num_datasets,
+                expected=self.dealing.num_datasets,
                 got=len(self.orders),
                 cure="give as many orders as the mixture has weights",
             )
@@ -148,60 +112,202 @@ class Schedule:
                 cure="give the datasets different names, or their orders different "
                 "seeds",
             )
-        changed = [(old.step, old.dataset) for old in self.extensions]
-        if sorted(set(changed)) != changed:
-            raise InputError(
-                "extensions do not follow one another",
-                expected="rising steps, and one of a dataset at a step",
-                got=list(self.extensions),
-                cure="extend each dataset once at a step, and by rising steps",
-            )
-        _ = self.sizes, self.grown  # They raise errors for inconsistent arguments.
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of a mixture's datasets, empty for a single dataset."""
-        return tuple(order.name for order in self.orders) if self.mixture else ()
-
-    @functools.cached_property
-    def sizes(self) -> BatchSizes:
-        """The positions of each step."""
-        return BatchSizes(self.batch_size, self.resizes)
-
-    @functools.cached_property
-    def grown(self) -> tuple[DatasetOrder, ...]:
-        """The order of each dataset, with its extensions."""
-        orders = list(self.orders)
-        for step, dataset, num_records, removed in self.extensions:
-            position, stop = self.sizes.start(step), self._stop_of(orders)
-            if position >= stop:
-                raise InputError(
-                    "the batches end before the step from which on there are other "
-                    "records",
-                    expected=f"a step that begins before position {stop:,}",
-                    got=f"step {step:,}, which begins at position {position:,}",
-                    cure="extend them at an earlier step, or begin new batches",
-                )
-            place = self._mixture.counts(position)[dataset]
-            order, change = orders[dataset], ChangedRecords(place, num_records, removed)
-            orders[dataset] = dataclasses.replace(
-                order, extensions=(*order.extensions, change)
-            )
-        return tuple(orders)
+    def dealing(self) -> Mixture:
+        """How positions are dealt to the datasets."""
+        return self.mixture or _ONE_DATASET
 
     @functools.cached_property
     def stop(self) -> int:
-        """Number of positions: 2^63 if there is no end."""
-        return self._stop_of(self.grown)
-
-    def _stop_of(self, orders: Sequence[DatasetOrder]) -> int:
+        """Number of positions, if no other phase follows: 2^63 if there is no end."""
         ends = [
-            int(self._mixture.select(dataset, [order.stop])[0])
-            for dataset, order in enumerate(orders)
+            int(self.dealing.select(dataset, [order.stop])[0])
+            for dataset, order in enumerate(self.orders)
             if order.stop < POSITION_LIMIT
         ]
         # A dataset without weight is never exhausted, so it ends nothing.
         return min((end for end in ends if end >= 0), default=POSITION_LIMIT)
+
+    @functools.cached_property
+    def _numbers(self) -> IntArray:
+        return np.array(self.numbers, np.int64)
+
+    def batch(self, positions: IntArray) -> MixedBatch:
+        """Returns the records at positions of the phase."""
+        datasets, places = self.dealing.locate(positions)
+        parts = by_dataset(datasets)
+        if len(parts) == 1:
+            records = self.orders[parts[0][0]].records(places)
+        else:
+            records = np.empty_like(places)
+            for dataset, rows in parts:
+                records[rows] = self.orders[dataset].records(places[rows])
+        return MixedBatch(self._numbers.take(datasets), records)
+
+
+class Passed(NamedTuple):
+    """What a phase has given of a dataset.
+
+    Attributes:
+        number: The number of the dataset.
+        order: Its order in the phase.
+        places: How many of the first places of that order.
+    """
+
+    number: int
+    order: DatasetOrder
+    places: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The global batches of a run: the phases, one after the other.
+
+    Every dataset has its own epochs. The schedule ends where the first dataset of the
+    last phase whose epochs are limited would have to give one record more than it has.
+    Positions count the rows of all steps.
+
+    Attributes:
+        phases: By rising steps, the first from step 0.
+        drop_remainder: Whether a last batch that is not full is left out. It concerns
+            only the end of all epochs, as epochs follow without a gap.
+    """
+
+    phases: tuple[Phase, ...]
+    drop_remainder: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.drop_remainder, (bool, np.bool_)):
+            raise InputError(
+                "drop_remainder is neither true nor false",
+                got=f"{self.drop_remainder!r:.100}",
+                cure="give True or False",
+            )
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        orders: tuple[DatasetOrder, ...],
+        batch_size: int,
+        mixture: Mixture | None = None,
+        drop_remainder: bool = True,
+    ) -> Schedule:
+        """Returns a schedule of one phase."""
+        phase = Phase(
+            orders=orders,
+            numbers=tuple(range(len(orders))),
+            mixture=mixture,
+            batch_size=batch_size,
+        )
+        return cls(phases=(phase,), drop_remainder=drop_remainder)
+
+    def then(self, phase: Phase) -> Schedule:
+        """Returns this schedule with another phase, which replaces those from its step.
+
+        The phase continues the epochs of datasets by their names: its first ones have
+        the numbers after those that have begun before, and those that were seen as a
+        whole are taken from a limited number.
+
+        Args:
+            phase: The phase; its orders are those of datasets that begin at epoch 0.
+
+        Raises:
+            InputError: The batches end before that step.
+        """
+        step = checked_count(phase.step, what="step", least=0)
+        if step == 0:
+            return dataclasses.replace(self, phases=(phase,))
+        kept = tuple(old for old in self.phases if old.step < step)
+        earlier = dataclasses.replace(self, phases=kept)
+        if earlier.start(step) >= earlier.stop:
+            raise InputError(
+                "the batches end before the step from which on there are others",
+                expected=f"a step that begins before position {earlier.stop:,}",
+                got=f"step {step:,}, which begins at position {earlier.start(step):,}",
+                cure="choose an earlier step, or more epochs",
+            )
+        begun, whole = dict[str, int](), dict[str, int]()
+        for _, order, places in earlier.passed(earlier.start(step)):
+            over, rest = divmod(places, order.num_records)
+            begun[order.name] = order.first_epoch + over + (rest > 0)
+            whole[order.name] = whole.get(order.name, 0) + over
+        orders = []
+        for order in phase.orders:
+            epochs, name = order.epochs, order.name
+            if epochs is not None:
+                epochs -= whole.get(name, 0)
+            if epochs == 0:
+                raise InputError(
+                    "all epochs of a dataset are over before the step",
+                    where=name,
+                    got=f"step {step:,}",
+                    cure="choose an earlier step, or more epochs",
+                )
+            first = begun.get(name, 0)
+            orders.append(dataclasses.replace(order, first_epoch=first, epochs=epochs))
+        phase = dataclasses.replace(phase, step=step, orders=tuple(orders))
+        return dataclasses.replace(self, phases=(*kept, phase))
+
+    def end_of_epoch(self, name: str, *, step: int) -> int:
+        """Returns the first step, from one on, that no epoch of a dataset runs into.
+
+        That is the step itself if an epoch begins with it. At most `step_limit`, if the
+        schedule ends or the dataset gets no further.
+
+        Args:
+            name: The name of a dataset of the step's phase.
+            step: The first step that it can be.
+        """
+        phase = self.phases[self._phase_of(max(step - 1, 0))]
+        which = [order.name for order in phase.orders].index(name)
+        passed = phase.dealing.counts((step - phase.step) * phase.batch_size)[which]
+        left = -passed % phase.orders[which].num_records
+        if not left:
+            return step
+        last = int(phase.dealing.select(which, [passed + left - 1])[0])
+        if last < 0:
+            return self.step_limit
+        return min(phase.step + last // phase.batch_size + 1, self.step_limit)
+
+    def batch_size(self, step: int) -> int:
+        """Returns the rows of a step's batch, if it is full."""
+        return self.phases[self._phase_of(step)].batch_size
+
+    def start(self, step: int) -> int:
+        """Returns the first position of a step."""
+        number = self._phase_of(step)
+        phase = self.phases[number]
+        return self._starts[number] + (step - phase.step) * phase.batch_size
+
+    def find_step(self, position: int) -> tuple[int, int]:
+        """Returns the step that has a position, and its row there."""
+        number = bisect.bisect_right(self._starts, position) - 1
+        phase = self.phases[number]
+        steps, row = divmod(position - self._starts[number], phase.batch_size)
+        return phase.step + steps, row
+
+    def sizes_from(self, step: int) -> list[int]:
+        """Returns the batch sizes that hold at a step or later."""
+        return [phase.batch_size for phase in self.phases[self._phase_of(step) :]]
+
+    def _phase_of(self, step: int) -> int:
+        return bisect.bisect_right(self.phases, step, key=_first_step) - 1
+
+    @functools.cached_property
+    def _starts(self) -> list[int]:
+        """The first position of each phase."""
+        starts = [0]
+        for phase, following in zip(self.phases, self.phases[1:], strict=False):
+            rows = (following.step - phase.step) * phase.batch_size
+            starts.append(starts[-1] + rows)
+        return starts
+
+    @functools.cached_property
+    def stop(self) -> int:
+        """Number of positions: 2^63 if there is no end."""
+        return min(self._starts[-1] + self.phases[-1].stop, POSITION_LIMIT)
 
     @property
     def steps(self) -> int | None:
@@ -211,8 +317,8 @@ class Schedule:
     @functools.cached_property
     def step_limit(self) -> int:
         """Upper bound of steps, exclusive, even without an end."""
-        steps, rows = self.sizes.find(self.stop - 1)
-        full = rows + 1 == self.sizes.size(steps)
+        steps, rows = self.find_step(self.stop - 1)
+        full = rows + 1 == self.batch_size(steps)
         # Without an end, int64 cuts off the last step: it could not be full.
         drops = self.drop_remainder or self.stop == POSITION_LIMIT
         return steps if drops and not full else steps + 1
@@ -220,8 +326,8 @@ class Schedule:
     @property
     def remainder(self) -> int:
         """Rows of a partial last batch that is kept; 0 if there is none."""
-        rows = self.stop - self.sizes.start(self.step_limit - 1)
-        full = self.sizes.size(self.step_limit - 1)
+        rows = self.stop - self.start(max(self.step_limit - 1, 0))
+        full = self.batch_size(max(self.step_limit - 1, 0))
         return rows if self.step_limit and rows < full else 0
 
     def positions(self, step: int, rows: RowsBySize = ALL_ROWS) -> IntArray:
@@ -248,7 +354,7 @@ class Schedule:
                 cure="give a step in this range; with a last epoch, the steps end "
                 "there",
             )
-        first, full = self.sizes.start(step), self.sizes.size(step)
+        first, full = self.start(step), self.batch_size(step)
         size = min(full, self.stop - first)
         if isinstance(rows, Mapping):
             rows = rows[full]
@@ -269,43 +375,31 @@ class Schedule:
 
     def batch_at(self, positions: IntArray) -> MixedBatch:
         """Returns the records at int64 positions known to be in range."""
-        datasets, places = self.locate(positions)
-        parts = by_dataset(datasets)
-        if len(parts) == 1:
-            order = self.grown[parts[0][0]]
-            return MixedBatch(datasets, order.records(places))
-        records = np.empty_like(places)
-        for dataset, rows in parts:
-            records[rows] = self.grown[dataset].records(places[rows])
-        return MixedBatch(datasets, records)
+        if len(self.phases) == 1 or not positions.size:
+            return self.phases[0].batch(positions)
+        numbers = np.searchsorted(self._starts, positions, side="right") - 1
+        found = MixedBatch(np.empty_like(positions), np.empty_like(positions))
+        for number, rows in by_dataset(numbers):
+            part = self.phases[number].batch(positions[rows] - self._starts[number])
+            for column, values in zip(found, part, strict=True):
+                column[rows] = values
+        return found
 
-    def locate(self, positions: IntArray) -> tuple[IntArray, IntArray]:
-        """Returns the dataset at each position, and the position in its own order."""
-        return self._mixture.locate(positions)
+    def epoch_at(self, position: int) -> int:
+        """Returns the epoch of the record at a position."""
+        number = bisect.bisect_right(self._starts, position) - 1
+        phase = self.phases[number]
+        within = np.array([position - self._starts[number]], np.int64)
+        (which,), (place,) = phase.dealing.locate(within)
+        return phase.orders[int(which)].epoch_at(int(place))
 
-    def counts(self, position: int) -> tuple[int, ...]:
-        """Returns the number of records of each dataset before a position."""
-        return self._mixture.counts(position)
-
-    def positions_of(self, dataset: int, places: IntArray) -> IntArray:
-        """Undoes `locate`: returns the schedule's positions, int64.
-
-        They are -1 for those that are never reached.
-        """
-        return self._mixture.select(dataset, places)
-
-    def steps_until(self, dataset: int, *, epoch: int) -> int:
-        """Returns the steps after which all records before a dataset's epoch are seen.
-
-        At most `step_limit`, if the schedule ends or the dataset gets no further.
-        """
-        start = self.grown[dataset].start_of(epoch)
-        if not start:
-            return 0
-        (last,) = self.positions_of(dataset, np.array([start - 1], np.int64)).tolist()
-        if last < 0:
-            return self.step_limit
-        return min(self.sizes.find(last)[0] + 1, self.step_limit)
+    def passed(self, position: int) -> Iterator[Passed]:
+        """Yields what each phase has given of each dataset before a position."""
+        ends = [*self._starts[1:], POSITION_LIMIT]
+        for phase, start, end in zip(self.phases, self._starts, ends, strict=True):
+            if start < position:
+                counts = phase.dealing.counts(min(end, position) - start)
+                yield from map(Passed, phase.numbers, phase.orders, counts)
 
     def indices(self, step: int, rows: RowsBySize = ALL_ROWS) -> IntArray | MixedBatch:
         """Returns the records of rows of a step's global batch.
@@ -317,7 +411,7 @@ class Schedule:
             OutOfRangeError: There is no such step, or no such row in a full batch.
         """
         batch = self.batch(step, rows)
-        return batch.records if self.mixture is None else batch
+        return batch.records if self.phases[0].mixture is None else batch
 
     def find(
         self,
@@ -327,7 +421,7 @@ class Schedule:
         first_epoch: int = 0,
         stop_epoch: int | None = None,
     ) -> list[Sighting]:
-        """Returns where a record is seen: once per epoch, except in the remainder.
+        """Returns where a record is seen, by rising steps.
 
         Args:
             record: Index of the record in its dataset.
@@ -339,108 +433,34 @@ class Schedule:
             InputError: There is no such record or dataset, or both the dataset's epochs
                 and the range are endless.
         """
-        last = len(self.orders) - 1
+        last = max(number for phase in self.phases for number in phase.numbers)
         dataset = checked_count(dataset, what="dataset", least=0, most=last)
-        order = self.grown[dataset]
-        epochs = order.epoch_range(first_epoch, stop_epoch)
-        places = order.positions(record, epochs=epochs)
-        epochs, places = epochs[places >= 0], places[places >= 0]
-        positions = self._mixture.select(dataset, places)
-        limit = min(self.stop, self.sizes.start(self.step_limit))
-        return [
-            Sighting(epoch, *self.sizes.find(position))
-            for epoch, position in zip(epochs.tolist(), positions.tolist(), strict=True)
-            if 0 <= position < limit
-        ]
-
-    def reweighted(self, weights: Sequence[Weight], *, step: int) -> Schedule:
-        """Returns this schedule with other weights from a step on.
-
-        Batches before the step stay as they are, and every dataset continues where it
-        stands there. Earlier changes at that step or later are replaced.
-
-        Raises:
-            InputError: This is not a mixture, or the number of weights differs from
-                that of datasets.
-        """
-        if self.mixture is None:
-            raise InputError(
-                "a single dataset has no weights",
-                cure='make a mixture: global_batches({"a": a, "b": b}, weights=...)',
-            )
-        step = checked_count(step, what="step", least=0)
-        mixture = self.mixture.reweighted(weights, from_position=self.sizes.start(step))
-        return dataclasses.replace(self, mixture=mixture)
-
-    def resized(self, batch_size: int, *, step: int) -> Schedule:
-        """Returns this schedule with batches of another size from a step on.
-
-        Positions continue: step `step + k` begins `k * batch_size` after step `step`.
-        Other changes stay at their steps. Earlier changes of the size at that step or
-        later are replaced.
-
-        Raises:
-            InputError: A number is out of range, or the batches would end before the
-                step of an extension.
-        """
-        step = checked_count(step, what="step", least=0)
-        added = Resize(step, checked_count(batch_size, what="batch_size"))
-        kept = [old for old in self.resizes if old.step < step]
-        first = self.batch_size
-        if step == 0:
-            first = added.batch_size
-        elif (kept[-1].batch_size if kept else first) != added.batch_size:
-            kept.append(added)
-        mixture = self.mixture
-        if mixture is not None:
-            sizes = BatchSizes(first, kept)
-            phases = []
-            for phase in mixture.phases:
-                at, row = self.sizes.find(phase.from_position)
-                position = sizes.start(at) + min(row, sizes.size(at))
-                phases.append(Phase(position, phase.weights))
-            mixture = Mixture(tuple(phases))
-        return dataclasses.replace(
-            self, batch_size=first, resizes=tuple(kept), mixture=mixture
-        )
-
-    def extended(
-        self,
-        num_records: int,
-        *,
-        step: int,
-        dataset: int = 0,
-        removed: npt.ArrayLike | Removed = (),
-    ) -> Schedule:
-        """Returns this schedule with more or fewer records of a dataset from a step on.
-
-        From that step on, the rest of the dataset's running epoch, without the removed
-        records, and the new records form one order, in which each is seen once; see
-        `epochs`. Later epochs have the new set of records. Earlier extensions of the
-        dataset at that step or later are replaced.
-
-        Args:
-            num_records: Records of the dataset from then on; those that it had before
-                come first, without the removed ones.
-            step: The first step that may have new records, and has no removed one.
-            dataset: Number of the dataset.
-            removed: The earlier records that were removed, by their numbers until then.
-
-        Raises:
-            InputError: There is no such dataset or record, the numbers do not add up,
-                or the batches end before that step.
-        """
-        last = len(self.orders) - 1
-        dataset = checked_count(dataset, what="dataset", least=0, most=last)
-        step = checked_count(step, what="step", least=0)
-        records = checked_count(num_records, what="num_records")
-        kept = [
-            old for old in self.extensions if old.dataset != dataset or old.step < step
-        ]
-        lost = removed if isinstance(removed, Removed) else Removed(removed)
-        kept.append(Extension(step, dataset, records, lost))
-        extensions = sorted(kept, key=operator.itemgetter(0, 1))
-        return dataclasses.replace(self, extensions=tuple(extensions))
+        first = checked_count(first_epoch, what="first_epoch", least=0)
+        limit = min(self.stop, self.start(self.step_limit))
+        ends = [*self._starts[1:], limit]
+        found: list[Sighting] = []
+        for phase, start, end in zip(self.phases, self._starts, ends, strict=True):
+            if dataset not in phase.numbers:
+                continue
+            which = phase.numbers.index(dataset)
+            order, count = phase.orders[which], phase.dealing.counts(end - start)[which]
+            stop = order.first_epoch - (-count // order.num_records)
+            if stop_epoch is not None:
+                stop = min(stop, checked_integer(stop_epoch, what="stop_epoch"))
+            elif phase is self.phases[-1] and self.steps is None:
+                raise InputError("the schedule never ends", cure="give stop_epoch")
+            begin = max(first, order.first_epoch)
+            epochs = np.arange(begin, max(begin, stop), dtype=np.int64)
+            places = order.positions(record, epochs=epochs)
+            there = places < count
+            positions = phase.dealing.select(which, places[there]) + start
+            found += [
+                Sighting(epoch, *self.find_step(position))
+                for epoch, position in zip(
+                    epochs[there].tolist(), positions.tolist(), strict=True
+                )
+            ]
+        return found
 
     def host_rows(
         self, *, process_index: int, process_count: int, step: int = 0
@@ -454,9 +474,9 @@ class Schedule:
             InputError: The batch does not divide among the hosts, or there is no such
                 host.
         """
-        size = self.sizes.size(checked_count(step, what="step", least=0))
+        size = self.batch_size(checked_count(step, what="step", least=0))
         return host_rows(size, process_index=process_index, process_count=process_count)
 
-    @property
-    def _mixture(self) -> Mixture:
-        return self.mixture or _ONE_DATASET
+
+def _first_step(phase: Phase) -> int:
+    return phase.step

@@ -23,17 +23,17 @@ TokensPerRow: TypeAlias = int | Mapping[str, int]
 class HasTokens(Sized, Protocol):
     """An object that knows the tokens of its records, such as a `Dataset`."""
 
-    def packed_counts(self, records: int | None = None) -> PackedCounts | None:
+    def packed_counts(self) -> PackedCounts | None:
         """Counts of its rows, None if not known."""
         ...
 
 
 class HeldTokens(NamedTuple):
-    """The counts of the first rows of a dataset.
+    """The counts of a dataset.
 
     Attributes:
         rows: Number of rows.
-        tokens: Tokens in them.
+        tokens: Tokens in these rows.
         targets: Those with a successor in their piece, which is predicted.
     """
 
@@ -53,7 +53,7 @@ class TokenRun(NamedTuple):
         rows: Rows of their global batches.
         tokens: Tokens in these rows, including those added by packing, without padding.
         targets: Those with a successor in their piece, which is predicted.
-        epochs: Number of epochs of each dataset.
+        epochs: How often each dataset was seen.
         tokens_of: The tokens of each dataset.
     """
 
@@ -66,47 +66,37 @@ class TokenRun(NamedTuple):
 
 
 def held_tokens(
-    dataset: HasTokens,
-    name: str,
-    first_rows: Sequence[int] | None,
-    tokens_per_row: TokensPerRow | None,
-) -> list[HeldTokens]:
-    """Returns the tokens of some first rows of a dataset, by default of all.
-
-    Raises InputError if they are not known.
-    """
+    dataset: HasTokens, name: str, tokens_per_row: TokensPerRow | None
+) -> HeldTokens:
+    """Returns the tokens of a dataset; raises InputError if they are not known."""
     known: int | None = None
     if isinstance(tokens_per_row, Mapping):
         known = tokens_per_row.get(name)
     elif tokens_per_row is not None:
         known = tokens_per_row
-    found = []
-    for rows in [len(dataset)] if first_rows is None else first_rows:
-        counts = dataset.packed_counts(rows)
-        if counts is not None:
-            found.append(HeldTokens(rows, counts.tokens, counts.targets))
-        elif known is not None:
-            each = checked_count(known, what="tokens_per_row")
-            found.append(HeldTokens(rows, rows * each, rows * (each - 1)))
-        else:
-            raise InputError(
-                "it is not known how many tokens the dataset holds",
-                where=repr(dataset),
-                expected="a dataset that `gristmill pack` made",
-                got="other records",
-                cure="give tokens_per_row, or --tokens-per-row, if all have as many",
-            )
-    return found
+    rows, counts = len(dataset), dataset.packed_counts()
+    if counts is not None:
+        return HeldTokens(rows, counts.tokens, counts.targets)
+    if known is not None:
+        each = checked_count(known, what="tokens_per_row")
+        return HeldTokens(rows, rows * each, rows * (each - 1))
+    raise InputError(
+        "it is not known how many tokens the dataset holds",
+        where=repr(dataset),
+        expected="a dataset that `gristmill pack` made",
+        got="other records",
+        cure="give tokens_per_row, or --tokens-per-row, if all have as many",
+    )
 
 
 def run_of_steps(
-    schedule: Schedule, held: Sequence[Sequence[HeldTokens]], *, steps: int
+    schedule: Schedule, held: Sequence[HeldTokens], *, steps: int
 ) -> TokenRun:
     """Returns the totals of the first steps.
 
     Args:
         schedule: The rows of each step.
-        held: Counts of each dataset at step 0 and after each extension.
+        held: Counts of each dataset.
         steps: Number of steps.
 
     Raises:
@@ -114,40 +104,32 @@ def run_of_steps(
     """
     limit = schedule.step_limit
     steps = checked_count(steps, what="steps", least=0, most=limit)
-    position = min(schedule.sizes.start(steps), schedule.stop)
-    counts = schedule.counts(position)
-    epochs, tokens, targets = [], [], []
-    for order, known, count in zip(schedule.grown, held, counts, strict=True):
-        epochs.append(float(order.epochs_before(count)))
-        until = {0: HeldTokens(0, 0, 0)} | {one.rows: one for one in known}
-        seen = [Fraction(0), Fraction(0)]
-        for rows, passed in order.records_before(count):
-            # Where records were removed, all have as many tokens.
-            whole = rows.start in until and rows.stop in until
-            rows = rows if whole else range(known[-1].rows)
-            begin, end = until[rows.start], until[rows.stop]
-            seen[0] += Fraction(passed * (end.tokens - begin.tokens), len(rows))
-            seen[1] += Fraction(passed * (end.targets - begin.targets), len(rows))
-        tokens.append(seen[0])
-        targets.append(seen[1])
+    position = min(schedule.start(steps), schedule.stop)
+    rows = [0] * len(held)
+    for number, _, count in schedule.passed(position):
+        rows[number] += count
+    parts = [
+        (Fraction(seen, one.rows), one) for seen, one in zip(rows, held, strict=True)
+    ]
+    tokens = [epochs * one.tokens for epochs, one in parts]
     return TokenRun(
         steps=steps,
         rows=position,
         tokens=int(sum(tokens)),
-        targets=int(sum(targets)),
-        epochs=tuple(epochs),
+        targets=int(sum(epochs * one.targets for epochs, one in parts)),
+        epochs=tuple(float(epochs) for epochs, _ in parts),
         tokens_of=tuple(map(int, tokens)),
     )
 
 
 def run_of_tokens(
-    schedule: Schedule, held: Sequence[Sequence[HeldTokens]], *, tokens: int
+    schedule: Schedule, held: Sequence[HeldTokens], *, tokens: int
 ) -> TokenRun:
     """Returns the smallest number of first steps that have some tokens.
 
     Args:
         schedule: The rows of each step.
-        held: Counts of each dataset at step 0 and after each extension.
+        held: Counts of each dataset.
         tokens: Number of tokens.
 
     Raises:

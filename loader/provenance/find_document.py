@@ -127,10 +127,9 @@ def find_document(
 
 
 def _editions(batches: Batches, dataset: str | None) -> Iterator[_Edition]:
-    numbers = range(len(batches.datasets))
+    numbers = [*range(len(batches.datasets))]
     if dataset is not None:
-        number = batches.number_of(dataset)
-        numbers = range(number, number + 1)
+        numbers = batches.numbers_of(dataset)[::-1]
     for number in numbers:
         name = batches.names[number] if batches.names else None
         yield from _editions_of(batches.datasets[number], number, name)

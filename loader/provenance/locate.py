@@ -25,23 +25,20 @@ class Location(SourcePlace):
     Attributes:
         epoch: The epoch of its dataset in which the record is seen here.
         dataset: The dataset's name in a mixture, its path otherwise.
-        record: Number of the record in the dataset; of one that was removed, in the
-            last edition that had it.
-        shard: The file that holds it, None of one that was removed and is not kept.
+        record: Number of the record in the dataset.
+        shard: The file that holds it.
         record_in_shard: Its number in that file.
         offset_bytes: Offset in that file of the chunk that holds the record.
         pieces: The pieces of documents in a packed row, in its order.
-        removed_from: The last edition that had the record, None if the dataset has it.
     """
 
     epoch: int
     dataset: str
     record: int
-    shard: str | None = None
-    record_in_shard: int | None = None
-    offset_bytes: int | None = None
+    shard: str
+    record_in_shard: int
+    offset_bytes: int
     pieces: tuple[Piece, ...] = ()
-    removed_from: int | None = None
 
 
 def locate(batches: Batches, step: int, row: int, token: int | None = None) -> Location:
@@ -57,12 +54,9 @@ def locate(batches: Batches, step: int, row: int, token: int | None = None) -> L
     row = checked_count(row, what="row", least=0, most=rows - 1)
     seen = row_at(batches, step, row)
     name = seen.name if batches.names else None
-    found = locate_record(
+    return locate_record(
         seen.dataset, seen.record, epoch=seen.epoch, name=name, token=token
     )
-    if seen.removed_from is None:
-        return found
-    return dataclasses.replace(found, removed_from=seen.removed_from)
 
 
 def locate_record(
@@ -82,15 +76,6 @@ def locate_record(
         name: The dataset's name in a mixture.
         token: Only the piece of a packed row that has this token.
     """
-    if dataset.is_removed(record):
-        return Location(
-            epoch=epoch,
-            dataset=dataset.path if name is None else name,
-            record=record,
-            removed_from=dataset.edition,
-            source_note="the record was removed, and the edition that had it is not "
-            "kept",
-        )
     shards, in_shard = dataset.find([record])
     part, number = dataset.part_of(int(shards[0]))
     info = part.shard(number)

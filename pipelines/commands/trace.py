@@ -203,7 +203,7 @@ def _trace_records(
             click.echo(f"record {record:,}")
         _print_sightings(seen)
         if options.show:
-            of_it = batches.datasets[batches.number_of(options.of)]
+            of_it = batches.datasets[batches.numbers_of(options.of)[0]]
             of_it = of_it if edition is None else of_it.as_of(edition)
             _print_record(of_it, record, options)
         found += seen

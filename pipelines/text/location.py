@@ -47,8 +47,6 @@ class FilePlace(NamedTuple):
 def location_json(location: DetailedLocation) -> dict[str, Any]:
     """Returns a location as JSON fields; those of pieces only of a packed row."""
     fields = dataclasses.asdict(location.found)
-    if location.found.removed_from is None:
-        del fields["removed_from"]
     if not location.found.pieces:
         del fields["pieces"]
     else:
@@ -71,8 +69,6 @@ def location_text(location: DetailedLocation, token: int | None = None) -> str:
     """Returns a location in lines for people."""
     found = location.found
     lines = [f"dataset  {found.dataset}", f"record   {found.record:,}"]
-    if found.removed_from is not None:
-        lines[-1] += f" of edition {found.removed_from}, removed since"
     if found.shard is not None:
         lines += [
             f"shard    {found.shard}",

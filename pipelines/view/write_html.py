@@ -109,6 +109,7 @@ class _Held:
         self._subject = subject
         self._records: dict[str, dict[int, Any]] = {n: {} for n in subject.datasets}
         self._steps: dict[int, Any] = {}
+        self._shown: dict[int, bool] = {}
         self._left_bytes = LIMIT_BYTES
         self._until = time.monotonic() + _SECONDS
 
@@ -129,7 +130,9 @@ class _Held:
         for step in subject.steps:
             self._step(step, _MOST_ROWS, asked=True)
         if batches is not None:
-            end = batches.steps or batches.schedule.steps_until(0, epoch=1)
+            end = batches.steps or batches.schedule.end_of_epoch(
+                batches.names[0] if batches.names else "", step=1
+            )
             rows = min(batches.batch_size, _ROWS)
             for step in _spread(end, max(2, min(_STEPS, _ROWS // rows))):
                 self._step(step, rows)
@@ -166,6 +169,13 @@ class _Held:
             held[number] = found
         return found
 
+    def _shows(self, name: str, dataset: Dataset) -> bool:
+        """Returns whether a dataset of the batches is one of the page, or its begin."""
+        if id(dataset) not in self._shown:
+            same = self._subject.datasets[name].begins_with(dataset.content)
+            self._shown[id(dataset)] = same
+        return self._shown[id(dataset)]
+
     def _step(self, step: int, most: int, *, asked: bool = False) -> None:
         """Adds the first rows of a step: which record each is, and where it is from."""
         batches = self._subject.batches
@@ -177,8 +187,8 @@ class _Held:
             seen = row_at(batches, step, number)
             name = seen.name if batches.names else ""
             row = {"of": name, "epoch": seen.epoch, "record": seen.record}
-            if seen.removed_from is not None:
-                row["removed"] = f"removed since edition {seen.removed_from:,}"
+            if not self._shows(name, seen.dataset):
+                row["other"] = f"of another dataset, {seen.dataset!r}"
             elif found := self._record(name, seen.dataset, seen.record):
                 row |= {key: found.get(key) for key in ("bytes", "preview", "source")}
             rows.append(row)

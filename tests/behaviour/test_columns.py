@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from gristmill import loader
 from gristmill.dataset.base.errors import GristmillError
-from gristmill.loader.feed.state import state_of, step_of
+from gristmill.loader.feed.state import resumed, state_of
 from gristmill.pipelines.commands.main import cli
 from tests.support.columns import attach_numbers, example, examples
 from tests.support.editions import files_of
@@ -118,7 +118,7 @@ def test_states_of_runs_stay(tmp_path: pathlib.Path) -> None:
     attach_numbers(output, tmp_path, 12)
     now = loader.global_batches(loader.open(output), batch_size=2, epochs=2)
     assert json.dumps(state_of(now, 4)) == state
-    assert step_of(json.loads(state), now) == 4
+    assert resumed(now, json.loads(state)) == (now, 4)
 
 
 def test_removal_is_the_same_with_columns(tmp_path: pathlib.Path, output: str) -> None:

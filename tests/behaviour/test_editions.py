@@ -246,7 +246,7 @@ class TestState:
         then = batches_of(grown / str(edition))
         feed = then.feed(process_index=0, process_count=1, start_step=5)
         state = json.loads(json.dumps(feed.get_state()))
-        assert state["datasets"][0]["edition"] == edition
+        assert state["phases"][0]["datasets"][0]["edition"] == edition
         assert self.stream(batches_of(whole), state) == self.stream(then)[5:]
 
     def test_states_of_later_or_of_other_editions_are_refused(self, grown, whole):
@@ -258,9 +258,6 @@ class TestState:
         first = loader.global_batches(loader.open(whole, edition=1), batch_size=8)
         with pytest.raises(StateMismatchError, match=r"datasets\[0\].edition 3"):
             self.stream(first, state)
-        state["datasets"][0]["edition"] = 2
-        with pytest.raises(StateMismatchError, match=r"datasets\[0\].records"):
-            self.stream(loader.global_batches(loader.open(whole), batch_size=8), state)
 
 
 def test_every_record_is_traced_to_its_file(grown, whole):
@@ -323,52 +320,48 @@ class TestVerify:
             loader.open(own)
 
 
-class TestExtended:
-    stream = TestState.stream
-
-    def extended(self, whole):
+class TestPhases:
+    def changed(self, whole):
         """Batches of edition 1 that get the others while they run."""
         first, second, last = (loader.open(whole, edition=n) for n in (1, 2, 3))
         plain = loader.global_batches(
             first, batch_size=8, seed=2, epochs=2, drop_remainder=False
         )
-        return plain, plain.extended(second, step=5).extended(last, step=9)
+        return plain.then(second, step=5, at="epoch").then(last, step=20)
 
-    def test_a_run_goes_on_with_the_editions_that_came(self, whole):
-        plain, batches = self.extended(whole)
-        whole_stream = [batches.read(step) for step in range(batches.steps)]
-        assert [batches.read(n) for n in range(5)] == [plain.read(n) for n in range(5)]
-        records = [record for batch in whole_stream for record in batch]
-        assert sorted(records[: len(ALL)]) == sorted(ALL)  # Each once in an epoch.
-        assert sorted(records[len(ALL) :]) == sorted(ALL)
-        # At the step of an extension the state of before is taken, and no later one.
-        state = plain.feed(process_index=0, process_count=1, start_step=5).get_state()
-        assert self.stream(batches, state) == whole_stream[5:]
-        with pytest.raises(StateMismatchError, match="other extensions"):
-            self.stream(batches, state | {"step": 6})
+    def test_an_epoch_has_each_record_once_before_the_next_phase(self, whole):
+        batches = self.changed(whole)
+        steps = [part.step for part in batches.parts]
+        assert steps == [0, -(-ENDS[0] // 8), 20]
+        first = [record for step in range(steps[1]) for record in batches.read(step)]
+        assert sorted(first[: ENDS[0]]) == sorted(RECORDS[0])
+        last = [
+            record for step in range(20, batches.steps) for record in batches.read(step)
+        ]
+        assert set(last) == set(ALL)
 
     def test_its_state_names_the_editions_and_is_traced(self, whole, tmp_path):
-        _, batches = self.extended(whole)
-        feed = batches.feed(process_index=0, process_count=1, start_step=11)
+        batches = self.changed(whole)
+        feed = batches.feed(process_index=0, process_count=1, start_step=21)
         state = json.loads(json.dumps(feed.get_state()))
-        assert state["datasets"][0]["edition"] == 1
-        assert [entry["edition"] for entry in state["extended"]] == [2, 3]
-        assert [entry["step"] for entry in state["extended"]] == [5, 9]
+        named = [phase["datasets"][0]["edition"] for phase in state["phases"]]
+        assert named == [1, 2, 3]
         newest = loader.global_batches(
             loader.open(whole), batch_size=8, seed=2, epochs=2, drop_remainder=False
         )
-        with pytest.raises(StateMismatchError, match="other extensions"):
-            self.stream(newest, state)
+        with pytest.raises(StateMismatchError, match="does not match the records"):
+            newest.feed(process_index=0, process_count=1).set_state(state)
         (tmp_path / "state.json").write_text(json.dumps(state))
         options = ["trace", str(whole), "--state", str(tmp_path / "state.json")]
-        rows = [(step, row) for step in (4, 5, 12) for row in (0, 7)]
-        for step, row in rows:
+        for step, row in [(step, row) for step in (4, 14, 21) for row in (0, 7)]:
             at = ["--step", str(step), "--row", str(row), "--json"]
             ran = CliRunner().invoke(cli, [*options, *at])
             assert ran.exit_code == 0, ran.output
             assert json.loads(ran.stdout)["record"] == batches.locate(step, row).record
         record = str(ENDS[1] + 3)  # of the last edition
-        ran = CliRunner().invoke(cli, [*options, "--records", record, "--json"])
-        found = batches.find(int(record), stop_epoch=1)
+        ran = CliRunner().invoke(
+            cli, [*options, "--records", record, "--stop-epoch", "9", "--json"]
+        )
+        found = batches.find(int(record), stop_epoch=9)
         assert json.loads(ran.stdout) == [sighting._asdict() for sighting in found]
-        assert found[0].step >= 9
+        assert found[0].step >= 20

@@ -50,7 +50,7 @@ def rows_of(configuration: dict[str, Any]) -> list[list[Any]]:
         for name, records in configuration["datasets"]
     )
     weights = configuration["weights"]
-    schedule = Schedule(
+    schedule = Schedule.of(
         orders=orders,
         mixture=Mixture.of(weights) if len(weights) > 1 else None,
         batch_size=configuration["batch_size"],

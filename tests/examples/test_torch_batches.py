@@ -26,7 +26,7 @@ def batches(tmp_path_factory: pytest.TempPathFactory) -> loader.GlobalBatches:
     dataset = loader.open(convert(tmp_path_factory.mktemp("torch"), [records]))
     return loader.global_batches(
         dataset, batch_size=12, seed=3, epochs=2, drop_remainder=False
-    ).resized(6, step=7)
+    ).then(batch_size=6, step=7)
 
 
 def rows_of(batches, *, rank: int, ranks: int, first: int = 0) -> list[list[list[int]]]:

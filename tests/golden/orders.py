@@ -226,7 +226,7 @@ def shards_do_not_matter(_: pathlib.Path) -> dict[str, Any]:
 @case
 def batch_size_that_grows_at_the_end_of_an_epoch(_: pathlib.Path) -> dict[str, Any]:
     batches = loader.global_batches(numbered(64), batch_size=8, seed=3)
-    larger = batches.resized(16, step=8)
+    larger = batches.then(batch_size=16, step=8)
     sizes = [larger.batch_size_at(step) for step in (0, 7, 8, 99)]
     return {"sizes": sizes, "order": order(larger, first=10)}
 
@@ -234,7 +234,7 @@ def batch_size_that_grows_at_the_end_of_an_epoch(_: pathlib.Path) -> dict[str, A
 @case
 def batch_size_that_grows_within_an_epoch(_: pathlib.Path) -> dict[str, Any]:
     batches = loader.global_batches(numbered(1000), batch_size=8, seed=3, epochs=2)
-    larger = batches.resized(16, step=5).resized(32, step=40)
+    larger = batches.then(batch_size=16, step=5).then(batch_size=32, step=40)
     around = {str(step): shown(numbers(larger, step)) for step in (4, 5, 39, 40)}
     sizes = [larger.batch_size_at(step) for step in (0, 4, 5, 39, 40, 60)]
     return {"sizes": sizes, "around": around, "order": order(larger)}
@@ -243,7 +243,8 @@ def batch_size_that_grows_within_an_epoch(_: pathlib.Path) -> dict[str, Any]:
 @case
 def weights_that_change(_: pathlib.Path) -> dict[str, Any]:
     before = mixed(seed=2, weights={"web": 8, "code": 1, "books": 1})
-    later = before.with_weights({"web": 1, "code": "1/2", "books": "1/2"}, step=100)
+    weights = {"web": 1, "code": "1/2", "books": "1/2"}
+    later = before.then(weights=weights, step=100)
     around = {str(step): shown(numbers(later, step)) for step in (99, 100, 101)}
     return {
         "before": order(before, steps=100),
@@ -363,7 +364,7 @@ def resume_on_other_hosts(_: pathlib.Path) -> dict[str, Any]:
     facts = {}
     for name, make in (
         ("one", lambda: loader.global_batches(numbered(1000), batch_size=12, seed=5)),
-        ("mixture", lambda: mixed(batch_size=12, seed=5).resized(18, step=3)),
+        ("mixture", lambda: mixed(batch_size=12, seed=5).then(batch_size=18, step=3)),
     ):
         batches = make()
         with batches.feed(process_index=1, process_count=2) as feed:

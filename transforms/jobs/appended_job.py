@@ -53,7 +53,7 @@ def open_to_append(dataset: str, split: str | None) -> tuple[Manifest, str]:
             "the split holds packed rows, to which no records can be appended",
             where=f"{dataset}, split {split}",
             cure="pack the new documents into a dataset of their own: "
-            "loader.open([old, new]) joins both, for batches.extended too",
+            "loader.open([old, new]) joins both, for batches.then too",
         )
     if described_by_tfds(dataset, manifest.name, [split]) is not None:
         raise InputError(

@@ -127,9 +127,9 @@ function stepView([given]) {
     number,
     ...(many ? [row.of] : []),
     row.epoch,
-    row.removed ? count(row.record) : link(address("record", row.of, row.record), count(row.record)),
+    row.other ? count(row.record) : link(address("record", row.of, row.record), count(row.record)),
     row.bytes ?? "",
-    row.removed ?? row.preview,
+    row.other ?? row.preview,
     row.source,
   ]);
   const columns = [

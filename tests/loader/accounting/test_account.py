@@ -21,7 +21,7 @@ import pytest
 from gristmill import dataset as writing
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError
-from gristmill.loader.accounting.account import NAN, REMOVED, UNKNOWN, account
+from gristmill.loader.accounting.account import NAN, UNKNOWN, account
 from gristmill.loader.data.batches import Batches
 from gristmill.loader.feed.state import batches_of_state, state_of
 from gristmill.loader.provenance.locate import locate_record
@@ -149,23 +149,18 @@ def truth(root: str, kind: str, kept: str, edition: int) -> list[list[Unit]]:
     """Returns what is in each record of an edition."""
     path = f"{root}/{kind}/kept/out"
     real = loader.open(path, edition=edition)
-    ours = loader.open(f"{root}/{kind}/{kept}/out", edition=edition)
     values = {n: real.column(n)[:].tolist() for n in ("language", "score")}
     found = []
     for number in range(len(real)):
         at = locate_record(real, number)
-        gone = ours.is_removed(number)
-        parts = {
-            n: (None, REMOVED) if gone else _key(value[number])
-            for n, value in values.items()
-        }
-        parts["dataset"] = (None, REMOVED if gone else None)
+        parts = {n: _key(value[number]) for n, value in values.items()}
+        parts["dataset"] = (None, None)
         units = []
         for piece in at.pieces or [at]:
             source = piece.source_path
             source = source and source.replace(f"/{kind}/kept/", f"/{kind}/{kept}/")
-            note = REMOVED if gone else UNKNOWN if source is None else None
-            own = parts | {"source": (None if gone else source, note)}
+            note = UNKNOWN if source is None else None
+            own = parts | {"source": (source, note)}
             if not at.pieces:
                 identity = real[number]
                 units.append(Unit(own, identity, None, None))
@@ -186,6 +181,10 @@ class Source(NamedTuple):
     @property
     def editions(self) -> list[int]:
         return {"plain": [1, 2, 3, 5], "rows": [1, 2]}.get(self.kind, [1])
+
+    def lineage(self, edition: int) -> int:
+        """Returns which editions begin with each other: those between removals."""
+        return {2: 1, 3: 1, 5: 2}.get(edition, 0) if self.kind == "plain" else 0
 
 
 @functools.cache
@@ -239,7 +238,7 @@ def random_run(
             edition = chance.choice(later)
             new = opened(root, sources[number], edition)
             try:
-                batches = batches.extended(
+                batches = batches.then(
                     {names[number]: new} if mixed else new, step=step
                 )
             except InputError:  # They end before.
@@ -247,16 +246,27 @@ def random_run(
             editions[number] = edition
         elif what == "weights" and mixed:
             weights = {name: chance.randrange(1, 5) for name in names}
-            batches = batches.with_weights(weights, step=step)
-        elif not batches.schedule.extensions:
-            batches = batches.resized(chance.randrange(1, 12), step=step)
+            try:
+                batches = batches.then(weights=weights, step=step)
+            except InputError:
+                break
+        else:
+            try:
+                batches = batches.then(batch_size=chance.randrange(1, 12), step=step)
+            except InputError:
+                break
         stages.append(Stage(step, batches, tuple(editions)))
     return sources, stages
 
 
 def counted(
-    root: pathlib.Path, sources: list[Source], stages: list[Stage], steps: int, by: str
-) -> dict[tuple[int, Any, str | None], tuple[int | None, ...]]:
+    root: pathlib.Path,
+    sources: list[Source],
+    stages: list[Stage],
+    steps: int,
+    by: str,
+    labels: dict[tuple[int, int], str],
+) -> dict[tuple[str, Any, str | None], tuple[int | None, ...]]:
     """Returns what the steps have, by looking at each row."""
     found = collections.defaultdict[Any, list[Any]](lambda: [0, set(), 0, {}])
     ends = [*(stage.step for stage in stages[1:]), steps]
@@ -264,13 +274,17 @@ def counted(
         schedule = stage.batches.schedule
         rows = [schedule.positions(step) for step in range(stage.step, end)]
         batch = schedule.batch_at(np.concatenate([[], *rows]).astype(np.int64))
-        for number, row in zip(*map(np.ndarray.tolist, batch), strict=True):
+        names = stage.batches.names or ["d0"] * len(stage.batches.datasets)
+        which = [int(name[1:]) for name in names]
+        for entry, row in zip(*map(np.ndarray.tolist, batch), strict=True):
+            number = which[entry]
             kind, kept, selected = sources[number]
             edition = stage.editions[number]
             if selected:
                 row = chosen(root, kind, kept)[row]
             for unit in truth(str(root), kind, kept, edition)[row]:
-                totals = found[number, *unit.parts[by]]
+                label = labels[number, sources[number].lineage(edition)]
+                totals = found[label, *unit.parts[by]]
                 if unit.document is not None:
                     totals[0] += 1
                     totals[1].add(unit.document)
@@ -290,47 +304,62 @@ def counted(
     }
 
 
+def labels_of(
+    batches: Batches, sources: list[Source], stages: list[Stage]
+) -> dict[tuple[int, int], str]:
+    """Returns what the parts of each dataset and lineage are called."""
+    found: dict[tuple[int, int], str] = {}
+    for number, source in enumerate(sources):
+        name = f"d{number}" if batches.names else batches.datasets[0].path
+        last = {source.lineage(s.editions[number]): s.editions[number] for s in stages}
+        for lineage, edition in last.items():
+            suffix = f", edition {edition}" if len(last) > 1 else ""
+            found[number, lineage] = name + suffix
+    return found
+
+
 def check_random_run(
     root: pathlib.Path, seed: int, kinds: list[tuple[str, str]]
 ) -> None:
     chance = random.Random(seed)
     sources, stages = random_run(root, chance, kinds)
-    batches = stages[-1].batches
+    batches, known = stages[-1].batches, stages
     limit = min(batches.schedule.step_limit, 90)
     steps = chance.choice((chance.randint(0, limit), limit))
     stages = [stage for stage in stages if stage.step < max(steps, 1)]
     if chance.random() < 0.5:
         # The run had no later change, and its datasets have changed since.
-        batches = stages[-1].batches
+        batches, known = stages[-1].batches, stages
         if batches.schedule.step_limit < steps:
             steps = batches.schedule.step_limit
     if chance.random() < 0.7:
         state = json.loads(json.dumps(state_of(batches, steps)))
         now = {
             name: opened(root, source, source.editions[-1])
-            for name, source in zip(batches.names or [""], sources, strict=True)
+            for name, source in zip(
+                dict.fromkeys(batches.names) or [""], sources, strict=True
+            )
         }
         batches = batches_of_state(now if batches.names else now[""], state)
-    names = batches.names or [batches.datasets[0].path]
+    labels = labels_of(batches, sources, known)
     for by in chance.sample(("source", "dataset", "language", "score"), 2):
-        expected = counted(root, sources, stages, steps, by)
+        expected = counted(root, sources, stages, steps, by, labels)
         got = {
-            (names.index(part.dataset), part.value, part.note): tuple(part.counts)
+            (part.dataset, part.value, part.note): tuple(part.counts)
             for part in account(batches, steps, by=by)
         }
         assert got == expected, (seed, by, batches, steps)
 
 
 SHUFFLES = "none", "global", loader.BlockShuffle(block_records=4, window_blocks=2)
-ALL = [(kind, kept) for kind in MAKE for kept in ("kept", "erased")]
-QUICK = [("plain", "erased"), ("written", "kept")]
+ALL = [(kind, "kept") for kind in MAKE]
+QUICK = [("plain", "kept"), ("written", "kept")]
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     root = tmp_path_factory.mktemp("quick")
-    for erase in (False, True):
-        make_plain(root / "plain" / ("erased" if erase else "kept"), erase=erase)
+    make_plain(root / "plain" / "kept", erase=False)
     make_written(root / "written" / "kept", erase=False)
     return root
 

@@ -115,7 +115,7 @@ def test_other_weights_from_a_step_on_leave_what_came_before(web, code):
     batches = loader.global_batches(
         {"web": web, "code": code}, batch_size=10, weights={"web": 0.7, "code": 0.3}
     )
-    later = batches.with_weights({"code": 1, "web": 1}, step=4)
+    later = batches.then(weights={"code": 1, "web": 1}, step=4)
     for step in range(4):
         assert later.read(step) == batches.read(step)
     assert np.bincount(later.indices(4).datasets).tolist() == [5, 5]
@@ -144,9 +144,9 @@ def test_what_cannot_be_is_refused(web, code):
     with pytest.raises(InputError, match="a weight for each of web, code"):
         loader.global_batches({"web": web, "code": code}, batch_size=1, weights={})
     with pytest.raises(InputError, match="a weight for each of web, code"):
-        mixed.with_weights({"web": 1, "books": 2}, step=1)
+        mixed.then(weights={"web": 1, "books": 2}, step=1)
     with pytest.raises(InputError, match="single dataset has no weights"):
-        single.with_weights({"web": 1}, step=1)
+        single.then(weights={"web": 1}, step=1)
     with pytest.raises(InputError, match="which dataset of the mixture"):
         mixed.find(1)
     with pytest.raises(InputError, match="no such dataset"):

@@ -14,7 +14,6 @@ from gristmill.dataset.base.errors import InputError
 from tests.support.columns import NUMBER, attach, attach_numbers, examples
 from tests.support.conversion import convert, job_of
 from tests.support.packed_datasets import documents, pack, write_frames
-from tests.support.removals import remove_from
 
 HOST: dict[str, Any] = {"process_index": 0, "process_count": 1}
 COLUMNS = ["score", "language"]
@@ -79,20 +78,6 @@ def check_a_feed(output: str, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_each_record_has_its_values(output: str, seed: int) -> None:
     check_a_feed(output, seed)
-
-
-def test_a_removed_record_keeps_its_values(tmp_path: pathlib.Path) -> None:
-    found = examples(tmp_path, [20, 20])
-    attach_numbers(found, tmp_path, 40)
-    before = loader.open(found)
-    remove_from(found, [3, 7, 25, 39])
-    batches = loader.global_batches(before, batch_size=5, epochs=2)
-    grown = batches.extended(loader.open(found), step=4)
-    with grown.feed(decode=ids, columns=COLUMNS, **HOST) as feed:
-        seen = [next(feed) for _ in range(8)]
-    for batch in seen:
-        check(batch, 40)
-    assert {3, 7, 25, 39} & {n for batch in seen[:4] for n in batch["id"].tolist()}
 
 
 def test_a_last_batch_is_filled_up(output: str) -> None:

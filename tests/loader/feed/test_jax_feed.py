@@ -267,7 +267,7 @@ def test_rows_of_a_single_device_and_of_a_replicated_batch_are_all():
 
 
 def test_batches_that_grow_are_arrays_of_their_sizes(batches):
-    ramp = batches.resized(32, step=2).resized(8, step=4)
+    ramp = batches.then(batch_size=32, step=2).then(batch_size=8, step=4)
 
     def taken(feed):
         return [np.asarray(array).tolist() for array in feed]
@@ -288,4 +288,4 @@ def test_batches_that_grow_are_arrays_of_their_sizes(batches):
         batches.datasets[0], batch_size=16, epochs=1, drop_remainder=False
     )
     with pytest.raises(InputError, match="last batch is not full"):
-        loader.to_jax(feed_of(kept.resized(40, step=2)), ROWS)
+        loader.to_jax(feed_of(kept.then(batch_size=40, step=2)), ROWS)

@@ -69,13 +69,13 @@ def test_a_feed_without_rows_has_none_of_padding(path) -> None:
 
 
 def test_it_goes_on_at_a_step_and_where_sizes_change(path) -> None:
-    batches = batches_of(path).resized(48, step=2)
+    batches = batches_of(path).then(batch_size=48, step=2)
     options = {"decode": decode, "process_count": 2, "mask": "mask"}
     with batches.feed(process_index=1, **options) as feed:
         masks = [int(batch["mask"].sum()) for batch in feed]
-        assert masks == [12, 12, 24, 0]
+        assert masks == [12, 12, 24, 24, 0]
         feed.set_state({**feed.get_state(), "step": 2})
-        assert [len(batch["mask"]) for batch in feed] == [24, 24]
+        assert [len(batch["mask"]) for batch in feed] == [24, 24, 24]
 
 
 def test_padding_of_packed_rows_counts_for_no_loss() -> None:

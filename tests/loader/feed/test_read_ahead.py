@@ -119,7 +119,9 @@ def test_a_window_takes_a_request_for_each_block(
 def test_records_of_hosts_and_workers_are_read_by_windows(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
-    batches = batches_of(tmp_path).resized(64, step=0)  # The last batch has 56 rows.
+    batches = batches_of(tmp_path).then(
+        batch_size=64, step=0
+    )  # The last batch has 56 rows.
     expected = [[RECORDS[i] for i in batches.indices(step)] for step in range(47)]
     assert len(expected[46]) == 56
     for worker in range(2):
@@ -135,7 +137,7 @@ def test_records_of_hosts_and_workers_are_read_by_windows(
 def test_records_of_batches_that_change_their_size_are_those_of_their_steps(
     server: GcsServer, tmp_path: pathlib.Path
 ) -> None:
-    batches = batches_of(tmp_path).resized(64, step=5)
+    batches = batches_of(tmp_path).then(batch_size=64, step=5)
     expected = [
         RECORDS[i]
         for step in range(batches.steps)

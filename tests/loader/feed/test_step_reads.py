@@ -135,7 +135,7 @@ def test_they_are_the_schedule_s(
         DatasetOrder(num_records=length, shuffle=shuffle, epochs=epochs, name=str(i))
         for i, length in enumerate(lengths)
     )
-    schedule = Schedule(
+    schedule = Schedule.of(
         orders=orders,
         mixture=Mixture.of(lengths) if len(lengths) > 1 else None,
         batch_size=batch_size,
@@ -156,7 +156,7 @@ def test_they_are_the_schedule_s(
 
 
 def test_rows_by_their_numbers() -> None:
-    schedule = Schedule(orders=(DatasetOrder(num_records=100),), batch_size=10)
+    schedule = Schedule.of(orders=(DatasetOrder(num_records=100),), batch_size=10)
     rows = np.array([7, 2, 9])
     ahead = BatchesAhead(schedule, rows)
     for step in (0, 3, 12, 11):

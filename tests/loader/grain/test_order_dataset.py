@@ -27,10 +27,10 @@ def positions_of(batches: loader.GlobalBatches, steps: int) -> list[bytes]:
 def test_elements_are_the_rows_of_the_steps(dataset, drop_remainder) -> None:
     batches = loader.global_batches(
         dataset, batch_size=10, epochs=2, drop_remainder=drop_remainder
-    ).resized(7, step=3)
+    ).then(batch_size=7, step=3)
     expected = positions_of(batches, batches.steps)
     order = batches.map_dataset()
-    assert len(order) == len(expected) == (93 if drop_remainder else 94)
+    assert len(order) == len(expected) == (121 if drop_remainder else 124)
     assert list(order) == expected
     assert list(order[5:80:3]) == expected[5:80:3]
     copied = cloudpickle.loads(cloudpickle.dumps(order))

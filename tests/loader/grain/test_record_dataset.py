@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 from collections.abc import Iterable
 
@@ -108,7 +107,7 @@ def test_any_host_worker_and_state_has_the_records_of_its_rows(
         drop_remainder=drop_remainder,
     )
     if resized:
-        batches = batches.resized(2 * hosts, step=data.draw(st.integers(0, 9)))
+        batches = batches.then(batch_size=2 * hosts, step=data.draw(st.integers(0, 9)))
     host = data.draw(st.integers(0, hosts - 1))
     worker = data.draw(st.integers(0, workers - 1))
     dataset = batches.records(process_index=host, process_count=hosts)
@@ -200,7 +199,7 @@ def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
     [
         (lambda state: {"next_index": 4}, "Grain's own order"),
         (lambda state: {"step": 1}, "not the state of the records"),
-        (lambda state: {"version": 1, "step": 1}, "batch_size"),
+        (lambda state: {"version": 1, "step": 1}, "not as it was written"),
         (lambda state: [1], "not the state of the records"),
         (lambda state: state | {"more": 1}, "no such field"),
         (lambda state: state | {"next_row": 4}, "next_row"),
@@ -209,7 +208,7 @@ def test_a_dataset_begins_anew_pickles_and_leaves_nothing(single) -> None:
         (lambda state: state | {"process_count": 4}, "run 4 hosts"),
         (lambda state: state | {"process_index": 0}, "wrote itself"),
         (lambda state: state | {"workers": 3, "worker": 1}, "run 3 workers"),
-        (lambda state: state | {"feed": state["feed"] | {"batch_size": 4}}, "size 8"),
+        (lambda state: state | {"feed": state["feed"] | {"seed": 4}}, "as it was"),
         (lambda state: state | {"feed": state["feed"] | {"step": 99}}, "step"),
         (lambda state: state | {"feed": 1}, "feed"),
     ],
@@ -290,31 +289,6 @@ def test_hosts_that_do_not_divide_the_batch_are_refused(single, host) -> None:
     batches = loader.global_batches(single, batch_size=8)
     with pytest.raises(InputError, match=r"process_index|does not divide"):
         batches.records(**{"process_count": 2} | host)
-
-
-def test_new_weights_hold_from_the_next_whole_step_on(several, caplog) -> None:
-    weights = [{"a": 2, "b": 1, "c": 1}, {"a": 1, "b": 1, "c": 6}]
-    before, after = (
-        loader.global_batches(several, batch_size=6, weights=each) for each in weights
-    )
-    iterator = iter(before.records(process_index=0, process_count=1))
-    for _ in range(15):
-        next(iterator)
-    state = through_json(iterator.get_state())
-    later = iter(after.records(process_index=0, process_count=1))
-    with caplog.at_level(logging.WARNING):
-        later.set_state(state)
-    assert "up to step 3" in caplog.text
-    assert later.get_state()["feed"]["step"] == 2
-    expected = joined(steps_of(before.with_weights(weights[1], step=3), 20))
-    assert [next(later) for _ in range(90)] == expected[15:105]
-    # From now on the change is a part of the state: of whatever hosts.
-    again = iter(after.records(process_index=0, process_count=1))
-    again.set_state(through_json(later.get_state()))
-    assert [next(again) for _ in range(15)] == expected[105:]
-    third = iter(before.records(process_index=0, process_count=1))
-    third.set_state(later.get_state())
-    assert len(third.batches.schedule.mixture.phases) == 3
 
 
 def test_a_state_of_an_earlier_edition_goes_on_with_that(tmp_path) -> None:

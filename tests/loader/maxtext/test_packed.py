@@ -94,7 +94,7 @@ def test_a_mixture_has_the_weights_of_its_settings(rows, mesh, tmp_path):
     config = config_of(grain_train_files=f"{rows},3;{rows},1")
     batches = packed(mesh, config).batches
     assert batches.names == ("d-train", "d-train-2")
-    assert [str(part) for part in batches.schedule.mixture.phases[0].weights] == [
+    assert [str(part) for part in batches.schedule.phases[0].mixture.weights] == [
         "3/4",
         "1/4",
     ]

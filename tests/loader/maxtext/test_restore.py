@@ -11,7 +11,6 @@ import pytest
 from gristmill import loader
 from gristmill.dataset import StateMismatchError
 from gristmill.loader.maxtext.restore import (
-    IteratorReads,
     changed_batches,
     explained_restore,
     places_of,
@@ -43,7 +42,7 @@ OF_HOSTS = ["process_0-of-2.json", "process_1-of-2.json"]
 OF_ALL = ["process_0.json"]
 OF_GRAIN = {"parent": {"next_index": 4}}
 OF_GRISTMILL = {"parent": {"feed": {"step": 4}, "next_row": 0}}
-OF_FEED = {"version": 1, "step": 4, "mixture": None}
+OF_FEED = {"version": 1, "step": 4, "phases": []}
 # A mixture may call a dataset so.
 OF_NAMED_FEED = {"parents": {"feed": {"next_index": 4}}}
 DATA = "the data of that run"
@@ -95,9 +94,9 @@ def mixture_of(
 class Loaded:
     """As MaxText's iterator, over what reads batches."""
 
-    def __init__(self, reads, batches_of=None) -> None:
+    def __init__(self, reads) -> None:
         self.reads = reads
-        self.gristmill_readers = [IteratorReads(reads, batches_of)]
+        self.gristmill_readers = [reads]
         self.reset()
 
     def reset(self) -> None:
@@ -105,12 +104,9 @@ class Loaded:
 
 
 def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
-    def batches_of(size: int) -> loader.GlobalBatches:
-        return mixture_of(records, others, size, a=3, b=1)
-
     def restarted(number: int) -> Loaded:
-        reads = batches_of(4).records(process_index=number, process_count=2)
-        return Loaded(reads, batches_of)
+        batches = mixture_of(records, others, 4, a=3, b=1)
+        return Loaded(batches.records(process_index=number, process_count=2))
 
     old = mixture_of(records, others, a=1, b=1)
     hosts = [iter(old.records(process_index=i, process_count=2)) for i in range(2)]
@@ -123,7 +119,7 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
     for number, host in enumerate(hosts):
         state = {"parent": host.get_state(), "next_row": 0}
         (directory / f"process_{number}-of-2.json").write_text(json.dumps(state))
-    expected = old.with_weights({"a": 3, "b": 1}, step=5)  # The second begins step 5.
+    expected = old.then(weights={"a": 3, "b": 1}, step=5)  # The second begins step 5.
     manager = types.SimpleNamespace(directory=tmp_path)
     restore = explained_restore(lambda *_: None, "gristmill")
     for number, host in enumerate(hosts):
@@ -153,7 +149,7 @@ def test_a_mixture_of_other_datasets_is_refused_with_what_to_do(records, others)
     state = old.feed(process_index=0, process_count=1).get_state()
     new = mixture_of(records, others, a=1, b=1)
     with pytest.raises(StateMismatchError, match="other datasets") as refused:
-        changed_batches(new, lambda size: new, [(state, 0)])
+        changed_batches(new, [(state, 0)])
     assert (refused.value.expected, refused.value.got) == ("a, b", "a")
     assert "0 as the weight" in refused.value.cure
 
@@ -190,8 +186,9 @@ def test_what_is_left_of_a_record_is_not_of_other_weights(records, others, opera
     for given in range(1, 30):
         next(before)
         state = before.get_state()
-        found = changed_batches(new, lambda size: new, list(places_of(state)))
-        assert found.schedule.mixture.phases[-1] != old.schedule.mixture.phases[-1]
+        found = changed_batches(new, list(places_of(state)))
+        mixtures = [phase.mixture for phase in found.schedule.phases]
+        assert mixtures == [one.schedule.phases[0].mixture for one in (old, new)]
         # As if they had always been these batches.
         whole, again = rows_of(found), rows_of(found)
         for _ in range(given):

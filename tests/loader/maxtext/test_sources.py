@@ -44,7 +44,7 @@ def test_a_mixture_is_written_as_maxtext_has_it(records, others, tmp_path):
     assert lengths(sources) == [RECORDS, 40, RECORDS]
     assert not sources.given_names
     batches = sources.batches(Side.of(config_of(), "train"), Options(), rows=4)
-    shares = [str(share) for share in batches.schedule.mixture.phases[0].weights]
+    shares = [str(share) for share in batches.schedule.phases[0].mixture.weights]
     assert shares == ["7/20", "3/20", "1/2"]
     file = tmp_path / "mixture.json"
     entries = {"one": {"path": records, "weight": 2}}

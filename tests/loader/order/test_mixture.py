@@ -65,10 +65,9 @@ def test_locate_counts_select_and_one_by_one_counting_agree(weights):
 @example(weights=[1] * 64)
 def test_every_prefix_and_every_window_keep_the_weights(weights):
     mixture, stop = Mixture.of(weights), 300
-    (phase,) = mixture.phases
     counts = prefix_counts(mixture, stop).tolist()
     for dataset, (weight, bound) in enumerate(
-        zip(phase.weights, phase.bounds, strict=True)
+        zip(mixture.weights, mixture.bounds, strict=True)
     ):
         assert bound < Fraction(168, 100)
         if len(weights) <= 3:
@@ -109,48 +108,6 @@ def test_positions_of_any_size_round_trip(weights, data):
         assert sum(mixture.counts(position)) == position
 
 
-@pytest.mark.slow
-@given(
-    phases=st.lists(
-        st.tuples(
-            st.integers(1, 40),
-            st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any),
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_datasets_keep_their_positions_when_weights_change(phases):
-    mixture, start = Mixture.of(phases[0][1]), 0
-    for (length, _), (_, weights) in itertools.pairwise(phases):
-        start += length
-        mixture = mixture.reweighted(weights, from_position=start)
-    stop = start + 60
-    datasets, places = mixture.locate(np.arange(stop))
-    next_place = [0, 0, 0]
-    for position, (dataset, place) in enumerate(zip(datasets, places, strict=True)):
-        assert mixture.counts(position) == tuple(next_place)
-        assert place == next_place[dataset]
-        assert mixture.select(int(dataset), place) == position
-        next_place[dataset] += 1
-    # Within a phase the word is that of its weights alone.
-    alone, _ = Mixture.of(phases[-1][1]).locate(np.arange(60))
-    assert np.array_equal(datasets[start:], alone)
-
-
-def test_what_is_before_a_change_stays():
-    before = Mixture.of([1, 2])
-    after = before.reweighted([5, 1], from_position=70)
-    for now, then in zip(
-        before.locate(np.arange(70)), after.locate(np.arange(70)), strict=True
-    ):
-        assert np.array_equal(now, then)
-    replaced = after.reweighted([1, 1], from_position=70)
-    assert [phase.from_position for phase in replaced.phases] == [0, 70]
-    assert replaced.phases[1].weights == (Fraction(1, 2), Fraction(1, 2))
-    assert after.reweighted([3, 4], from_position=0) == Mixture.of([3, 4])
-
-
 def test_weights_mean_what_they_say():
     tenth = Fraction(1, 10)
     assert exact_weights([0.1, 0.2, 0.7]) == (tenth, 2 * tenth, 7 * tenth)
@@ -168,10 +125,10 @@ def test_weights_mean_what_they_say():
             Mixture.of([1, bad])
 
 
-@given(weights=ANY, later=st.integers(1, 10**15))
+@given(weights=ANY)
 @settings(max_examples=30, deadline=None)
-def test_state_round_trips_through_json(weights, later):
-    mixture = Mixture.of(weights).reweighted([1] * len(weights), from_position=later)
+def test_state_round_trips_through_json(weights):
+    mixture = Mixture.of(weights)
     state = json.loads(json.dumps(mixture.to_state()))
     assert Mixture.from_state(state) == mixture
     with pytest.raises(FormatVersionError, match="another version"):
@@ -192,12 +149,9 @@ def mixed_schedules(draw, *, limited=True):
         for number in range(count)
     )
     weights = st.lists(st.integers(0, 5), min_size=count, max_size=count).filter(any)
-    mixture = Mixture.of(draw(weights)).reweighted(
-        draw(weights), from_position=draw(st.integers(1, 40))
-    )
-    return Schedule(
+    return Schedule.of(
         orders=orders,
-        mixture=mixture,
+        mixture=Mixture.of(draw(weights)),
         batch_size=draw(st.integers(1, 9)),
         drop_remainder=draw(st.booleans()),
     )
@@ -220,8 +174,9 @@ def mixed_by_iterators(schedule, limit):
             for record in shuffled.tolist():
                 yield epoch, record
 
-    sources = [records(order) for order in schedule.orders]
-    datasets, _ = schedule.mixture.locate(np.arange(limit))
+    (phase,) = schedule.phases
+    sources = [records(order) for order in phase.orders]
+    datasets, _ = phase.dealing.locate(np.arange(limit))
     rows = []
     for dataset in datasets.tolist():
         following = next(sources[dataset], None)
@@ -235,7 +190,7 @@ def mixed_by_iterators(schedule, limit):
 @given(schedule=mixed_schedules())
 def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
     rows, ended = mixed_by_iterators(schedule, 200)
-    size = schedule.batch_size
+    size = schedule.batch_size(0)
     steps = len(rows) // size
     if ended:
         assert schedule.stop == len(rows)
@@ -253,11 +208,12 @@ def test_mixed_batches_are_the_datasets_dealt_by_the_mixture(schedule):
 @pytest.mark.slow
 @given(schedule=mixed_schedules(limited=False), data=st.data())
 def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
-    dataset = data.draw(st.integers(0, len(schedule.orders) - 1))
-    count = schedule.orders[dataset].num_records
+    (phase,) = schedule.phases
+    dataset = data.draw(st.integers(0, len(phase.orders) - 1))
+    count = phase.orders[dataset].num_records
     record = data.draw(st.integers(0, count - 1))
     rows, _ = mixed_by_iterators(schedule, 200)
-    size, epochs = schedule.batch_size, 3
+    size, epochs = schedule.batch_size(0), 3
     found = schedule.find(record, dataset=dataset, stop_epoch=epochs)
     expected = [
         Sighting(epoch, *divmod(position, size))
@@ -268,7 +224,7 @@ def test_find_tells_all_places_of_a_dataset_s_record(schedule, data):
 
 
 def test_every_dataset_has_epochs_of_its_own():
-    schedule = Schedule(
+    schedule = Schedule.of(
         orders=(
             DatasetOrder(num_records=10, name="small", epochs=6),
             DatasetOrder(num_records=30, name="large", epochs=2),
@@ -287,26 +243,12 @@ def test_every_dataset_has_epochs_of_its_own():
     assert seen[1, 29] == 2
 
 
-def test_reweighted_at_a_step_goes_on_where_datasets_stand():
-    orders = tuple(
-        DatasetOrder(num_records=50, shuffle=NoShuffle(), name=name) for name in "ab"
-    )
-    before = Schedule(orders=orders, mixture=Mixture.of([1, 3]), batch_size=8)
-    after = before.reweighted([3, 1], step=2)
-    for step in range(2):
-        assert np.array_equal(before.indices(step), after.indices(step))
-    batch = after.indices(2)
-    assert np.bincount(batch.datasets).tolist() == [6, 2]
-    assert batch.records[batch.datasets == 0].tolist() == [4, 5, 6, 7, 8, 9]
-    assert batch.records[batch.datasets == 1].tolist() == [12, 13]
-
-
 def test_datasets_of_one_seed_need_names():
     order = DatasetOrder(num_records=10)
     with pytest.raises(InputError, match="share their order"):
-        Schedule(orders=(order,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
+        Schedule.of(orders=(order,) * 2, mixture=Mixture.of([1, 1]), batch_size=4)
     with pytest.raises(InputError, match="dataset for each weight"):
-        Schedule(orders=(order,), mixture=Mixture.of([1, 1]), batch_size=4)
+        Schedule.of(orders=(order,), mixture=Mixture.of([1, 1]), batch_size=4)
 
 
 @given(

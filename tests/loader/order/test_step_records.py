@@ -26,7 +26,7 @@ def schedules(draw, *, endless=False):
         shuffle=draw(SHUFFLES),
         epochs=None if endless else draw(st.integers(1, 4)),
     )
-    return Schedule(
+    return Schedule.of(
         orders=(order,),
         batch_size=draw(st.integers(1, 50)),
         drop_remainder=draw(st.booleans()),
@@ -35,7 +35,7 @@ def schedules(draw, *, endless=False):
 
 def seen_in_order(schedule, epochs):
     """The records of some epochs, epoch by epoch."""
-    order = schedule.orders[0]
+    order = schedule.phases[0].orders[0]
     return [
         record
         for epoch in range(epochs)
@@ -52,8 +52,8 @@ def seen_in_order(schedule, epochs):
 @given(schedule=schedules())
 @settings(max_examples=100)
 def test_steps_are_the_epochs_cut_into_batches(schedule):
-    records = seen_in_order(schedule, schedule.orders[0].epochs)
-    size = schedule.batch_size
+    records = seen_in_order(schedule, schedule.phases[0].orders[0].epochs)
+    size = schedule.batch_size(0)
     cut = [records[i : i + size] for i in range(0, len(records), size)]
     if schedule.drop_remainder and len(cut[-1]) < size:
         cut.pop()
@@ -65,8 +65,8 @@ def test_steps_are_the_epochs_cut_into_batches(schedule):
 @given(schedule=schedules(endless=True))
 def test_a_schedule_without_end_goes_on(schedule):
     assert schedule.steps is None
-    size = schedule.batch_size
-    epochs = -(-5 * size // schedule.orders[0].num_records)
+    size = schedule.batch_size(0)
+    epochs = -(-5 * size // schedule.phases[0].orders[0].num_records)
     records = seen_in_order(schedule, epochs)
     for step in range(5):
         got = schedule.indices(step).tolist()
@@ -75,7 +75,7 @@ def test_a_schedule_without_end_goes_on(schedule):
 
 @given(schedule=schedules(), process_count=st.integers(1, 4))
 def test_hosts_together_have_every_row_once(schedule, process_count):
-    if schedule.batch_size % process_count:
+    if schedule.batch_size(0) % process_count:
         with pytest.raises(InputError, match="does not divide among the hosts"):
             schedule.host_rows(process_index=0, process_count=process_count)
         return
@@ -84,7 +84,7 @@ def test_hosts_together_have_every_row_once(schedule, process_count):
         for index in range(process_count)
     ]
     assert {part.stop - part.start for part in rows} == {
-        schedule.batch_size // process_count
+        schedule.batch_size(0) // process_count
     }
     for step in range(schedule.steps):
         batch = schedule.indices(step)
@@ -97,7 +97,7 @@ def test_hosts_together_have_every_row_once(schedule, process_count):
 @pytest.mark.parametrize("shuffle", [NoShuffle(), GlobalShuffle(), BlockShuffle()])
 def test_every_record_once_an_epoch_over_all_hosts(process_count, shuffle):
     order = DatasetOrder(num_records=1_003, seed=9, shuffle=shuffle, epochs=3)
-    schedule = Schedule(orders=(order,), batch_size=24, drop_remainder=False)
+    schedule = Schedule.of(orders=(order,), batch_size=24, drop_remainder=False)
     count = collections.Counter()
     for index in range(process_count):
         rows = schedule.host_rows(process_index=index, process_count=process_count)
@@ -108,8 +108,8 @@ def test_every_record_once_an_epoch_over_all_hosts(process_count, shuffle):
 
 @given(schedule=schedules(), data=st.data())
 def test_find_tells_all_places_of_a_record(schedule, data):
-    record = data.draw(st.integers(0, schedule.orders[0].num_records - 1))
-    size, count = schedule.batch_size, schedule.orders[0].num_records
+    record = data.draw(st.integers(0, schedule.phases[0].orders[0].num_records - 1))
+    size, count = schedule.batch_size(0), schedule.phases[0].orders[0].num_records
     expected = [
         Sighting((step * size + row) // count, step, row)
         for step in range(schedule.steps)
@@ -121,50 +121,9 @@ def test_find_tells_all_places_of_a_record(schedule, data):
     assert schedule.find(record, first_epoch=1, stop_epoch=3) == later
 
 
-@given(
-    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=3),
-    weights=st.lists(st.integers(1, 4), min_size=3, max_size=3),
-    batch_size=st.integers(1, 15),
-    epochs=st.sampled_from([2, 3]),
-    drop_remainder=st.booleans(),
-    resized=st.booleans(),
-    epoch=st.integers(0, 3),
-)
-@settings(max_examples=50, deadline=None)
-def test_after_how_many_steps_an_epoch_begins(
-    lengths, weights, batch_size, epochs, drop_remainder, resized, epoch
-):
-    schedule = Schedule(
-        orders=tuple(
-            DatasetOrder(num_records=length, epochs=epochs, name=str(number))
-            for number, length in enumerate(lengths)
-        ),
-        mixture=Mixture.of(weights[: len(lengths)]) if len(lengths) > 1 else None,
-        batch_size=batch_size,
-        drop_remainder=drop_remainder,
-    )
-    if resized:
-        schedule = schedule.resized(3, step=2)
-    for dataset, length in enumerate(lengths):
-        left, expected = epoch * length, 0
-        while left > 0 and expected < schedule.steps:
-            seen = schedule.batch(expected).datasets == dataset
-            left, expected = left - int(seen.sum()), expected + 1
-        assert schedule.steps_until(dataset, epoch=epoch) == expected
-
-
-def test_an_epoch_that_never_begins_begins_after_all_steps():
-    orders = tuple(DatasetOrder(num_records=9, name=name) for name in "ab")
-    schedule = Schedule(orders=orders, mixture=Mixture.of([1, 0]), batch_size=3)
-    assert schedule.steps_until(0, epoch=2) == 6
-    assert schedule.steps_until(0, epoch=1 << 62) == schedule.step_limit
-    assert schedule.steps_until(1, epoch=0) == 0
-    assert schedule.steps_until(1, epoch=1) == schedule.step_limit
-
-
 def test_any_step_of_an_endless_schedule_can_be_had():
     order = DatasetOrder(num_records=10**12, seed=1)
-    schedule = Schedule(orders=(order,), batch_size=1024)
+    schedule = Schedule.of(orders=(order,), batch_size=1024)
     last = POSITION_LIMIT // 1024 - 1
     for step in (0, 10**9, 1 << 52):
         batch = schedule.indices(step)
@@ -179,7 +138,7 @@ def test_any_step_of_an_endless_schedule_can_be_had():
 def test_only_the_end_of_all_epochs_is_dropped():
     def steps(drop_remainder, epochs):
         order = DatasetOrder(num_records=10, epochs=epochs)
-        return Schedule(
+        return Schedule.of(
             orders=(order,), batch_size=4, drop_remainder=drop_remainder
         ).steps
 
@@ -188,7 +147,9 @@ def test_only_the_end_of_all_epochs_is_dropped():
 
 
 def test_steps_that_are_none_are_refused():
-    schedule = Schedule(orders=(DatasetOrder(num_records=10, epochs=1),), batch_size=4)
+    schedule = Schedule.of(
+        orders=(DatasetOrder(num_records=10, epochs=1),), batch_size=4
+    )
     for step in (-1, 2):
         with pytest.raises(OutOfRangeError, match="0 <= step < 2"):
             schedule.indices(step)
@@ -196,14 +157,11 @@ def test_steps_that_are_none_are_refused():
 
 def test_one_dataset_is_a_mixture_of_one():
     order = DatasetOrder(num_records=10, epochs=3, name="a")
-    alone = Schedule(orders=(order,), batch_size=4)
-    mixed = Schedule(orders=(order,), mixture=Mixture.of([7]), batch_size=4)
+    alone = Schedule.of(orders=(order,), batch_size=4)
+    mixed = Schedule.of(orders=(order,), mixture=Mixture.of([7]), batch_size=4)
     assert (alone.steps, alone.stop) == (mixed.steps, mixed.stop)
     for step in range(alone.steps):
         datasets, records = mixed.indices(step)
         assert datasets.tolist() == [0] * 4
         assert records.tolist() == alone.indices(step).tolist()
     assert alone.find(3) == mixed.find(3)
-    assert (alone.names, mixed.names) == ((), ("a",))
-    with pytest.raises(InputError, match="single dataset has no weights"):
-        alone.reweighted([1], step=2)

@@ -8,7 +8,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle
-from gristmill.loader.order.step_records import Schedule
+from gristmill.loader.order.step_records import Phase, Schedule
 from gristmill.loader.order.token_run import (
     HeldTokens,
     TokenRun,
@@ -17,32 +17,17 @@ from gristmill.loader.order.token_run import (
 )
 
 
-def held(*parts: tuple[int, int]) -> list[HeldTokens]:
-    """Rows and the tokens in each, of the first rows and of each extension."""
-    found = [HeldTokens(0, 0, 0)]
-    for rows, tokens in parts:
-        before = found[-1]
-        found.append(
-            HeldTokens(
-                before.rows + rows,
-                before.tokens + rows * tokens,
-                before.targets + rows * (tokens - 1),
-            )
-        )
-    return found[1:]
+def held(rows: int, tokens: int) -> HeldTokens:
+    """Rows that have as many tokens each."""
+    return HeldTokens(rows, rows * tokens, rows * (tokens - 1))
 
 
-def counted(schedule: Schedule, parts, steps: int) -> tuple[list[int], int]:
+def counted(schedule: Schedule, each, steps: int) -> tuple[list[int], int]:
     """The tokens of each dataset in the first steps, row by row, and all rows."""
-    tokens, rows = [0] * len(parts), 0
+    tokens, rows = [0] * len(each), 0
     for step in range(steps):
-        for number, record in zip(*schedule.batch(step), strict=True):
-            ends = 0
-            for count, each in parts[number]:
-                ends += count
-                if record < ends:
-                    tokens[number] += each
-                    break
+        for number in schedule.batch(step).datasets.tolist():
+            tokens[number] += each[number]
             rows += 1
     return tokens, rows
 
@@ -54,25 +39,28 @@ def test_tokens_are_those_of_the_rows_of_the_steps(data: st.DataObject) -> None:
     small, each = st.integers(1, 30), st.integers(1, 2048)
     shuffle = draw(st.sampled_from([GlobalShuffle(), BlockShuffle(block_records=4)]))
     # All rows of a dataset are alike, so that mean rows are the rows themselves.
-    parts = [[(draw(small), draw(each))] for _ in range(draw(st.integers(1, 3)))]
-    weights = draw(st.lists(st.integers(1, 9), min_size=len(parts)))[: len(parts)]
-    schedule = Schedule(
-        orders=tuple(
-            DatasetOrder(num_records=first[0][0], shuffle=shuffle, name=str(number))
-            for number, first in enumerate(parts)
-        ),
-        mixture=Mixture.of(weights),
-        batch_size=draw(st.integers(1, 9)),
+    count = draw(st.integers(1, 3))
+    lengths = [draw(small) for _ in range(2 * count)]
+    tokens_of = [draw(each) for _ in lengths]
+
+    def phase(step: int, first: int) -> Phase:
+        return Phase(
+            step=step,
+            orders=tuple(
+                DatasetOrder(num_records=length, shuffle=shuffle, name=str(number))
+                for number, length in enumerate(lengths[first : first + count])
+            ),
+            numbers=tuple(range(first, first + count)),
+            mixture=Mixture.of([draw(st.integers(1, 9)) for _ in range(count)]),
+            batch_size=draw(st.integers(1, 9)),
+        )
+
+    schedule = Schedule(phases=(phase(0, 0),)).then(
+        phase(draw(st.integers(1, 12)), count)
     )
-    for step in sorted(draw(st.sets(st.integers(0, 12), max_size=3))):
-        number = draw(st.integers(0, len(parts) - 1))
-        parts[number].append((draw(small), parts[number][0][1]))
-        total = sum(rows for rows, _ in parts[number])
-        schedule = schedule.extended(total, step=step, dataset=number)
-    schedule = schedule.resized(draw(st.integers(1, 9)), step=draw(st.integers(0, 12)))
-    known = [held(*dataset) for dataset in parts]
+    known = [held(*one) for one in zip(lengths, tokens_of, strict=True)]
     steps = draw(st.integers(0, 20))
-    tokens, rows = counted(schedule, parts, steps)
+    tokens, rows = counted(schedule, tokens_of, steps)
     found = run_of_steps(schedule, known, steps=steps)
     assert (found.rows, found.tokens_of, found.tokens) == (
         rows,
@@ -87,8 +75,8 @@ def test_tokens_are_those_of_the_rows_of_the_steps(data: st.DataObject) -> None:
 
 def test_at_the_end_of_an_epoch_tokens_are_exact_and_in_between_the_mean() -> None:
     order = DatasetOrder(num_records=1_000, epochs=3)
-    schedule = Schedule(orders=(order,), batch_size=50)
-    known = [[HeldTokens(1_000, 2_047_001, 2_000_999)]]
+    schedule = Schedule.of(orders=(order,), batch_size=50)
+    known = [HeldTokens(1_000, 2_047_001, 2_000_999)]
     assert run_of_steps(schedule, known, steps=20) == TokenRun(
         steps=20,
         rows=1_000,
@@ -113,11 +101,11 @@ def test_a_run_without_an_end_has_any_number_of_tokens() -> None:
         DatasetOrder(num_records=10**9 + number, name=str(number))
         for number in range(10)
     )
-    schedule = Schedule(
+    schedule = Schedule.of(
         orders=orders, mixture=Mixture.of(range(1, 11)), batch_size=1_024
     )
     known = [
-        [HeldTokens(10**9 + number, 2_048 * 10**9, 2 * 10**12)] for number in range(10)
+        HeldTokens(10**9 + number, 2_048 * 10**9, 2 * 10**12) for number in range(10)
     ]
     run = run_of_tokens(schedule, known, tokens=10**15)
     before = run_of_steps(schedule, known, steps=run.steps - 1)

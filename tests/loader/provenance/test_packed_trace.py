@@ -133,7 +133,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     }
     weights = {"a": 5, "b": 2, "c": 1}
     batches = loader.global_batches(datasets, batch_size=8, seed=3, weights=weights)
-    return Oracle(batches.with_weights({"a": 1, "b": 1, "c": 1}, step=40), places)
+    return Oracle(batches.then(weights={"a": 1, "b": 1, "c": 1}, step=40), places)
 
 
 def check_queries(mixture: Oracle, *, queries: int, steps: int) -> None:

@@ -147,8 +147,10 @@ WAYS = {
 def changed(open_: Callable[..., loader.Dataset]) -> loader.GlobalBatches:
     """Returns batches of which everything changes at a step, with a joined dataset."""
     before = of_tokens({"pq": open_("p"), "q": open_("q")}, pq=2, q=1)
-    more = before.extended({"pq": open_("p", "r")}, step=1)
-    return more.with_weights({"pq": 1, "q": 3}, step=2).resized(SIZE + 1, step=3)
+    more = before.then({"pq": open_("p", "r")}, step=1)
+    return more.then(weights={"pq": 1, "q": 3}, step=2).then(
+        batch_size=SIZE + 1, step=3
+    )
 
 
 def opened(root: pathlib.Path) -> Callable[..., loader.Dataset]:

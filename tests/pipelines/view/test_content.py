@@ -135,7 +135,9 @@ def test_rows_of_steps_are_those_of_the_feed(tmp_path: pathlib.Path) -> None:
         datasets[name] = loader.open(convert(tmp_path / name, files, name=name))
     weights = {"web": 3, "code": 1}
     batches = loader.global_batches(datasets, batch_size=4, seed=3, weights=weights)
-    batches = batches.with_weights({"web": 1, "code": 1}, step=6).resized(6, step=9)
+    batches = batches.then(weights={"web": 1, "code": 1}, step=6).then(
+        batch_size=6, step=9
+    )
     content = written(tmp_path, datasets, batches=batches, steps=range(14))
     assert content["order"] == batches.order_text
     assert [one["title"] for one in content["datasets"]] == ["web", "code"]
