@@ -33,7 +33,7 @@ from gristmill.transforms.checking.verify_shard import verify_shard
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-from gristmill.transforms.indexing.index_shard import index_shard
+from gristmill.transforms.indexing.index_job import index_shard
 from gristmill.transforms.indexing.plan_index import plan_index
 
 CASES = (

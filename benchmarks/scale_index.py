@@ -19,8 +19,7 @@ from gristmill.dataset.base.digest import RecordsDigest
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_report import INDEXED_JOB, ShardReport
 from gristmill.transforms import IndexArrayRecords
-from gristmill.transforms.indexing.commit_index import commit_index
-from gristmill.transforms.indexing.index_shard import IndexedShard
+from gristmill.transforms.indexing.index_job import IndexedShard, commit_index
 from gristmill.transforms.indexing.plan_index import IndexTask, plan_index
 
 _RECORD_BYTES = 2_200

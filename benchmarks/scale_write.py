@@ -28,9 +28,12 @@ from gristmill.transforms.planning.write_plan import (
     WriteJob,
     WritePlan,
 )
-from gristmill.transforms.writing.begin_write import begin_write
-from gristmill.transforms.writing.commit_write import SHARD_ROW, commit_write
 from gristmill.transforms.writing.write_group import encode_task
+from gristmill.transforms.writing.write_split import (
+    SHARD_ROW,
+    begin_write,
+    commit_write,
+)
 
 _SHARD_BYTES = 256 << 20
 _RECORD_BYTES = 2_200

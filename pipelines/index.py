@@ -9,7 +9,7 @@ from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.local.progress import preparing_shown
 from gristmill.pipelines.options.job_options import IndexOptions
-from gristmill.transforms.indexing.commit_index import IndexJob
+from gristmill.transforms.indexing.index_job import IndexJob
 
 
 def index(

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
         TokenizerSpec,
     )
     from gristmill.transforms.planning.shard_plan import PlanOptions
-    from gristmill.transforms.removal.commit_removal import RemovalResult
+    from gristmill.transforms.removal.removal_job import RemovalResult
     from gristmill.transforms.sources.formats import RecordOptions
-    from gristmill.transforms.writing.commit_write import WriteResult
+    from gristmill.transforms.writing.write_split import WriteResult
 
 __all__ = [
     "AttachColumns",

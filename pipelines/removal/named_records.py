@@ -23,7 +23,7 @@ from gristmill.loader.decode.scan import scan_examples
 from gristmill.loader.provenance.stored_sources import find_places
 from gristmill.pipelines.text.location import FilePlace
 from gristmill.pipelines.text.source_details import line_offset
-from gristmill.transforms.removal.begin_removal import (
+from gristmill.transforms.removal.removal_job import (
     done_before,
     open_split,
     request_of,

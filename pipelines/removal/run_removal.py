@@ -11,8 +11,11 @@ from gristmill.dataset.metadata.splits import Split
 from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.removal.named_records import Asked
 from gristmill.pipelines.text.formatting import plural, size_text
-from gristmill.transforms.removal.begin_removal import BegunRemoval
-from gristmill.transforms.removal.commit_removal import RemovalJob, RemovalResult
+from gristmill.transforms.removal.removal_job import (
+    BegunRemoval,
+    RemovalJob,
+    RemovalResult,
+)
 
 _SHOWN = 20
 

@@ -25,7 +25,7 @@ from gristmill.transforms.conversion.make_shards import (
 from gristmill.transforms.conversion.take_output import take_output
 from gristmill.transforms.jobs.conversion_job import ConversionJob, ShardNames
 from gristmill.transforms.planning.write_plan import WriteJob
-from gristmill.transforms.writing.begin_write import begin_write
+from gristmill.transforms.writing.write_split import begin_write
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.gcs_server import GcsServer
 from tests.support.records import (

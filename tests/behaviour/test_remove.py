@@ -41,12 +41,13 @@ from gristmill.pipelines.options.job_options import (
 )
 from gristmill.pipelines.removal.run_removal import remove as run_removal
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
-from gristmill.transforms.removal.commit_removal import (
-    RemovalResult,
-    commit_removal,
-)
 from gristmill.transforms.removal.cut_shard import cut_shard
+from gristmill.transforms.removal.removal_job import (
+    RemovalResult,
+    begin_removal,
+    commit_removal,
+    tasks_of,
+)
 from tests.support.conversion import contents
 from tests.support.gcs_server import GcsServer
 from tests.support.kills import Killer

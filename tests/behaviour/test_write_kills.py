@@ -28,8 +28,8 @@ PROGRAM = """
     from gristmill.dataset.arrayrecord.writer_options import WriterOptions
     from gristmill.dataset.base.digest import RecordsDigest
     from gristmill.transforms.planning.write_plan import WriteJob, pack_count
-    from gristmill.transforms.writing.begin_write import begin_write
-    from gristmill.transforms.writing.commit_write import commit_write, pack_report
+    from gristmill.transforms.writing.write_split import begin_write
+    from gristmill.transforms.writing.write_split import commit_write, pack_report
     from gristmill.transforms.writing.write_group import assign_record, encode_task
     from gristmill.transforms.writing.write_group import write_group
 

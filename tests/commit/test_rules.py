@@ -37,9 +37,12 @@ from gristmill.dataset.storage.lookup import storage_for
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
-from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
-from gristmill.transforms.removal.commit_removal import commit_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
+from gristmill.transforms.removal.removal_job import (
+    begin_removal,
+    commit_removal,
+    tasks_of,
+)
 from tests.support.changes import (
     NAME,
     PLAIN,

@@ -31,15 +31,21 @@ from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks
 from gristmill.transforms.planning.write_plan import WriteJob, pack_count
-from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
-from gristmill.transforms.removal.commit_removal import commit_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.writing.begin_write import begin_write
-from gristmill.transforms.writing.commit_write import commit_write, pack_report
+from gristmill.transforms.removal.removal_job import (
+    begin_removal,
+    commit_removal,
+    tasks_of,
+)
 from gristmill.transforms.writing.write_group import (
     assign_record,
     encode_task,
     write_group,
+)
+from gristmill.transforms.writing.write_split import (
+    begin_write,
+    commit_write,
+    pack_report,
 )
 from tests.support.conversion import job_of
 from tests.support.records import frames_of

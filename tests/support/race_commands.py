@@ -24,15 +24,21 @@ from gristmill.dataset.base.errors import GristmillError, InputError
 from gristmill.dataset.commit.roll_back import roll_back
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.transforms.planning.write_plan import WriteJob, pack_count
-from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
-from gristmill.transforms.removal.commit_removal import commit_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
-from gristmill.transforms.writing.begin_write import begin_write
-from gristmill.transforms.writing.commit_write import commit_write, pack_report
+from gristmill.transforms.removal.removal_job import (
+    begin_removal,
+    commit_removal,
+    tasks_of,
+)
 from gristmill.transforms.writing.write_group import (
     assign_record,
     encode_task,
     write_group,
+)
+from gristmill.transforms.writing.write_split import (
+    begin_write,
+    commit_write,
+    pack_report,
 )
 
 NAME = "d"

@@ -7,9 +7,12 @@ from collections.abc import Collection
 
 from gristmill import loader
 from gristmill.dataset.base.columns import Gathered
-from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
-from gristmill.transforms.removal.commit_removal import commit_removal
 from gristmill.transforms.removal.cut_shard import cut_shard
+from gristmill.transforms.removal.removal_job import (
+    begin_removal,
+    commit_removal,
+    tasks_of,
+)
 
 
 def remove(

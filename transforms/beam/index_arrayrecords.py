@@ -9,7 +9,7 @@ from gristmill.dataset.base.errors import InputError
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.storage.paths import StrPath, path_texts
 from gristmill.transforms.beam.run_job import JobTransform
-from gristmill.transforms.indexing.commit_index import IndexJob
+from gristmill.transforms.indexing.index_job import IndexJob
 
 
 @dataclasses.dataclass(kw_only=True)

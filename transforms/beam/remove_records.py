@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.run_job import JobTransform
-from gristmill.transforms.removal.commit_removal import RemovalJob, RemovalResult
+from gristmill.transforms.removal.removal_job import RemovalJob, RemovalResult
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -30,8 +30,7 @@ class RemoveRecords(JobTransform[RemovalResult]):
 
     Attributes:
         dataset: The directory of a committed dataset.
-        records: Numbers of records of the split. Of packed rows [documents, 2]: row and
-            piece with which each document begins.
+        records: Numbers of records of the split.
         split: The split; None for the only one.
         edition: The newest edition, whose records are numbered so; None for any.
         erase: Whether to delete the state before, with the bytes of the records. That
@@ -47,7 +46,7 @@ class RemoveRecords(JobTransform[RemovalResult]):
     _gives = RemovalResult
 
     def _make_job(self) -> RemovalJob:
-        records = np.unique(np.asarray(self.records, np.int64), axis=0)
+        records = np.asarray(self.records, np.int64)
         asked = {"records": records, "split": self.split, "edition": self.edition}
         dataset = path_text(self.dataset, "dataset")
         return RemovalJob(dataset, {**asked, "erase": self.erase})

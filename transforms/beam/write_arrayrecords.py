@@ -44,12 +44,6 @@ from gristmill.transforms.planning.write_plan import (
     WriteJob,
     pack_count,
 )
-from gristmill.transforms.writing.begin_write import begin_write
-from gristmill.transforms.writing.commit_write import (
-    WriteResult,
-    commit_write,
-    pack_report,
-)
 from gristmill.transforms.writing.write_group import (
     Element,
     assign_pair,
@@ -59,6 +53,12 @@ from gristmill.transforms.writing.write_group import (
     record_of,
     split_pair,
     write_group,
+)
+from gristmill.transforms.writing.write_split import (
+    WriteResult,
+    begin_write,
+    commit_write,
+    pack_report,
 )
 
 _log = logging.getLogger(__name__)

@@ -1,30 +1,167 @@
-"""Writing a shard again without some of its records."""
+"""Writing shards, and the columns beside them, again without some of their records."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO, NamedTuple
 
+import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.arrayrecord.shard_copier import ShardCopier
+from gristmill.dataset.arrayrecord.shard_copier import ShardCopier, StoredShard
+from gristmill.dataset.arrayrecord.walk import walk_chunks
 from gristmill.dataset.base.columns import Done, Gathered
 from gristmill.dataset.base.digest import RecordsDigest, words_of
 from gristmill.dataset.base.errors import CorruptShardError
+from gristmill.dataset.columns.column_file import encode_column
 from gristmill.dataset.commit.publish_shard import ShardPlace
 from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.column_table import (
+    ColumnEntry,
+    ColumnTable,
+    StoredColumn,
+    column_entries,
+    read_column_table,
+    read_values,
+    write_column_table,
+)
+from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.shard_collector import ShardCollector
+from gristmill.dataset.metadata.shard_index import ShardIndex
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.dataset.metadata.shard_table import ShardTable
-from gristmill.dataset.storage.lookup import storage_for
-from gristmill.transforms.removal.describe_removal import check_current, described
-from gristmill.transforms.removal.plan_removal import EditionRemoval, Removal
-from gristmill.transforms.removal.stored_shard import (
-    lengths_of,
-    open_stored,
+from gristmill.dataset.shards.open_shard import (
+    ShardFacts,
+    check_shard,
+    read_index,
+    stored_footer,
 )
+from gristmill.dataset.storage.lookup import storage_for
+from gristmill.transforms.removal.plan_removal import (
+    EditionRemoval,
+    Removal,
+    check_current,
+    described,
+)
+
+
+class ShardToCut(StoredShard):
+    """A shard to copy from, with an index."""
+
+    crc32cs: npt.NDArray[np.uint32]
+
+
+def open_stored(
+    dataset: str, shard: str, file_bytes: int, records: int
+) -> tuple[ShardToCut, ShardIndex]:
+    """Opens a shard as it is, with its index.
+
+    Args:
+        dataset: The dataset's directory.
+        shard: The shard, relative to it.
+        file_bytes: Its size.
+        records: How many it has.
+
+    Raises:
+        CorruptShardError: It is not the shard that the dataset describes.
+        InvalidDatasetError: Its index is damaged.
+        StorageError: It cannot be read.
+    """
+    storage = storage_for(dataset)
+    path = layout.join(dataset, shard)
+    index_path = layout.join(dataset, layout.index_path(shard))
+    described = ShardFacts(records, file_bytes)
+    index = read_index(index_path, described)
+    footer = stored_footer(path, file_bytes)
+    check_shard(described, ShardFacts(footer.records), where=path)
+
+    def opened(begin: int, end: int) -> AbstractContextManager[BinaryIO]:
+        return storage.open(path, offset=begin, end=end)
+
+    crc32cs = index.crc32cs
+    return ShardToCut(path=path, footer=footer, crc32cs=crc32cs, open=opened), index
+
+
+def lengths_of(stored: ShardToCut, records: Int64) -> Int64:
+    """Returns the lengths of some records of a shard, rising: int64 [records]."""
+    footer, found = stored.footer, [np.empty(0, np.int64)]
+    ends = np.cumsum(footer.chunk_records)
+    chunks = np.searchsorted(ends, records, side="right")
+    for chunk in np.unique(chunks).tolist():
+        begin, end = footer.chunk_offsets[[chunk, chunk + 1]].tolist()
+        own = records[chunks == chunk]
+        with stored.open(begin, end) as file:
+            for part in walk_chunks(
+                file,
+                footer,
+                path=stored.path,
+                first_chunk=chunk,
+                last_chunk=chunk + 1,
+            ):
+                sizes = part.encoded(hashed=True).measure()
+                found.append(sizes[own - part.first_record])
+    return np.concatenate(found)
+
+
+def cut_columns(
+    removal: Removal,
+    one: EditionRemoval,
+    new: ShardTable,
+    cut: npt.NDArray[np.int64],
+) -> Mapping[str, Mapping[str, Any]]:
+    """Returns the columns of a new edition, for `Split.columns`; writes their files.
+
+    Args:
+        removal: The removal.
+        one: The edition, and the one that it takes the place of.
+        new: The shards of the new edition.
+        cut: int64 [shards written again], their numbers.
+
+    Raises:
+        InvalidDatasetError: A column is damaged, or belongs to other records.
+    """
+    if not one.base.columns:
+        return {}
+    before = read_table(removal.dataset, one.base)
+    return {
+        name: _cut(removal, one, name, entry, before, new, cut).described()
+        for name, entry in column_entries(one.base, removal.dataset).items()
+    }
+
+
+def _cut(
+    removal: Removal,
+    one: EditionRemoval,
+    name: str,
+    entry: ColumnEntry,
+    before: ShardTable,
+    new: ShardTable,
+    cut: npt.NDArray[np.int64],
+) -> ColumnEntry:
+    dataset, storage = removal.dataset, storage_for(removal.dataset)
+    table = read_column_table(dataset, entry, before)
+    ends = np.cumsum(before.records)
+    files = [table.file(shard) for shard in range(len(table))]
+    for shard in cut.tolist():
+        values = read_values(dataset, entry.kind, table, shard)
+        begin, end = int(ends[shard] - before.records[shard]), int(ends[shard])
+        own = slice(*np.searchsorted(one.records, [begin, end]))
+        values = np.delete(values, one.records[own] - begin, axis=0)
+        data = encode_column(entry.kind, values, new.digest(shard))
+        path = layout.column_path(new.paths[shard], name, one.write.id)
+        storage.write(layout.join(dataset, path), data)
+        files[shard] = StoredColumn(path, len(data), google_crc32c.value(data))
+    return write_column_table(
+        dataset,
+        layout.column_table_path(removal.name, one.write.key, name, one.write.id),
+        entry.kind,
+        ColumnTable.of(files, new),
+        source=entry.source,
+    )
+
 
 Int64 = npt.NDArray[np.int64]
 

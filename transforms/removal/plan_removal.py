@@ -1,18 +1,36 @@
-"""Planning a removal: which editions and shards of a split hold the records."""
+"""The plan of a removal, and its description beside the dataset for workers."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.dataset.base.errors import InputError
-from gristmill.dataset.commit.write import Write, next_write
-from gristmill.dataset.metadata.manifest import Manifest
+from gristmill.dataset.base.errors import (
+    InputError,
+    InvalidDatasetError,
+    JobChangedError,
+    StateMismatchError,
+    StorageMissingError,
+    some_of,
+)
+from gristmill.dataset.commit.editions import newest_edition, stands
+from gristmill.dataset.commit.listings import check_no_link
+from gristmill.dataset.commit.unfinished import unfinished_files
+from gristmill.dataset.commit.write import Write, described_writes, next_write
+from gristmill.dataset.metadata import layout
+from gristmill.dataset.metadata.kinds import DIRECTORIES
+from gristmill.dataset.metadata.manifest import Manifest, is_over
+from gristmill.dataset.metadata.open_manifest import open_manifest
+from gristmill.dataset.metadata.removed import (
+    RemovedRecords,
+)
 from gristmill.dataset.metadata.splits import Split
+from gristmill.dataset.storage.lookup import storage_for, version_of
 
 Int64 = npt.NDArray[np.int64]
 
@@ -142,3 +160,163 @@ def wanted_of(records: npt.ArrayLike) -> Int64:
 
 def _digest(records: Int64) -> str:
     return hashlib.sha256(records.astype("<i8").tobytes()).hexdigest()
+
+
+def describe(removal: Removal) -> None:
+    """Describes a removal beside its dataset, where workers read it."""
+    storage = storage_for(removal.dataset)
+    editions = {
+        one.write.id: {"base": one.base.edition, "records": len(one.records)}
+        for one in removal.editions
+    }
+    about = {"request": removal.request, "base": removal.before.edition}
+    for one in reversed(removal.editions):  # The first one last: it is the whole.
+        path = layout.removed_path(removal.name, one.write.key)
+        nothing = np.zeros(len(one.records), np.uint64)
+        wanted = RemovedRecords.of(one.records, nothing)
+        storage.write(layout.join(removal.dataset, path), wanted.encode())
+        one.write.describe({"removal": {**about, "editions": editions}})
+
+
+def check_nothing_begun(dataset: str, split: str, removal: Removal | None) -> None:
+    """Raises JobChangedError if another command has begun work on a split.
+
+    Its files can hold the records that are to be erased, or their values.
+
+    Args:
+        dataset: The dataset's directory.
+        split: The split.
+        removal: The caller's own work, which may be begun.
+    """
+    for directory in DIRECTORIES:
+        check_no_link(layout.join(dataset, directory), directory)
+    own = set() if removal is None else {one.write.key for one in removal.editions}
+    found = unfinished_files(dataset, open_manifest(dataset), split, own=own)
+    begun = [path for path, _ in found]
+    if begun:
+        raise JobChangedError(
+            "records are not erased as long as work on the split is unfinished",
+            where=f"{dataset}, split {split}",
+            expected="nothing that could hold them",
+            got=some_of(begun),
+            cure="repeat the command that has begun it to finish it, or give it up: "
+            "gristmill remove with --erase --give-up, or gristmill clean --unfinished",
+        )
+
+
+def check_same_numbers(dataset: str, split: str, request: str) -> None:
+    """Raises StateMismatchError if a removal was begun and records were removed since.
+
+    Its numbers are those of other records by now.
+
+    Args:
+        dataset: The dataset's directory.
+        split: The split.
+        request: The digest of what was asked for.
+    """
+    manifest = open_manifest(dataset)
+    there = manifest.splits.get(split)
+    for key in described_writes(dataset, manifest.name, split):
+        if is_over(manifest, key):
+            continue
+        path = layout.join(dataset, layout.job_path(manifest.name, key))
+        content = storage_for(dataset).load(path)
+        try:
+            about = json.loads(content.data)["removal"] if content else {}
+            begun = about.get("request") == request
+        except (AttributeError, KeyError, TypeError, ValueError):
+            continue  # It is that of another command.
+        if begun and not stands(there, about["base"]):
+            raise StateMismatchError(
+                "the split has changed since this removal was begun",
+                where=f"{dataset}, split {split}",
+                expected=f"edition {about['base']:,}, whose records have these numbers",
+                got=newest_edition(dataset, split),
+                cure="give up what was begun with gristmill clean --unfinished, then "
+                "give the numbers that records have in the newest edition",
+            )
+
+
+def described(dataset: str, name: str, key: str, fingerprint: str) -> Removal:
+    """Reads a removal from beside its dataset, once per process unless it changes.
+
+    Args:
+        dataset: The dataset's directory.
+        name: Its name.
+        key: See `Removal.key`.
+        fingerprint: Fingerprint of the removal that is meant.
+
+    Raises:
+        JobChangedError: Another command has taken the place of this one.
+    """
+    version = version_of(layout.join(dataset, layout.job_path(name, key)))
+    removal = _described(dataset, name, key, version)
+    if removal is None or removal.fingerprint != fingerprint:
+        raise JobChangedError(
+            "another command has finished this removal, or changed the split",
+            where=f"{dataset}, split {key}",
+            expected=f"removal {fingerprint}",
+            got="none" if removal is None else f"removal {removal.fingerprint}",
+            cure="run this command again, one at a time: it says if all is done",
+        )
+    return removal
+
+
+def check_current(removal: Removal) -> None:
+    """Raises JobChangedError if a removal was given up."""
+    for one in removal.editions:
+        one.write.check_current()
+
+
+@functools.lru_cache(maxsize=8)
+def _described(dataset: str, name: str, key: str, version: str) -> Removal | None:
+    del version  # In the key of the cache.
+    place = layout.join(dataset, layout.job_path(name, key))
+    split, _ = layout.parse_write_key(key)
+    content, manifest = storage_for(dataset).load(place), open_manifest(dataset)
+    if content is None:
+        return None
+    try:
+        about = json.loads(content.data).get("removal")
+        there = manifest.splits[split]
+        if about is None or about["base"] != there.edition:
+            return None
+        editions = [
+            EditionRemoval(
+                base=there.part(own["base"]),
+                write=Write(
+                    output=dataset,
+                    name=name,
+                    split=split,
+                    id=write,
+                    mark=write,
+                    base=about["base"],
+                    replaces=True,
+                ),
+                records=_listed(dataset, name, layout.write_key(split, write)),
+            )
+            for write, own in about["editions"].items()
+        ]
+        request = str(about["request"])
+    except StorageMissingError:
+        return None  # Another command has deleted the list: it was not in use any more.
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as e:
+        raise InvalidDatasetError(
+            "description of a removal cannot be read",
+            where=place,
+            got=repr(e),
+            cure="run the same command again",
+        ) from e
+    return Removal(
+        dataset=dataset,
+        name=name,
+        split=split,
+        before=there,
+        editions=tuple(editions),
+        request=request,
+    )
+
+
+def _listed(dataset: str, name: str, key: str) -> npt.NDArray[np.int64]:
+    path = layout.join(dataset, layout.removed_path(name, key))
+    return RemovedRecords.decode(storage_for(path).read(path), where=path).records

@@ -17,8 +17,8 @@ from gristmill.pipelines.commands.main import cli
 from gristmill.pipelines.text.unfinished import Unfinished, read_unfinished
 from gristmill.transforms.conversion.commit_shards import commit_shards
 from gristmill.transforms.conversion.make_shards import make_shard, shard_tasks
-from gristmill.transforms.removal.begin_removal import begin_removal, tasks_of
 from gristmill.transforms.removal.cut_shard import cut_shard
+from gristmill.transforms.removal.removal_job import begin_removal, tasks_of
 from tests.support.conversion import convert, job_of, prepared_of
 from tests.support.records import text_records, write_tfrecords
 

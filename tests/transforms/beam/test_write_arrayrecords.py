@@ -35,18 +35,18 @@ from gristmill.transforms.planning.write_plan import (
     content_hash,
     pack_count,
 )
-from gristmill.transforms.writing.begin_write import begin_write
-from gristmill.transforms.writing.commit_write import (
-    WriteResult,
-    commit_write,
-    pack_report,
-)
 from gristmill.transforms.writing.write_group import (
     GroupResult,
     assign_pair,
     assign_record,
     encode_task,
     write_group,
+)
+from gristmill.transforms.writing.write_split import (
+    WriteResult,
+    begin_write,
+    commit_write,
+    pack_report,
 )
 from tests.support.conversion import contents, convert, job_of, read_output
 from tests.support.memory import limited_memory
