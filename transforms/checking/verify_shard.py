@@ -183,7 +183,7 @@ class GatheredChecks:
             self.packed = other.packed + (self.packed or PackedCounts())
 
 
-class _Fault(CorruptShardError):
+class _FileError(CorruptShardError):
     """A fault of a file. What to do is the same for all, and said with the result."""
 
 
@@ -252,13 +252,13 @@ def _load(task: VerifyTask, relative: str, what: str) -> tuple[str, bytes]:
     path = layout.join(task.dataset, relative)
     content = storage_for(path).load(path)
     if content is None:
-        raise _Fault(f"{what} is missing")
+        raise _FileError(f"{what} is missing")
     return path, content.data
 
 
 def _check_size(what: str, expected: int, got: int) -> None:
     if got != expected:
-        raise _Fault(
+        raise _FileError(
             f"{what} has the wrong size",
             expected=f"{expected:,} bytes",
             got=f"{got:,}",
@@ -267,7 +267,7 @@ def _check_size(what: str, expected: int, got: int) -> None:
 
 def _check_crc32c(what: str, expected: int, data: bytes) -> None:
     if (got := google_crc32c.value(data)) != expected:
-        raise _Fault(
+        raise _FileError(
             f"{what} is not the file that was written",
             expected=f"crc32c {expected:#010x}",
             got=f"{got:#010x}",
@@ -297,7 +297,7 @@ def _open_segments(task: VerifyTask, packed: PackedShard) -> DocumentJoiner:
     _check_crc32c(what, packed.segments_crc32c, data)
     index = SegmentIndex.decode(data, where=path)
     if index.documents != packed.counts.documents:
-        raise _Fault(
+        raise _FileError(
             f"{what} has not the documents that the table of shards has",
             expected=f"{packed.counts.documents:,}",
             got=f"{index.documents:,}",
@@ -314,7 +314,7 @@ def _read_shard(
     # One read says how large the shard is, and has its footer.
     found = storage.peek(path, begin, max(task.file_bytes, 1))
     if found is None:
-        raise _Fault("shard is missing")
+        raise _FileError("shard is missing")
     info, end = found
     _check_size("shard", task.file_bytes, info.size_bytes)
 
@@ -325,7 +325,7 @@ def _read_shard(
 
     footer = read_footer(read, info.size_bytes, path=path, hashed=index is None)
     if index is not None and not _same_chunks(index, footer):
-        raise _Fault("shard index and the shard's footer list other chunks")
+        raise _FileError("shard index and the shard's footer list other chunks")
     digest, file_crc32c = RecordsDigest(), 0
     # Read forward, so that remote storage reads ahead.
     with storage.open(path, version=info.version) as file:
@@ -335,13 +335,13 @@ def _read_shard(
             if chunks is not None:
                 digest += _compare_chunks(chunks, index, joiner)
     if file_crc32c != task.file_crc32c:
-        raise _Fault(
+        raise _FileError(
             "bytes of the shard outside of its records changed",
             expected=f"crc32c {task.file_crc32c:#010x} of the file",
             got=f"{file_crc32c:#010x}",
         )
     if digest != task.digest:
-        raise _Fault(
+        raise _FileError(
             "records are not those that the table of shards describes",
             expected=f"{task.records:,} records, digest {task.digest.hex}",
             got=f"{digest.records:,} records, digest {digest.hex}",
@@ -378,7 +378,7 @@ def _compare_chunks(
         first = chunks.first_record
         stored = index.crc32cs[first : first + len(crc32cs)]
         for row in np.flatnonzero(stored != crc32cs)[:1].tolist():
-            raise _Fault(
+            raise _FileError(
                 f"record {first + row:,} is not the one that was written",
                 expected=f"crc32c {stored[row]:#010x}",
                 got=f"{crc32cs[row]:#010x}",
@@ -397,7 +397,7 @@ def _placed() -> Iterator[None]:
     except CorruptShardError as error:
         what = f"{error.where}: {error.what}"
         facts = {"expected": error.expected, "got": error.got}
-        raise _Fault(what, **facts) from error
+        raise _FileError(what, **facts) from error
 
 
 def _damage(chunks: ChunkRange, *, hashed: bool) -> CorruptShardError:
@@ -413,7 +413,7 @@ def _damage(chunks: ChunkRange, *, hashed: bool) -> CorruptShardError:
     records = f"record {first:,}"
     if count != 1:
         records = f"records {first:,} to {first + count:,}"
-    return _Fault(
+    return _FileError(
         f"{records} cannot be decoded: chunk {number:,} at byte offset "
         f"{int(chunks.footer.chunk_offsets[number]):,}",
         got=error.got,
@@ -427,20 +427,20 @@ def _recounted(counts: PackedCounts, joiner: DocumentJoiner) -> PackedCounts:
     recounted = {name: getattr(joined, name) for name in RECOUNTED}
     wrong = [name for name, got in recounted.items() if getattr(counts, name) != got]
     if wrong == ["digest_spans"]:
-        raise _Fault(
+        raise _FileError(
             "messages are not where they were packed, or not trained as then",
             expected=f"digest {counts.digest_spans:016x} of their spans",
             got=f"{joined.digest_spans:016x}",
         )
     names = [name for name in wrong if not name.startswith("digest")]
     if wrong and not names:
-        raise _Fault(
+        raise _FileError(
             "documents are not those that were packed: as many, and others",
             expected=f"digest {counts.digest.hex}",
             got=joined.digest.hex,
         )
     if wrong:
-        raise _Fault(
+        raise _FileError(
             "rows do not hold what the table of shards says",
             expected=_listed(counts, names),
             got=_listed(joined, names),
