@@ -109,14 +109,19 @@ class Attachment:
 
         def change(old: Manifest | None) -> Manifest:
             split = None if old is None else old.splits.get(self.split)
+            where = f"{self.dataset}, split {self.split}"
             if old is None or split is None:
                 raise StorageChangedError(
                     "the split is gone to which columns are attached",
-                    where=f"{self.dataset}, split {self.split}",
+                    where=where,
                     cure="run one command at a time on a dataset",
                 )
             changed = with_columns(
-                split, described, dict(self.editions), replaces=self.replaces
+                split,
+                described,
+                dict(self.editions),
+                where=where,
+                replaces=self.replaces,
             )
             return dataclasses.replace(
                 old,

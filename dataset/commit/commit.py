@@ -270,6 +270,7 @@ def commit_dataset(
                 there,
                 split,
                 base=based_on[key],
+                where=f"{output}, split {only}",
                 replaces=key in replaces,
                 keep=keep_replaced,
             )

@@ -21,6 +21,7 @@ def with_write(
     made: Split,
     *,
     base: int,
+    where: str,
     replaces: bool = False,
     keep: bool = False,
 ) -> Split:
@@ -31,6 +32,7 @@ def with_write(
         made: What was made.
         base: The newest edition when the write began, 0 for no split or less where
             that could not be told.
+        where: The dataset and the split, for messages.
         replaces: Whether it replaces what was there. By default it is appended to
             that, and to what was appended meanwhile.
         keep: Whether the state that it replaces is kept.
@@ -45,10 +47,10 @@ def with_write(
     if split is not None and own:
         # A loop can give other records each time.
         if known[own[0]].shards_digest != made.shards_digest:
-            raise changed_since(split, base)
+            raise changed_since(split, base, where=where)
         return _made_again(split, dataclasses.replace(made, edition=own[0]))
     if not (_is_at(split, base) if replaces else stands(split, base)):
-        raise changed_since(split, base)
+        raise changed_since(split, base, where=where)
     if split is None:
         return made
     made = dataclasses.replace(made, edition=split.last_edition + 1)
@@ -72,15 +74,17 @@ def stands(split: Split | None, base: int) -> bool:
     return base in numbers and max(numbers[: 1 + numbers.index(base)]) == base
 
 
-def changed_since(split: Split | None, base: int) -> StorageChangedError:
+def changed_since(split: Split | None, base: int, *, where: str) -> StorageChangedError:
     """Returns the error for a split that is not as it was.
 
     Args:
         split: The split as it is.
         base: Its newest edition before, 0 for no split.
+        where: The dataset and the split.
     """
     return StorageChangedError(
         "another command has changed the split while this one ran",
+        where=where,
         expected=f"edition {base:,}" if base > 0 else "no such split",
         got=_newest(split),
         cure="look at the split with gristmill inspect, and run this command again if "
@@ -116,7 +120,12 @@ def _made_by(part: Split) -> str:
 
 
 def with_parts(
-    split: Split | None, made: Mapping[int, Split], *, before: Split, keep: bool = True
+    split: Split | None,
+    made: Mapping[int, Split],
+    *,
+    before: Split,
+    where: str,
+    keep: bool = True,
 ) -> Split:
     """Returns a split with other editions in place of some, which get their numbers.
 
@@ -124,6 +133,7 @@ def with_parts(
         split: The split as it is, None if there is none.
         made: The new editions by the number of the one that each replaces.
         before: The split when the work began.
+        where: The dataset and the split, for messages.
         keep: Whether the state before is kept.
 
     Raises:
@@ -135,7 +145,7 @@ def with_parts(
     if split is not None and own <= had:
         return split  # By an attempt before this one, which is repeated.
     if split is None or split.parts != before.parts:
-        raise changed_since(split, before.edition)
+        raise changed_since(split, before.edition, where=where)
     numbers = range(split.last_edition + 1, split.last_edition + 1 + len(made))
     numbered = {
         before: dataclasses.replace(new, edition=number)
@@ -150,6 +160,7 @@ def with_columns(
     made: Mapping[int, Mapping[str, Any]],
     of: Mapping[int, str],
     *,
+    where: str,
     replaces: bool = False,
 ) -> Split:
     """Returns a split with columns beside the records of its editions.
@@ -160,6 +171,7 @@ def with_columns(
         split: The split as it is.
         made: The columns of each edition, as `Split.columns` has them.
         of: The `shards_digest` of each edition to which they belong.
+        where: The dataset and the split, for messages.
         replaces: Whether they may take the places of others of their names.
 
     Raises:
@@ -167,13 +179,20 @@ def with_columns(
     """
     there = {part.edition: part for part in split.parts}
     if {number: part.shards_digest for number, part in there.items()} != of:
-        raise _other_editions(split, [*of])
+        raise StorageChangedError(
+            "another command has changed the split while this one ran",
+            where=where,
+            expected=f"editions {', '.join(map(str, of))} as they were",
+            got=f"editions {', '.join(map(str, split.numbers))}",
+            cure="run this command again: it attaches the columns to these",
+        )
     for number, columns in made.items():
         known = there[number].columns
         taken = [n for n in columns if n in known and known[n] != columns[n]]
         if taken and not replaces:
             raise StorageChangedError(
                 "another command has attached a column of this name meanwhile",
+                where=where,
                 got=f"column {taken[0]} of edition {number:,}",
                 cure="run this command again, with --overwrite to replace the column",
             )
@@ -236,13 +255,4 @@ def _changed_parts(split: Split, change: Callable[[Split], Split]) -> Split:
         renewed(split),
         replaced=tuple(map(renewed, split.replaced)),
         last_edition=split.last_edition,
-    )
-
-
-def _other_editions(split: Split, expected: Sequence[int]) -> StorageChangedError:
-    return StorageChangedError(
-        "another command has changed the split while this one ran",
-        expected=f"editions {', '.join(map(str, expected))} as they were",
-        got=f"editions {', '.join(map(str, split.numbers))}",
-        cure="run this command again: it attaches the columns to these",
     )

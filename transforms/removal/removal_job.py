@@ -238,14 +238,17 @@ def commit_removal(cuts: Gathered) -> RemovalResult:
             whole, cut_shards = whole + one.base.shards, cut_shards + cut
     new = {layout.write_key(name, part.write): part for part in made.values()}
 
+    where = f"{dataset}, split {name}"
+
     def change(old: Manifest | None) -> Manifest:
         split = None if old is None else old.splits.get(name)
         if old is None:
             raise not_a_dataset(dataset)
         if removal is not None:
-            split = with_parts(split, made, before=removal.before)
+            split = with_parts(split, made, before=removal.before, where=where)
         if split is None:
-            raise changed_since(split, begun.manifest.splits[name].edition)
+            base = begun.manifest.splits[name].edition
+            raise changed_since(split, base, where=where)
         if erase:
             split = without_replaced(split)
         return dataclasses.replace(
@@ -359,7 +362,8 @@ def _finish(one: EditionRemoval, removal: Removal, cuts: Gathered) -> tuple[Spli
         manifest = read_manifest(dataset)
         now = None if manifest is None else manifest.splits.get(removal.split)
         if now is None or now.parts != removal.before.parts:
-            raise changed_since(now, removal.before.edition) from None
+            where = f"{dataset}, split {removal.split}"
+            raise changed_since(now, removal.before.edition, where=where) from None
         raise
     about: Mapping[str, Any] = {
         "edition": base.edition,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 
 import pytest
@@ -10,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.dataset.base.errors import StorageChangedError
-from gristmill.dataset.commit.editions import (
-    rolled_back,
-    with_parts,
-    with_write,
-    without_replaced,
-)
+from gristmill.dataset.commit import editions
+from gristmill.dataset.commit.editions import rolled_back, without_replaced
 from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.manifest import Manifest
 from gristmill.dataset.metadata.splits import Split
+
+WHERE = "/data, split train"
+with_parts = functools.partial(editions.with_parts, where=WHERE)
+with_write = functools.partial(editions.with_write, where=WHERE)
 
 
 def edition(number: int) -> Split:
@@ -145,6 +146,7 @@ class TestNewEdition:
         with pytest.raises(StorageChangedError, match="another command") as caught:
             with_write(None, edition(2), base=1)
         assert "no such split" in str(caught.value)
+        assert caught.value.where == WHERE
 
     def test_the_same_again(self):
         three = Split.of_editions([edition(1), edition(2), edition(3)])

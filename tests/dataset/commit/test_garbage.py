@@ -109,7 +109,7 @@ def test_what_a_replacement_leaves_and_nothing_else(output: str, kind: str) -> N
     everything = files.all()
     assert not files.garbage(first)
     assert not files.garbage(Split.of_editions([first, second]))
-    kept = with_write(first, second, base=1, replaces=True, keep=True)
+    kept = with_write(first, second, base=1, where="x", replaces=True, keep=True)
     assert not files.garbage(kept)
     found = files.garbage(without_replaced(kept), 1)
     assert {*found} == old
@@ -184,7 +184,7 @@ def test_a_commit_deletes_what_it_replaces(output: str) -> None:
         there = None if manifest is None else manifest.splits["train"]
         made = first if there is None else files.edition(2)
         base = 0 if there is None else 1
-        split = with_write(there, made, base=base, replaces=True)
+        split = with_write(there, made, base=base, where=output, replaces=True)
         return Manifest(name=NAME, splits={"train": split})
 
     commit(output, change)
