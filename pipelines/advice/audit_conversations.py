@@ -18,6 +18,7 @@ from gristmill.dataset.packed.document_proofs import (
 )
 from gristmill.dataset.packed.message_spans import MessageSpans
 from gristmill.pipelines.options.conversion_jobs import conversion_of
+from gristmill.pipelines.options.given_datasets import usual_split
 from gristmill.pipelines.options.job_options import PackingOptions
 from gristmill.pipelines.text.formatting import plural
 from gristmill.pipelines.text.supervision import (
@@ -159,8 +160,8 @@ def audit_conversations(options: PackingOptions, *, records: int, shown: int) ->
         StorageError: A file cannot be read.
         UserFunctionError: The user's function failed.
     """
-    jobs = conversion_of(options).jobs
-    job = min(jobs, key=lambda job: (job.split != "train", job.split))
+    jobs = {job.split: job for job in conversion_of(options).jobs}
+    job = jobs[usual_split(jobs)]
     files = list_inputs(job)
     pack = job.pack
     assert pack is not None  # These are options of packing.

@@ -72,6 +72,7 @@ def demo(directory: str | None) -> None:
 
 def _write_tfrecords(directory: str) -> str:
     """Writes TFRecord files; returns a pattern that matches them."""
+    from gristmill.dataset.base.example import encode_example
     from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 
     os.makedirs(directory, exist_ok=True)
@@ -81,7 +82,7 @@ def _write_tfrecords(directory: str) -> str:
         frames = []
         for number in range(file * _RECORDS, (file + 1) * _RECORDS):
             text = " ".join(rng.choices(words, k=rng.randint(40, 600)))
-            frames.append(encode_frame(_example(text, number)))
+            frames.append(encode_frame(encode_example({"text": text, "id": number})))
         data = b"".join(frames)
         # Kept if it exists: a changed input would be an error in a repeated demo.
         if not os.path.exists(path) or os.path.getsize(path) != len(data):
@@ -105,23 +106,3 @@ def _write_tokenizer(path: str) -> None:
     }
     with open(path, "w", encoding="utf-8") as out:
         json.dump(tokenizer, out, indent=1)
-
-
-def _example(text: str, number: int) -> bytes:
-    """Encodes {"text": text, "id": number} as a tf.train.Example."""
-    texts = _field(1, _field(1, text.encode()))
-    ids = _field(3, _field(1, bytes((number & 0x7F | 0x80, number >> 7))))
-    entries = (
-        _field(1, name) + _field(2, feature)
-        for name, feature in ((b"text", texts), (b"id", ids))
-    )
-    return _field(1, b"".join(_field(1, entry) for entry in entries))
-
-
-def _field(number: int, data: bytes) -> bytes:
-    size, prefix = len(data), bytearray((number << 3 | 2,))
-    while size > 0x7F:
-        prefix.append(size & 0x7F | 0x80)
-        size >>= 7
-    prefix.append(size)
-    return bytes(prefix) + data

@@ -34,6 +34,7 @@ from gristmill.pipelines.commands.shared_options import (
     split,
     tokenizer_of_rows,
 )
+from gristmill.pipelines.options.given_datasets import usual_split
 from gristmill.pipelines.options.job_options import ConvertOptions
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def head(
     base64.
     """
     from gristmill.dataset.base.errors import InputError
+    from gristmill.dataset.metadata.open_manifest import open_manifest
     from gristmill.dataset.storage.paths import path_texts
     from gristmill.pipelines.options.job_options import default_output
 
@@ -118,7 +120,7 @@ def head(
     of_dataset = len(paths) == 1 and has_file(paths[0], layout.DATASET_JSON)
     if of_dataset:
         _refuse(_OF_INPUTS, "input files", paths)
-        split = split or _usual_split(paths[0])
+        split = split or usual_split(open_manifest(paths[0]).splits)
         if random and seed is None:
             seed = secrets.randbelow(1 << 32)
             note(f"--random --seed {seed} shows the same records again")
@@ -198,8 +200,8 @@ def _of_inputs(
     from gristmill.transforms.sources.first_records import first_records
     from gristmill.transforms.tokens.documents import check_no_tables
 
-    jobs = conversion_of(options).jobs
-    job = min(jobs, key=lambda job: (job.split != "train", job.split))
+    jobs = {job.split: job for job in conversion_of(options).jobs}
+    job = jobs[usual_split(jobs)]
     if options.split is not None and job.inputs == options.input:
         raise InputError(
             "--split is for a dataset, or a directory with splits",
@@ -244,10 +246,3 @@ def _refuse(names: tuple[str, ...], meant: str, paths: tuple[str, ...]) -> None:
             else "a dataset, whose records were made already",
             cure="leave it out" + "; --offset shows records further on" * of_dataset,
         )
-
-
-def _usual_split(dataset: str) -> str:
-    from gristmill.dataset.metadata.open_manifest import open_manifest
-
-    splits = open_manifest(dataset).splits
-    return min(splits, key=lambda name: (name != "train", name), default="train")

@@ -15,6 +15,7 @@ from gristmill.pipelines.commands.shared_options import (
     split,
     tokenizer_of_rows,
 )
+from gristmill.pipelines.options.given_datasets import usual_split
 
 if TYPE_CHECKING:
     from gristmill.dataset.base.errors import NotADatasetError
@@ -78,8 +79,7 @@ def inspect(
         texts = texts_of(tokenizer)
         show(None, manifest_text(manifest, dataset, texts, unfinished))
     if manifest.splits:
-        first = min(manifest.splits, key=lambda name: (name != "train", name))
-        next_step("head", dataset, "--split", first)
+        next_step("head", dataset, "--split", usual_split(manifest.splits))
 
 
 def _show_uncommitted(dataset: str, error: NotADatasetError) -> None:

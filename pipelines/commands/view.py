@@ -19,7 +19,11 @@ from gristmill.pipelines.commands.order import (
     read_state,
 )
 from gristmill.pipelines.commands.shared_options import flag, text, tokenizer_of_rows
-from gristmill.pipelines.options.given_datasets import mixture_of, numbers_by_name
+from gristmill.pipelines.options.given_datasets import (
+    mixture_of,
+    numbers_by_name,
+    usual_split,
+)
 
 
 @command(looks=True, with_json=False)
@@ -140,4 +144,4 @@ def _default_split(dataset: tuple[str, ...]) -> str | None:
     manifest = read_manifest(paths[0]) if len(paths) == 1 else None
     if manifest is None or not manifest.splits:
         return None
-    return min(manifest.splits, key=lambda name: (name != "train", name))
+    return usual_split(manifest.splits)

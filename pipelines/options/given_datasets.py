@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gristmill.dataset.base.whole_numbers import whole_number
@@ -49,6 +49,11 @@ def mixture_of(given: Sequence[str]) -> dict[str, list[str]] | None:
 def _is_named(item: str) -> bool:
     name, equals, _ = item.partition("=")
     return bool(name and equals and "://" not in name and not glob.glob(item))
+
+
+def usual_split(splits: Iterable[str]) -> str:
+    """Returns the split to begin with: train, or the first one."""
+    return min(splits, key=lambda name: (name != "train", name), default="train")
 
 
 def check_mixture(dataset: Sequence[str], option: str) -> None:
