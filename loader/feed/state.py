@@ -101,7 +101,7 @@ class _Saved(NamedTuple):
 
 
 def _saved(state: object) -> _Saved:
-    """Returns what a state says; raises InputError for what is not as it was."""
+    """Returns the state as it was written; raises InputError for another."""
     refuse_grains(state, "a feed")
     if not isinstance(state, Mapping) or "version" not in state:
         raise InputError(

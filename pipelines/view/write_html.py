@@ -170,7 +170,7 @@ class _Held:
         return found
 
     def _shows(self, name: str, dataset: Dataset) -> bool:
-        """Returns whether a dataset of the batches is one of the page, or its begin."""
+        """Returns whether the page has a dataset, or it is the beginning of one."""
         if id(dataset) not in self._shown:
             same = self._subject.datasets[name].begins_with(dataset.content)
             self._shown[id(dataset)] = same
