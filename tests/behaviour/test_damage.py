@@ -130,7 +130,7 @@ class TestMatrix:
                 f"{path}, byte offset {damaged.begin:,}",
                 "expected:",
                 "got:",
-                "--on-corrupt skip",
+                "`on_corrupt` skip",
             )
             assert not (output / "dataset.json").exists()
             with pytest.raises(NotADatasetError):
@@ -271,7 +271,7 @@ class TestWrongFiles:
             f"{tmp_path}/in/b",
             "expected: at least one record",
             "got:      0 bytes",
-            "--on-corrupt skip",
+            "`on_corrupt` skip",
         )
         for option in ({"on_corrupt": "skip"}, {"allow_empty_files": True}):
             output = tmp_path / next(iter(option))
@@ -431,7 +431,7 @@ class TestBudget:
             convert(dataclasses.replace(job, max_corrupt=budget))
         assert_says(
             caught.value,
-            "--max-corrupt",
+            "`max_corrupt`",
             f"at most {budget:,} damaged regions",
             "got:",
         )
@@ -470,7 +470,7 @@ class TestBudget:
         options = {"plan": ("num_shards", 6), "on_corrupt": on_corrupt}
         with pytest.raises((CorruptInputError, DataLossError)) as caught:
             convert(job_of(tmp_path / "in", tmp_path / "out", **options))
-        assert_says(caught.value, f"{tmp_path}/in", "give --whole-files")
+        assert_says(caught.value, f"{tmp_path}/in", "give `whole_files`")
         assert not (tmp_path / "out" / "dataset.json").exists()
         options["records"] = RecordOptions(whole_files=True)
         convert(job_of(tmp_path / "in", tmp_path / "whole", **options))

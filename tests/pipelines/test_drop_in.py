@@ -215,7 +215,7 @@ def test_nothing_happens_before_run(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_missing_arguments(name: str, missing: str) -> None:
     args = {"input": "a", "output": "b"} | {missing: None}
-    with pytest.raises(InputError, match=f"(?s)no {missing} given.*--{missing}"):
+    with pytest.raises(InputError, match=f"(?s)no {missing} given.*`{missing}`"):
         getattr(pipelines, name)(args=args, pipeline_options=PipelineOptions([]))
 
 

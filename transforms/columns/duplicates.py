@@ -106,8 +106,8 @@ class Comparison(NamedTuple):
                 found = column.texts(records, place_of)
             except InputError as e:  # Its cure is for packing, which has other options.
                 cure = (
-                    f"compare by {self.kind}:NAME, another feature, by {self.kind}:-, "
-                    "a record that is text as a whole, or by record, its bytes; or "
+                    f"give --by {self.kind}:NAME for another feature, {self.kind}:- if "
+                    "each record is text as a whole, or record for its bytes; or "
                     "convert again with --nulls skip, which leaves out rows where the "
                     "text is null"
                 )

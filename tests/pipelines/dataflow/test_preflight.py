@@ -142,7 +142,7 @@ def test_a_bucket_elsewhere(cloud):
     assert "not in the workers' region" in message
     assert "gs://data, EUROPE-WEST4" in message
     assert "us-central1" in message
-    assert "`cross_region`" in message
+    assert "--cross-region" in message
     text = accepted(cloud, *CONVERT, "--cross-region")
     assert "gs://data is in EUROPE-WEST4" in text
 
