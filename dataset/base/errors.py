@@ -12,7 +12,7 @@ _LABELS = {"where": "where", "expected": "expected", "got": "got", "cure": "to d
 _FACT = re.compile(r"  ({}):\s+(.*)".format("|".join(_LABELS.values())))
 # An option of the command line, but for those of a command that is named with them.
 _OPTION = re.compile(
-    r"gristmill [a-z-]+[^;,`]*|\btar --\w+|(?<![\w'-])--([a-z][a-z-]*[a-z])(?![\w=])"
+    r"gristmill [a-z-]+[^;,`]*|\btar --\w+|(?<![\w'-])--([a-z][a-z-]*[a-z])(?![\w=-])"
 )
 
 

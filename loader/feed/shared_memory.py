@@ -105,7 +105,7 @@ def _new_block(name: str | None, size_bytes: int) -> SharedMemory:
             got=os.strerror(e.errno) if e.errno else str(e),
             cure=SystemLimitError.CURES.get(e.errno or 0)
             or f"make room in {_DIRECTORY}, which carries batches from workers "
-            "(containers have 64 MB by default: --shm-size), or use fewer workers",
+            "(containers have 64 MB: docker run --shm-size=2g), or use fewer workers",
         ) from e
     return memory
 

@@ -115,4 +115,6 @@ def test_options_are_parameters_in_python_and_options_on_the_command_line() -> N
         "`split`"
     )
     assert "give --on-corrupt skip" in error.for_commands()
+    other = "tar --concatenate, or docker run --shm-size=2g"
+    assert other in str(errors.InputError("no room", cure=other))
     assert error.facts()["cure"] == error.cure
