@@ -28,7 +28,7 @@ from benchmarks import c4_like
 from gristmill.dataset.arrayrecord.writer_options import WriterOptions
 from gristmill.dataset.formats.tfrecord.frame_layout import encode_frame
 from gristmill.transforms import ConversionJob, PlanOptions
-from gristmill.transforms.checking.verify_dataset import plan_verify
+from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

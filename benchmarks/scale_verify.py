@@ -21,7 +21,7 @@ from gristmill.dataset.metadata import layout
 from gristmill.dataset.metadata.shard_collector import ShardCollector
 from gristmill.dataset.metadata.shard_report import ShardReport
 from gristmill.transforms import VerifyDataset
-from gristmill.transforms.checking.verify_dataset import (
+from gristmill.transforms.checking.verification import (
     VerifyJob,
     VerifyTask,
     VerifyTasks,

@@ -12,7 +12,7 @@ from gristmill.dataset.storage.paths import path_text
 from gristmill.pipelines.local.pool import run_job
 from gristmill.pipelines.local.progress import preparing_shown
 from gristmill.pipelines.text.verification import Verification
-from gristmill.transforms.checking.verify_dataset import VerifyJob, VerifyResult
+from gristmill.transforms.checking.verification import VerifyJob, VerifyResult
 
 
 def verify(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gristmill.transforms.beam.remove_records import RemoveRecords
     from gristmill.transforms.beam.verify_dataset import VerifyDataset
     from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
-    from gristmill.transforms.checking.verify_dataset import VerifyResult
+    from gristmill.transforms.checking.verification import VerifyResult
     from gristmill.transforms.columns.attach_job import AttachResult
     from gristmill.transforms.columns.duplicates import DuplicatesResult
     from gristmill.transforms.conversion.commit_shards import ConversionResult

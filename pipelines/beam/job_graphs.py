@@ -19,7 +19,7 @@ from gristmill.pipelines.text.verification import Verification
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.index_arrayrecords import IndexArrayRecords
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
-from gristmill.transforms.checking.verify_dataset import VerifyResult
+from gristmill.transforms.checking.verification import VerifyResult
 
 
 @dataclasses.dataclass(kw_only=True)

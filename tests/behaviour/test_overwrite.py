@@ -36,7 +36,7 @@ from gristmill.pipelines.text.unfinished import read_unfinished
 from gristmill.pipelines.verify import verify
 from gristmill.transforms.beam.convert_files import ConvertFiles
 from gristmill.transforms.beam.write_arrayrecords import WriteArrayRecords
-from gristmill.transforms.checking.verify_dataset import plan_verify
+from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import commit_shards

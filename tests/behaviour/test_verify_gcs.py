@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.dataset.metadata import layout
 from gristmill.pipelines.verify import verify
-from gristmill.transforms.checking.verify_dataset import plan_verify
+from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from tests.support.conversion import convert, job_of
 from tests.support.gcs_objects import Objects

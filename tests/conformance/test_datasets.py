@@ -16,7 +16,7 @@ import pytest
 from examples import reader
 from gristmill.dataset.base.errors import GristmillError
 from gristmill.pipelines.local.pool import run_job
-from gristmill.transforms.checking.verify_dataset import VerifyJob
+from gristmill.transforms.checking.verification import VerifyJob
 from tests.conformance import make
 
 EXPECTED = {

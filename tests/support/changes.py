@@ -26,7 +26,7 @@ from gristmill.dataset.metadata.manifest import Manifest, read_manifest
 from gristmill.dataset.metadata.splits import Split
 from gristmill.dataset.storage.lookup import storage_for
 from gristmill.pipelines.local.pool import run_job
-from gristmill.transforms.checking.verify_dataset import VerifyJob
+from gristmill.transforms.checking.verification import VerifyJob
 from gristmill.transforms.conversion.begin import begin_job
 from gristmill.transforms.conversion.commit_shards import CommitOptions, commit_shards
 from gristmill.transforms.conversion.make_shards import make_shards, shard_tasks

@@ -6,7 +6,7 @@ import dataclasses
 
 from gristmill.dataset.storage.paths import StrPath, path_text
 from gristmill.transforms.beam.run_job import JobTransform
-from gristmill.transforms.checking.verify_dataset import VerifyJob, VerifyResult
+from gristmill.transforms.checking.verification import VerifyJob, VerifyResult
 
 
 @dataclasses.dataclass

@@ -14,7 +14,7 @@ from gristmill.dataset.base.errors import CorruptShardError, InputError
 from gristmill.pipelines.index import index
 from gristmill.pipelines.options.job_options import IndexOptions
 from gristmill.transforms import IndexArrayRecords
-from gristmill.transforms.checking.verify_dataset import plan_verify
+from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from gristmill.transforms.indexing.index_job import commit_index, index_shard
 from gristmill.transforms.indexing.plan_index import plan_index

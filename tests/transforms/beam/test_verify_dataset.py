@@ -18,7 +18,7 @@ from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.pipelines.verify import verify as verify_all
 from gristmill.transforms.beam.verify_dataset import VerifyDataset
-from gristmill.transforms.checking.verify_dataset import VerifyResult, plan_verify
+from gristmill.transforms.checking.verification import VerifyResult, plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from tests.support.conversion import convert, job_of
 from tests.support.pipelines import BUNDLE_BASED, BUNDLES_TWICE, IN_MEMORY, run

@@ -27,7 +27,7 @@ from gristmill.dataset.metadata.manifest import read_table
 from gristmill.dataset.metadata.open_manifest import open_manifest
 from gristmill.dataset.metadata.shard_index import map_index
 from gristmill.transforms import WriteArrayRecords
-from gristmill.transforms.checking.verify_dataset import plan_verify
+from gristmill.transforms.checking.verification import plan_verify
 from gristmill.transforms.checking.verify_shard import verify_shard
 from gristmill.transforms.planning.write_plan import (
     WriteJob,
