@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from gristmill.loader.feed.feed import Feed
     from gristmill.loader.feed.global_arrays import rows_of
     from gristmill.loader.feed.jax_feed import JaxFeed, to_jax
+    from gristmill.loader.feed.state import continued_batches
     from gristmill.loader.grain.batched_source import in_batches, read_together
     from gristmill.loader.grain.record_source import ArrayRecordDataSource
     from gristmill.loader.order.shuffle import BlockShuffle, GlobalShuffle, NoShuffle
@@ -100,6 +101,7 @@ __all__ = [
     "TokenDecoder",
     "TokenRun",
     "WorkerDiedError",
+    "continued_batches",
     "global_batches",
     "in_batches",
     "read_together",

@@ -21,6 +21,7 @@ from gristmill.loader.data.batches import (
     Part,
     by_lengths,
     check_dataset,
+    of_parts,
     ordered_weights,
 )
 from gristmill.loader.data.dataset import Dataset
@@ -354,7 +355,7 @@ def global_batches(
         num_records=1, seed=seed, shuffle=parse_shuffle(shuffle), epochs=epochs
     )
     part = Part(0, dict(named), mixture, batch_size)
-    return GlobalBatches.of([part], like=like, drop_remainder=drop_remainder)
+    return of_parts(GlobalBatches, [part], like=like, drop_remainder=drop_remainder)
 
 
 def token_weights(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self, TypeVar
 
 from gristmill.dataset.base.errors import InputError, SystemLimitError
 from gristmill.loader.base.indices import IntArray, checked_count
@@ -264,7 +264,7 @@ class Batches:
             InputError: An argument is out of range or of another kind, the batches end
                 before the step, or a mixture has other datasets or weights.
         """
-        step, own = checked_count(step, what="step", least=0), self.parts
+        step, own = checked_count(step, what="step", least=0), parts_of(self)
         part = [one for one in own if one.step < max(step, 1)][-1]
         given = self._named(datasets)
         named = part.datasets | given
@@ -292,7 +292,7 @@ class Batches:
             mixture=self._mixture(part, named, weights),
             batch_size=part.batch_size if batch_size is None else batch_size,
         )
-        return self.with_parts([*(one for one in own if one.step < step), part])
+        return with_parts(self, [*(one for one in own if one.step < step), part])
 
     def _named(
         self, datasets: Dataset | Mapping[str, Dataset] | None
@@ -330,65 +330,73 @@ class Batches:
             )
         return before.mixture
 
-    @property
-    def parts(self) -> list[Part]:
-        """The phases with their datasets."""
-        return [
-            Part(
-                step=phase.step,
-                datasets={
-                    order.name: self.datasets[number]
-                    for order, number in zip(phase.orders, phase.numbers, strict=True)
-                },
-                mixture=phase.mixture,
-                batch_size=phase.batch_size,
-            )
-            for phase in self.schedule.phases
-        ]
 
-    def with_parts(self, parts: Sequence[Part]) -> Self:
-        """Returns batches of the same seed, shuffle and epochs, with other phases."""
-        first = self.schedule.phases[0].orders[0]
-        drop_remainder = self.schedule.drop_remainder
-        return type(self).of(parts, like=first, drop_remainder=drop_remainder)
+AnyBatches = TypeVar("AnyBatches", bound=Batches)
 
-    @classmethod
-    def of(
-        cls, parts: Sequence[Part], *, like: DatasetOrder, drop_remainder: bool
-    ) -> Self:
-        """Returns batches of phases, with the seed, shuffle and epochs of an order."""
-        phases: list[Phase] = []
-        found: list[tuple[str, Dataset]] = []
-        for part in parts:
-            numbers, orders = [], []
-            for name, dataset in part.datasets.items():
-                known = [own == name and data is dataset for own, data in found]
-                if not any(known):
-                    found.append((name, dataset))
-                numbers.append((*known, True).index(True))
-                orders.append(
-                    dataclasses.replace(
-                        like, num_records=len(dataset), name=name, first_epoch=0
-                    )
-                )
-            phases.append(
-                Phase(
-                    step=part.step,
-                    orders=tuple(orders),
-                    numbers=tuple(numbers),
-                    mixture=part.mixture,
-                    batch_size=part.batch_size,
-                )
-            )
-        schedule = Schedule(phases=tuple(phases[:1]), drop_remainder=drop_remainder)
-        for phase in phases[1:]:
-            schedule = schedule.then(phase)
-        names, datasets = zip(*found, strict=True)
-        return cls(
-            datasets=datasets,
-            names=names if parts[0].mixture is not None else (),
-            schedule=schedule,
+
+def parts_of(batches: Batches) -> list[Part]:
+    """Returns the phases of batches with their datasets."""
+    return [
+        Part(
+            step=phase.step,
+            datasets={
+                order.name: batches.datasets[number]
+                for order, number in zip(phase.orders, phase.numbers, strict=True)
+            },
+            mixture=phase.mixture,
+            batch_size=phase.batch_size,
         )
+        for phase in batches.schedule.phases
+    ]
+
+
+def with_parts(batches: AnyBatches, parts: Sequence[Part]) -> AnyBatches:
+    """Returns batches of the same seed, shuffle and epochs, with other phases."""
+    first = batches.schedule.phases[0].orders[0]
+    drop_remainder = batches.schedule.drop_remainder
+    return of_parts(type(batches), parts, like=first, drop_remainder=drop_remainder)
+
+
+def of_parts(
+    kind: type[AnyBatches],
+    parts: Sequence[Part],
+    *,
+    like: DatasetOrder,
+    drop_remainder: bool,
+) -> AnyBatches:
+    """Returns batches of phases, with the seed, shuffle and epochs of an order."""
+    phases: list[Phase] = []
+    found: list[tuple[str, Dataset]] = []
+    for part in parts:
+        numbers, orders = [], []
+        for name, dataset in part.datasets.items():
+            known = [own == name and data is dataset for own, data in found]
+            if not any(known):
+                found.append((name, dataset))
+            numbers.append((*known, True).index(True))
+            orders.append(
+                dataclasses.replace(
+                    like, num_records=len(dataset), name=name, first_epoch=0
+                )
+            )
+        phases.append(
+            Phase(
+                step=part.step,
+                orders=tuple(orders),
+                numbers=tuple(numbers),
+                mixture=part.mixture,
+                batch_size=part.batch_size,
+            )
+        )
+    schedule = Schedule(phases=tuple(phases[:1]), drop_remainder=drop_remainder)
+    for phase in phases[1:]:
+        schedule = schedule.then(phase)
+    names, datasets = zip(*found, strict=True)
+    return kind(
+        datasets=datasets,
+        names=names if parts[0].mixture is not None else (),
+        schedule=schedule,
+    )
 
 
 class SeenRow(NamedTuple):

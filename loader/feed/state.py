@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from gristmill.dataset.base.errors import (
     FormatVersionError,
@@ -20,16 +21,23 @@ from gristmill.dataset.base.errors import (
 )
 from gristmill.loader.base.indices import checked_count
 from gristmill.loader.base.state_fields import NO_FIELD, Content, is_same
-from gristmill.loader.data.batches import Batches, Part, by_lengths
+from gristmill.loader.data.batches import (
+    AnyBatches,
+    Batches,
+    Part,
+    by_lengths,
+    of_parts,
+    parts_of,
+    with_parts,
+)
 from gristmill.loader.data.dataset import Dataset
 from gristmill.loader.data.gone_dataset import GoneDataset
 from gristmill.loader.order.dataset_order import DatasetOrder
 from gristmill.loader.order.mixture import Mixture
 from gristmill.loader.order.shuffle import shuffle_from_state
 
-B = TypeVar("B", bound=Batches)
-
 STATE_VERSION = 1
+_log = logging.getLogger(__name__)
 
 _GRAINS = frozenset(
     (
@@ -49,7 +57,7 @@ def state_of(batches: Batches, step: int) -> dict[str, Any]:
         "shuffle": order.shuffle.to_state(),
         "epochs": order.epochs,
         "drop_remainder": bool(batches.schedule.drop_remainder),
-        "phases": [_phase_state(part) for part in batches.parts],
+        "phases": [_phase_state(part) for part in parts_of(batches)],
     }
     return {"step": step, **known, "digest": _digest(known)}
 
@@ -158,7 +166,7 @@ def _content(entry: Mapping[str, Any]) -> Content:
     return Content(edition, *values[1:])
 
 
-def resumed(batches: B, state: Mapping[str, Any]) -> tuple[B, int]:
+def resumed(batches: AnyBatches, state: Mapping[str, Any]) -> tuple[AnyBatches, int]:
     """Returns the batches that go on from a state, and its step.
 
     What was before the running phase is as the state says. The running phase must be
@@ -174,7 +182,7 @@ def resumed(batches: B, state: Mapping[str, Any]) -> tuple[B, int]:
             that is not there any more; the error names the differences.
         InputError: It is not a state, or is not as it was written.
     """
-    saved, parts = _saved(state), batches.parts
+    saved, parts = _saved(state), parts_of(batches)
     step, running = saved.step, saved.phases[saved.running]
     number = sum(part.step <= step for part in parts) - 1
     own = state_of(batches, step)
@@ -192,7 +200,7 @@ def resumed(batches: B, state: Mapping[str, Any]) -> tuple[B, int]:
     rest = [matched.get(part.step, part) for part in parts[number:]]
     _check_later(parts[number + 1 :], matched, saved, replaced=begins)
     earlier = [_past(phase, parts) for phase in past]
-    changed = batches.with_parts([*earlier, *rest])
+    changed = with_parts(batches, [*earlier, *rest])
     most = changed.schedule.step_limit
     checked_count(step, what="step of the state", least=0, most=most)
     return batches if changed == batches else changed, step
@@ -357,19 +365,52 @@ def batches_of_state(
             own = parts[-1]._replace(datasets={**parts[-1].datasets, **named})
             raise _mismatch(own, saved._replace(step=parts[-1].step), [])
     drop_remainder = saved.value["drop_remainder"]
-    return Batches.of(parts, like=like, drop_remainder=drop_remainder)
+    return of_parts(Batches, parts, like=like, drop_remainder=drop_remainder)
 
 
-def parts_of_state(part: Part, state: Mapping[str, Any]) -> tuple[list[Part], bool]:
-    """Returns the phases of a state, and whether the last is one of the batches.
+def continued_batches(
+    batches: AnyBatches, state: Mapping[str, Any], *, step: int
+) -> AnyBatches:
+    """Returns the batches of a state up to a step, and these from there on.
 
-    There are none if a dataset of the last phase is not there.
+    So a run goes on with other weights or another batch size. They are the same object
+    if the state is of these batches. Where it is of another dataset, seed or shuffle,
+    `feed.set_state` refuses it.
+
+    Args:
+        batches: Batches of one phase.
+        state: What `feed.get_state` returned.
+        step: The first step of these batches: one that no host has begun.
     """
+    part = parts_of(batches)[0]
     saved = _saved(state)
     found = [_past(phase, [part]) for phase in saved.phases]
-    if any(isinstance(one, GoneDataset) for one in found[-1].datasets.values()):
-        return [], False
-    return found, _matched(part, saved.phases[-1]) is not None
+    last = found[-1]
+    if any(isinstance(one, GoneDataset) for one in last.datasets.values()):
+        return batches
+    same = _matched(part, saved.phases[-1]) is not None
+    if same and len(found) == 1:
+        return batches
+    if not same:
+        mixture = part.mixture
+        if mixture == by_lengths(part.datasets):
+            mixture = by_lengths(last.datasets)
+        if part.batch_size != last.batch_size:
+            _tell(step, "batch size", f"{part.batch_size:,} rows")
+        if mixture is not None and mixture != last.mixture:
+            shares = zip(last.datasets, mixture.weights, strict=True)
+            weights = (f"{name} {float(share):.4g}" for name, share in shares)
+            _tell(step, "weights", ", ".join(weights))
+        found = [one for one in found if one.step < max(step, 1)]
+        found.append(Part(step, last.datasets, mixture, part.batch_size))
+    return with_parts(batches, found)
+
+
+def _tell(step: int, what: str, value: str) -> None:
+    _log.warning(
+        "going on with the %s of the state up to step %s, and with %s from there on",
+        *(what, f"{step:,}", value),
+    )
 
 
 def refuse_grains(state: object, of: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -20,8 +19,6 @@ from grain.experimental import ElasticIterator
 
 from gristmill import loader
 from gristmill.dataset.base.errors import InputError, StateMismatchError, some_of
-from gristmill.loader.data.batches import Part, by_lengths
-from gristmill.loader.feed.state import parts_of_state
 from gristmill.loader.maxtext.options import PREFIX, Order
 
 _POSITION = "global_next_index"
@@ -165,8 +162,6 @@ def _kinds_of_one_file() -> tuple[type, ...]:
     return (loader.Feed, OrderedIterator, ElasticIterator)
 
 
-_log = logging.getLogger(__name__)
-
 # Of Grain's operations that may stop within a record: chunks of it, or what did not fit
 # into a row. They read it again, and the records of their last row.
 _IN_A_RECORD = frozenset({"next_index_in_buffer", "parent_state"})
@@ -222,27 +217,10 @@ def changed_batches(
     """
     if not places:
         return own
-    state, (part, *_) = places[0][0], own.parts
+    state = places[0][0]
     _check_names(own, state)
-    before, same = parts_of_state(part, state)
-    if not before or (same and len(before) == 1):
-        return own  # What differs is refused where the state is taken.
-    if not same:
-        last = before[-1]
-        step = max(feed["step"] + begun for feed, begun in places)
-        mixture = part.mixture
-        if mixture == by_lengths(part.datasets):
-            mixture = by_lengths(last.datasets)
-        if part.batch_size != last.batch_size:
-            _tell(step, "batch size", f"{part.batch_size:,} rows")
-        if mixture is not None and mixture != last.mixture:
-            shares = zip(last.datasets, mixture.weights, strict=True)
-            parts = (f"{name} {float(share):.4g}" for name, share in shares)
-            _tell(step, "weights", ", ".join(parts))
-        before = [one for one in before if one.step < max(step, 1)]
-        size = part.batch_size
-        before.append(Part(step, last.datasets, mixture, size))
-    return own.with_parts(before)
+    step = max(feed["step"] + begun for feed, begun in places)
+    return loader.continued_batches(own, state, step=step)
 
 
 def _check_names(own: loader.GlobalBatches, state: dict[str, Any]) -> None:
@@ -256,14 +234,6 @@ def _check_names(own: loader.GlobalBatches, state: dict[str, Any]) -> None:
             "names, 0 as the weight of those to leave out; to add one, begin the data "
             "anew, with another run_name and load_full_state_path=.../STEP/items",
         )
-
-
-def _tell(step: int, what: str, value: str) -> None:
-    _log.warning(
-        "going on with the %s of the checkpoint up to step %s of the data, and with %s "
-        "from there on",
-        *(what, f"{step:,}", value),
-    )
 
 
 def places_of(state: Any, held: int = 0) -> Iterator[tuple[dict[str, Any], int]]:

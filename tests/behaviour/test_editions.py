@@ -331,7 +331,7 @@ class TestPhases:
 
     def test_an_epoch_has_each_record_once_before_the_next_phase(self, whole):
         batches = self.changed(whole)
-        steps = [part.step for part in batches.parts]
+        steps = [part.step for part in batches.schedule.phases]
         assert steps == [0, -(-ENDS[0] // 8), 20]
         first = [record for step in range(steps[1]) for record in batches.read(step)]
         assert sorted(first[: ENDS[0]]) == sorted(RECORDS[0])

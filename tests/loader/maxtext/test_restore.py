@@ -131,7 +131,7 @@ def test_hosts_change_weights_at_one_step(tmp_path, records, others, caplog):
         order = [each for step in range(16) for each in expected.read(step, own)]
         first = (3, 10)[number]
         assert rest == order[first : first + 20]
-    assert "weights of the checkpoint up to step 5 of the data" in caplog.text
+    assert "weights of the state up to step 5" in caplog.text
     assert "a 0.75, b 0.25" in caplog.text
     # Once more: the change is part of the states now.
     caplog.clear()

@@ -42,7 +42,7 @@ class TestSplits:
     @pytest.mark.parametrize("pattern", ["*tfrecord*", "*", "", "c4-*"])
     def test_those_of_one_pattern(self, c4, pattern):
         job = job_of(f"{c4}/{pattern}", "out")
-        self.refused(job, "train (3 files), validation (1 file)", "--split", str(c4))
+        self.refused(job, "train (3 files), validation (1 file)", "`split`", str(c4))
 
     def test_those_of_directories(self, tmp_path):
         make(tmp_path, "train/part-0", "val/part-0")

@@ -24,13 +24,13 @@ SPEC = TokenizerSpec(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"length": 1}, "--length is out of range"),
-        ({"length": (1 << 24) + 1}, "--length is out of range"),
-        ({"method": "first-fit"}, "unknown --pack"),
-        ({"rows": "json"}, "unknown --rows"),
-        ({"fast": True}, "--fast has no effect without --tokenizer"),
-        ({"tokenizer": "t.json", "vocabulary_size": 9}, "--vocabulary-size has no"),
-        ({"add_special_tokens": True}, "--add-special-tokens has no effect"),
+        ({"length": 1}, "`length` is out of range"),
+        ({"length": (1 << 24) + 1}, "`length` is out of range"),
+        ({"method": "first-fit"}, "unknown `pack`"),
+        ({"rows": "json"}, "unknown `rows`"),
+        ({"fast": True}, "`fast` has no effect without `tokenizer`"),
+        ({"tokenizer": "t.json", "vocabulary_size": 9}, "`vocabulary_size` has no"),
+        ({"add_special_tokens": True}, "`add_special_tokens` has no effect"),
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], message: str) -> None:

@@ -48,8 +48,8 @@ def test_columns_without_a_name_or_twice_are_refused(columns):
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (RecordOptions(columns=("a", "b")), "--columns a,b"),
-        (RecordOptions(record="example"), "--record example"),
+        (RecordOptions(columns=("a", "b")), "`columns` a,b"),
+        (RecordOptions(record="example"), "`record` example"),
     ],
 )
 def test_options_for_columns_are_not_for_tfrecords(tmp_path, options, named):

@@ -141,8 +141,8 @@ class TestJob:
         ("options", "message"),
         [
             ({"inputs": ()}, "no input files"),
-            ({"name": "a/b"}, "--name"),
-            ({"split": ""}, "--split"),
+            ({"name": "a/b"}, "`name`"),
+            ({"split": ""}, "`split`"),
             ({"on_corrupt": "ignore"}, "fail or skip"),
         ],
     )

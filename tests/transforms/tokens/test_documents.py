@@ -131,10 +131,10 @@ BAD = b"caf\xe9 au lait"
         (encode_example({"text": BAD}), {}, "not UTF-8", "byte 3 of the text"),
         (encode_example({"a": 1, "b": 2}), {}, "no feature 'text'", "one of a, b"),
         (encode_example({}), {}, "no feature 'text'", "without features"),
-        (encode_example({"text": [1, 2]}), {}, "tokens already", "--tokenizer"),
+        (encode_example({"text": [1, 2]}), {}, "tokens already", "`tokenizer`"),
         (encode_example({"text": [0.5]}), {}, "holds no document", "floats"),
         (encode_example({"text": ["a", "b"]}), {}, "several values", "2 values"),
-        (b"\xff\xff", {}, "not a tf.train.Example", "--column -"),
+        (b"\xff\xff", {}, "not a tf.train.Example", "`column` -"),
         (BAD, {"column": ""}, "not UTF-8", r"b'\xe9 au lai'"),
     ],
 )
@@ -153,7 +153,7 @@ def test_records_that_hold_no_text(file, record, options, what, fact):
         (
             encode_example({"ids": "text"}),
             "is text, and there is no tok",
-            "--tokenizer",
+            "`tokenizer`",
         ),
         (encode_example({"ids": [3, -1]}), "no token", "a negative number"),
         (encode_example({"ids": [3, 1 << 32]}), "no token", "0 to 4,294,967,295"),

@@ -172,7 +172,7 @@ class TestDamage:
         assert records == good
 
     def test_too_much_of_it_is_an_error(self, damaged):
-        with pytest.raises(CorruptInputError, match="max-corrupt") as caught:
+        with pytest.raises(CorruptInputError, match="max_corrupt") as caught:
             read(listed(damaged), 0, -1, skipped=SkippedRegions(1))
         assert f"{damaged}, row 4,000" in caught.value.where
 
